@@ -1,0 +1,34 @@
+# `make help` lists the targets. Everything runs in the project's own .venv, made on first use.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	@touch $@
+
+demo: $(READY) ## install, then train on the handwritten digits and show the result
+	$(BIN)/scs train digits --out runs/digits
+
+test: $(READY) ## install, then run every test
+	$(BIN)/python -m pytest -n 2
+
+test-fast: $(READY) ## the quick tests only
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+check: $(READY) ## format, lint, types, import directions
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: $(READY) ## let ruff repair what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: help demo test test-fast check fix

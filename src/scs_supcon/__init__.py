@@ -1,0 +1,1 @@
+"""Supervised contrastive learning with a learnable decision boundary."""
