@@ -1,0 +1,390 @@
+"""The recipe: every number that decides a run, validated, frozen, and the same as a TOML file.
+
+A recipe grows in layers of plain dictionaries (`read_recipe`, `override`, `merge`) and becomes one
+frozen `Recipe` at the end (`make_recipe`). Unknown keys are mistakes, and say what was meant.
+"""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias, get_origin
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from scs_supcon.errors import UserError, did_you_mean
+
+Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Degrees: TypeAlias = Annotated[float, Field(ge=0, le=180)]
+Momentum: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+NonNegative: TypeAlias = Annotated[float, Field(ge=0)]
+Positive: TypeAlias = Annotated[float, Field(gt=0)]
+Width: TypeAlias = Annotated[int, Field(ge=0, le=65536)]
+Count: TypeAlias = Annotated[int, Field(ge=1)]
+Option: TypeAlias = bool | int | float | str | list[bool | int | float | str]
+Values: TypeAlias = dict[str, Any]
+
+
+class Section(BaseModel):
+    """A part of the recipe: frozen, no unknown keys, no NaN or infinity."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+class DataRecipe(Section):
+    """Where the pictures come from, how they are split, and how a view of one is made."""
+
+    source: Annotated[str, Field(min_length=1)]
+    """Folder of class folders, train/val/test folders, .csv, .parquet, or a built-in name."""
+    image_size: Annotated[int, Field(ge=8, le=4096)] = 224
+    """Side of the square view in pixels."""
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    """Subtracted from each channel; pixels lie in 0..1."""
+    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
+    """Divides each channel."""
+    interpolation: Literal["bilinear", "bicubic"] = "bilinear"
+    """How pictures are resized."""
+    crop_pct: Annotated[float, Field(gt=0, le=1)] = 0.875
+    """Evaluation: share of the resized short side that the centre crop keeps."""
+    crop_scale: tuple[Positive, Positive] = (0.2, 1.0)
+    """Training: smallest and largest share of the area in a random crop."""
+    flip: bool = True
+    """Training: mirror left and right half of the time."""
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.4
+    """Stage 1: brightness, contrast and saturation vary so much, hue a quarter; 80 % of views."""
+    grayscale: Share = 0.2
+    """Stage 1: share of views turned grey."""
+    rotate: Degrees = 0.0
+    """Stage 1: rotate by up to so many degrees either way."""
+    val_share: Share = 0.1
+    """Share of pictures set aside for validation when the data has no such part."""
+    test_share: Share = 0.2
+    """Share of pictures set aside for the test when the data has no parts at all."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "DataRecipe":
+        low, high = self.crop_scale
+        _require(low <= high <= 1, f"crop_scale is {low}, {high}: needs smallest <= largest <= 1")
+        shares = self.val_share + self.test_share
+        _require(shares < 1, f"val_share + test_share is {shares:g}: leave something to train on")
+        return self
+
+
+class EncoderRecipe(Section):
+    """The network from picture to features."""
+
+    # The pattern keeps addresses and paths out: no recipe file may cause a download from them.
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] = "resnet18"
+    """Any timm model name, or 'tiny'."""
+    weights: Annotated[str, Field(pattern=r"^(pretrained|scratch|sha256:[0-9a-f]{64})$")] = (
+        "pretrained"
+    )
+    """'pretrained' (timm's own), 'scratch' (random), or 'sha256:' and a weights file's hash."""
+    small_stem: bool = False
+    """A 3x3 stem of stride 1 without pooling, for pictures of about 32 pixels."""
+    frozen: bool = False
+    """Keep the encoder as it is and train on its cached features."""
+    frozen_views: Count = 8
+    """When frozen: random views of each picture in the cache."""
+
+
+class HeadRecipe(Section):
+    """The projection from features to the common and style fields."""
+
+    common_dim: Annotated[Width, Field(ge=1)] = 192
+    """Width of the common field: what the pictures of a class share."""
+    style_dim: Width = 64
+    """Width of the style field: what varies within a class."""
+    overlap: Width = 0
+    """Columns that belong to both fields."""
+    hidden: Width = 0
+    """Width of the hidden layer; 0 stands for the width of the features."""
+    centre: bool = True
+    """Standardise each column over the batch, without learnt scale or shift."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "HeadRecipe":
+        narrow = min(self.common_dim, self.style_dim)
+        _require(
+            self.overlap <= narrow,
+            f"overlap is {self.overlap}, but the narrower field has {narrow} columns",
+        )
+        return self
+
+    @property
+    def dim(self) -> int:
+        """Width of the projection: both fields, the overlap counted once."""
+        return self.common_dim + self.style_dim - self.overlap
+
+
+class MethodRecipe(Section):
+    """The loss of stage 1."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] = "scs_supcon"
+    """`scs methods` lists them."""
+    preset: str | None = None
+    """A named reading of the method, such as 'paper'; left out for the default one."""
+    options: dict[str, Option] = {}
+    """Arguments of the method by name; `scs show NAME` explains them."""
+
+
+class PretrainRecipe(Section):
+    """Stage 1: encoder and head learn with the method's loss."""
+
+    epochs: Annotated[int, Field(ge=0)] = 100
+    """Passes over the training pictures."""
+    batch_size: Count = 256
+    """Pictures per step, over all processes together."""
+    optimizer: Literal["sgd", "adamw"] = "sgd"
+    """SGD with momentum, or AdamW."""
+    lr: Positive = 0.1
+    """Learning rate after the warm-up."""
+    lr_floor: Share = 0.001
+    """Share of lr at which the cosine ends."""
+    momentum: Momentum = 0.9
+    """Momentum of SGD; the first beta of AdamW."""
+    weight_decay: NonNegative = 1e-4
+    """On matrices only, never on biases, norms, t or b."""
+    warmup_epochs: NonNegative = 0.0
+    """Epochs of linear warm-up."""
+    clip_norm: NonNegative = 0.0
+    """Largest norm of the gradient; 0 stands for no clipping."""
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    """Arithmetic of the network; losses are always computed in 32 bits or more."""
+    batches: Literal["shuffle", "balanced", "long_tail"] = "shuffle"
+    """Plain shuffling; per_class pictures of each class; or that with rare classes repeated."""
+    per_class: Count = 4
+    """Pictures of one class in a balanced batch."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "PretrainRecipe":
+        _require(
+            self.warmup_epochs <= self.epochs,
+            f"warmup_epochs is {self.warmup_epochs:g}, more than the {self.epochs} epochs",
+        )
+        _require(
+            self.batches == "shuffle" or self.per_class <= self.batch_size,
+            f"per_class is {self.per_class}, more than the batch_size of {self.batch_size}",
+        )
+        return self
+
+
+class ProbeRecipe(Section):
+    """Stage 2: a bank of linear heads on the frozen readout, one for each pair of rates."""
+
+    epochs: Count = 100
+    """Passes over the training pictures, one view of each."""
+    batch_size: Count = 512
+    """Pictures per step."""
+    lrs: Annotated[tuple[Positive, ...], Field(min_length=1)] = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+    """Learning rates in the bank."""
+    weight_decays: Annotated[tuple[NonNegative, ...], Field(min_length=1)] = (0.0, 1e-4)
+    """Weight decays in the bank."""
+    momentum: Momentum = 0.9
+    """Momentum of SGD."""
+    views: Count = 4
+    """Cropped and mirrored views of each picture to learn from."""
+
+
+class Recipe(Section):
+    """Everything that decides a run."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """All randomness follows from it."""
+    data: DataRecipe
+    encoder: EncoderRecipe = EncoderRecipe()
+    head: HeadRecipe = HeadRecipe()
+    method: MethodRecipe = MethodRecipe()
+    pretrain: PretrainRecipe = PretrainRecipe()
+    probe: ProbeRecipe = ProbeRecipe()
+
+
+SECTIONS: dict[str, type[Section]] = {
+    "data": DataRecipe,
+    "encoder": EncoderRecipe,
+    "head": HeadRecipe,
+    "method": MethodRecipe,
+    "pretrain": PretrainRecipe,
+    "probe": ProbeRecipe,
+}
+
+
+def read_recipe(path: str | Path) -> Values:
+    """Read a TOML file that may hold only some of the keys."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the recipe {path}: {error}") from error
+    try:
+        values = _parse(text)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    return values
+
+
+def from_toml(text: str) -> Recipe:
+    """Read a whole recipe from TOML."""
+    return make_recipe(_parse(text))
+
+
+def make_recipe(values: Mapping[str, Any]) -> Recipe:
+    """Validate plain values; what is not given takes its default."""
+    _check_keys(values)
+    try:
+        return Recipe.model_validate({"data": {}, **values})
+    except ValidationError as error:
+        sentences = dict.fromkeys(_sentence(problem) for problem in error.errors())
+        raise UserError("\n".join(sentences)) from error
+
+
+def merge(*layers: Mapping[str, Any]) -> Values:
+    """Join layers of values; a later layer wins, key by key within each section."""
+    merged: Values = {}
+    for layer in layers:
+        for key, value in layer.items():
+            nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+            merged[key] = merge(merged[key], value) if nested else value
+    return merged
+
+
+def override(values: Mapping[str, Any], assignments: Iterable[str]) -> Values:
+    """Apply `section.key=value` assignments, each read by the type of its field."""
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise UserError(f"{assignment!r} is not key=value; write for example pretrain.lr=0.1")
+        values = merge(values, _assign(key.strip().split("."), text.strip()))
+    return dict(values)
+
+
+def write_toml(recipe: Recipe) -> str:
+    """Write a recipe as TOML, each key under a comment that explains it."""
+    blocks = ["\n".join(_lines(recipe))]
+    for name, section in SECTIONS.items():
+        title = f"# {(section.__doc__ or '').splitlines()[0]}\n[{name}]"
+        blocks.append("\n".join([title, *_lines(getattr(recipe, name))]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """SHA-256 of the recipe in canonical JSON: equal recipes, equal hashes, on any machine."""
+    text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _parse(text: str) -> Values:
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"not valid TOML: {error}") from error
+    _check_keys(values)
+    return values
+
+
+def _check_keys(values: Mapping[str, Any]) -> None:
+    for key, value in values.items():
+        _field(key)
+        if key in SECTIONS and isinstance(value, Mapping):
+            for inner in value:
+                _field(key, inner)
+
+
+def _field(*path: str) -> FieldInfo:
+    """Find a key's field; a key that does not exist is an error with a suggestion."""
+    section: type[Section] = SECTIONS[path[0]] if path[1:] else Recipe
+    key = path[-1]
+    if key in section.model_fields:
+        return section.model_fields[key]
+    place = f" in [{path[0]}]" if path[1:] else ""
+    homes = [name for name, other in SECTIONS.items() if key in other.model_fields]
+    hint = f"; it belongs in [{homes[0]}]" if homes else did_you_mean(key, section.model_fields)
+    raise UserError(f"unknown key {key!r}{place}{hint}")
+
+
+def _assign(path: list[str], text: str) -> Values:
+    """Turn `["pretrain", "lr"], "0.1"` into `{"pretrain": {"lr": 0.1}}`."""
+    dotted = ".".join(path)
+    if path[:2] == ["method", "options"] and path[2:]:
+        return {"method": {"options": {".".join(path[2:]): _toml_value(text)}}}
+    if path[0] not in SECTIONS and path[1:]:
+        raise UserError(f"unknown section in {dotted!r}{did_you_mean(path[0], SECTIONS)}")
+    if len(path) != 1 + (path[0] in SECTIONS):
+        raise UserError(f"{dotted!r} is not the name of one value; write section.key=value")
+    value = _typed(_field(*path), dotted, text)
+    return {path[0]: value} if len(path) == 1 else {path[0]: {path[1]: value}}
+
+
+def _typed(info: FieldInfo, dotted: str, text: str) -> Any:
+    kind = get_origin(info.annotation)
+    value = text
+    if kind is dict:
+        value = _toml_value(text)
+    elif kind is tuple:
+        value = _toml_value(text if text.startswith("[") else f"[{text}]")
+    annotation: Any = Annotated[info.annotation, info]
+    try:
+        return TypeAdapter(annotation, config=Section.model_config).validate_python(value)
+    except ValidationError as error:
+        message = _plain(error.errors()[0]["msg"])
+        raise UserError(f"{dotted} = {text}: {message}. {info.description}") from error
+
+
+def _toml_value(text: str) -> Any:
+    """Read a TOML value; a bare word is taken as text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _sentence(problem: ErrorDetails) -> str:
+    where = ".".join(str(part) for part in problem["loc"][:3])
+    message = _plain(problem["msg"])
+    if problem["type"] == "missing":
+        return f"{where} is missing"
+    if problem["type"] == "value_error":
+        return f"[{where}] {message}"
+    if where.startswith("method.options."):
+        message = "it should be a finite number, text, true, false, or a list of these"
+    meaning = _field(*(str(part) for part in problem["loc"][:2])).description or ""
+    return f"{where} = {problem['input']!r}: {message}. {meaning}".rstrip()
+
+
+def _plain(message: str) -> str:
+    message = message.removeprefix("Value error, ").replace("Input should", "it should")
+    return message.replace("String should", "it should").replace("Field required", "too few values")
+
+
+def _lines(section: Section) -> Iterable[str]:
+    for key, info in type(section).model_fields.items():
+        value = getattr(section, key)
+        # TOML has no null: a key left out stands for None.
+        if not isinstance(value, Section) and value is not None:
+            yield f"# {info.description}"
+            yield f"{key} = {_write_value(value)}"
+
+
+def _write_value(value: Any) -> str:
+    """Write a value on one line, where tomli_w would spread it over several."""
+    if isinstance(value, Mapping):
+        pairs = (_write_pair(key, inner) for key, inner in value.items())
+        return f"{{ {', '.join(pairs)} }}" if value else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_write_value(item) for item in value)}]"
+    return tomli_w.dumps({"x": value}).removeprefix("x = ").rstrip("\n")
+
+
+def _write_pair(key: str, value: Any) -> str:
+    quoted = tomli_w.dumps({key: 0}).rpartition(" = ")[0]
+    return f"{quoted} = {_write_value(value)}"
