@@ -1,0 +1,155 @@
+"""Numbers that judge a classifier or an embedding. Fractions, not percent; float64 inside.
+
+Labels are class indices (n,), probabilities (n, classes) with rows that sum to 1. NumPy arrays and
+tensors are both welcome. The order of classes settles every tie: the first one wins.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scs_supcon.heads import unit
+
+Array = Tensor | np.ndarray
+CHUNK = 2**24  # similarities held at once by the neighbour search: 64 MB
+
+
+def summary(probabilities: Array, labels: Array) -> dict[str, float]:
+    """Everything about the predictions of one set of pictures, under the field's usual names."""
+    predicted = torch.as_tensor(probabilities).argmax(1)
+    return {
+        "acc1": top_k(probabilities, labels, 1),
+        "acc5": top_k(probabilities, labels, 5),
+        "macro_f1": macro_f1(predicted, labels),
+        "balanced_acc": balanced_accuracy(predicted, labels),
+        "ece": calibration_error(probabilities, labels),
+        "nll": negative_log_likelihood(probabilities, labels),
+    }
+
+
+def top_k(scores: Array, labels: Array, k: int = 1) -> float:
+    """Share of rows with fewer than k classes ahead of the right one.
+
+    A class is ahead if its score is higher, or equal and the class comes earlier: k = 1 is argmax.
+    """
+    scores, labels = torch.as_tensor(scores), torch.as_tensor(labels)
+    own = scores.gather(1, labels[:, None])
+    earlier = torch.arange(scores.shape[1], device=scores.device) < labels[:, None]
+    ahead = (scores > own) | ((scores == own) & earlier)
+    return _mean(ahead.sum(1) < k)
+
+
+def macro_f1(predicted: Array, labels: Array) -> float:
+    """Mean over classes of F1 = 2 TP / (2 TP + FP + FN).
+
+    A class that is neither predicted nor present says nothing and is left out of the mean.
+    """
+    table = _confusion(predicted, labels)
+    hits, seen = table.diagonal(), table.sum(0) + table.sum(1)
+    return _mean((2 * hits / seen)[seen > 0])
+
+
+def balanced_accuracy(predicted: Array, labels: Array) -> float:
+    """Mean over the classes present of the share of their pictures that is predicted right."""
+    table = _confusion(predicted, labels)
+    present = table.sum(1)
+    return _mean((table.diagonal() / present)[present > 0])
+
+
+def calibration_error(probabilities: Array, labels: Array, bins: int = 15) -> float:
+    """Expected calibration error: Σ_m (n_m / n) |accuracy_m − confidence_m|.
+
+    Confidence is the largest probability of a row. Bin m of M holds the rows whose confidence lies
+    in ((m − 1)/M, m/M]; accuracy_m and confidence_m are the means over its n_m rows.
+    """
+    confidence, predicted = torch.as_tensor(probabilities).double().max(1)
+    right = (predicted == torch.as_tensor(labels)).double()
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=confidence.device)[1:-1]
+    bin_of = torch.bucketize(confidence, edges)
+    gaps = torch.zeros(bins, dtype=torch.float64, device=confidence.device)
+    gaps.index_add_(0, bin_of, right - confidence)
+    return float(gaps.abs().sum() / len(confidence))
+
+
+def negative_log_likelihood(probabilities: Array, labels: Array) -> float:
+    """Mean of −ln p(right class); infinite when a right class was given probability 0."""
+    own = torch.as_tensor(probabilities).double().gather(1, torch.as_tensor(labels)[:, None])
+    return float(-own.log().mean())
+
+
+def accuracy_interval(
+    right: Array, level: float = 0.95, samples: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of an accuracy, from one true-or-false per picture.
+
+    Drawing n flags with replacement and counting the true ones is one binomial draw, so that is
+    what is drawn. If all flags agree, no resample differs and the interval has no width.
+    """
+    flags = torch.as_tensor(right).double()
+    draws = np.random.default_rng(seed).binomial(len(flags), float(flags.mean()), samples)
+    tail = (1 - level) / 2
+    low, high = np.quantile(draws / len(flags), [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def knn_scores(
+    known: Array, known_labels: Array, queries: Array, k: int = 10, temperature: float = 0.07
+) -> Tensor:
+    """Votes (n, classes) of the k known rows most similar by cosine, each worth exp(cosine / τ)."""
+    known, queries = unit(torch.as_tensor(known)), unit(torch.as_tensor(queries))
+    known_labels = torch.as_tensor(known_labels)
+    votes = queries.new_zeros(len(queries), int(known_labels.max()) + 1, dtype=torch.float64)
+    for rows in _chunks(len(queries), len(known)):
+        near = (queries[rows] @ known.T).topk(min(k, len(known)), dim=1)
+        # The largest similarity is 1, so subtracting 1 keeps the exponential in range.
+        weights = ((near.values.double() - 1) / temperature).exp()
+        votes[rows] = votes[rows].scatter_add_(1, known_labels[near.indices], weights)
+    return votes
+
+
+def knn_accuracy(
+    known: Array, known_labels: Array, queries: Array, labels: Array, k: int = 10
+) -> float:
+    """Share of queries whose k nearest known rows vote for the right class (`knn_scores`)."""
+    return _mean(knn_scores(known, known_labels, queries, k).argmax(1) == torch.as_tensor(labels))
+
+
+def class_means(rows: Array, labels: Array, classes: int) -> Tensor:
+    """Mean of the unit rows of each class, not brought to unit length again: (classes, columns).
+
+    A unit row's product with it is the row's mean similarity to the members of the class.
+    """
+    rows, labels = unit(torch.as_tensor(rows)).double(), torch.as_tensor(labels)
+    sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, labels, rows)
+    return sums / torch.bincount(labels, minlength=classes).clamp_min(1)[:, None]
+
+
+def nearest_mean_accuracy(
+    known: Array, known_labels: Array, queries: Array, labels: Array
+) -> float:
+    """Share of unit queries that are nearest, by distance, to the class mean of their own class."""
+    labels = torch.as_tensor(labels)
+    classes = int(max(torch.as_tensor(known_labels).max(), labels.max())) + 1
+    means = class_means(known, known_labels, classes)
+    closeness = unit(torch.as_tensor(queries)).double() @ means.T - means.square().sum(1) / 2
+    closeness[:, torch.bincount(torch.as_tensor(known_labels), minlength=classes) == 0] = -torch.inf
+    return _mean(closeness.argmax(1) == labels)
+
+
+def _confusion(predicted: Array, labels: Array) -> Tensor:
+    """Counts by (right class, predicted class)."""
+    predicted, labels = torch.as_tensor(predicted), torch.as_tensor(labels)
+    classes = int(max(predicted.max(), labels.max())) + 1
+    cells = torch.bincount(labels * classes + predicted, minlength=classes**2)
+    return cells.view(classes, classes).double()
+
+
+def _chunks(rows: int, columns: int) -> Iterator[slice]:
+    step = max(1, CHUNK // max(1, columns))
+    return (slice(start, start + step) for start in range(0, rows, step))
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.double().mean())
