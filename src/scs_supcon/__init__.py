@@ -1,1 +1,39 @@
 """Supervised contrastive learning with a learnable decision boundary."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scs_supcon.methods.cs_supcon import CSSupCon
+    from scs_supcon.methods.cs_supcon_overlap import CSSupConOverlap
+    from scs_supcon.methods.scs_supcon import SCSSupCon
+    from scs_supcon.methods.simclr import SimCLR
+    from scs_supcon.methods.supcon import SupCon
+    from scs_supcon.metric_learning import MetricLearningLoss
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "SCSSupCon": "methods.scs_supcon",
+    "SupCon": "methods.supcon",
+    "SimCLR": "methods.simclr",
+    "CSSupCon": "methods.cs_supcon",
+    "CSSupConOverlap": "methods.cs_supcon_overlap",
+    "MetricLearningLoss": "metric_learning",
+}
+
+__all__ = [
+    "CSSupCon",
+    "CSSupConOverlap",
+    "MetricLearningLoss",
+    "SCSSupCon",
+    "SimCLR",
+    "SupCon",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'scs_supcon' has no attribute {name!r}")
+    return getattr(import_module(f"scs_supcon.{_HOME[name]}"), name)

@@ -1,0 +1,74 @@
+"""Methods: one file, one formula each. A method is found by the name of its file."""
+
+import inspect
+import pkgutil
+from importlib import import_module
+from typing import Any
+
+from scs_supcon.errors import UserError, did_you_mean
+from scs_supcon.methods.base import Batch, Method, Network, Output, Task
+
+_SHARED = {"base", "fields"}
+
+
+def available() -> list[str]:
+    """Names of all methods."""
+    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _SHARED)
+
+
+def method_class(name: str) -> type[Method]:
+    """Return the class that `methods/<name>.py` defines."""
+    if name not in available():
+        raise UserError(
+            f"unknown method {name!r}{did_you_mean(name, available())} "
+            f"There are: {', '.join(available())}"
+        )
+    module = import_module(f"{__name__}.{name}")
+    (found,) = [
+        c
+        for _, c in inspect.getmembers(module, inspect.isclass)
+        if issubclass(c, Method) and c.__module__ == module.__name__
+    ]
+    return found
+
+
+def parse(text: str) -> tuple[str, str | None]:
+    """Cut "scs_supcon@paper" into name and preset."""
+    name, _, preset = text.partition("@")
+    return name, preset or None
+
+
+def build_method(name: str, preset: str | None = None, **options: Any) -> Method:
+    """Make a method from its name and options; unknown options are errors."""
+    made = method_class(name)
+    known = [
+        p.name
+        for c in made.__mro__
+        if issubclass(c, Method) and "__init__" in vars(c)
+        for p in inspect.signature(c.__init__).parameters.values()
+        if p.kind is not p.VAR_KEYWORD and p.name != "self"
+    ]
+    for key in options:
+        if key not in known:
+            raise UserError(
+                f"unknown option {key!r} of method {name}{did_you_mean(key, known)} "
+                f"It takes: {', '.join(dict.fromkeys(known))}"
+            )
+    if preset is not None:
+        if "preset" not in known:
+            raise UserError(f"method {name} has no presets: write {name!r} without @{preset}")
+        options["preset"] = preset
+    return made(**options)
+
+
+__all__ = [
+    "Batch",
+    "Method",
+    "Network",
+    "Output",
+    "Task",
+    "available",
+    "build_method",
+    "method_class",
+    "parse",
+]

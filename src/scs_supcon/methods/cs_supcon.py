@@ -1,0 +1,77 @@
+"""CS-SupCon: SupCon on the common field, its reverse on the style field (Dornaika & Wang, 2025).
+
+    L = (1/n) Σ_i (1/|P_i|) Σ_{p∈P_i} { −log σ_c(i,p) + α log σ_s(i,p) − β ‖s_i − s_p‖ }
+
+with σ_x(i,p) the softmax of x_i·x_p/τ over all a ≠ i. The paper writes a sum over anchors; ours is
+the mean. α and τ are printed nowhere: see docs/readings.md. The total may be negative.
+"""
+
+from torch import Tensor
+
+from scs_supcon.errors import UserError
+from scs_supcon.heads import Normalise
+from scs_supcon.methods.base import prepare
+from scs_supcon.methods.fields import FieldMethod
+from scs_supcon.pairs import class_distances, softmax_pairs
+
+
+class CSSupCon(FieldMethod):
+    """Common and style supervised contrastive loss.
+
+    Args:
+        common_dim: columns of the common field; default: three quarters of the embedding.
+        temperature: τ; similarities are divided by it.
+        alpha: weight of the reversed loss on the style field.
+        beta: weight of the style distance.
+        overlap, normalize, gather_across_devices: see `FieldMethod`.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        common_dim: int | None = None,
+        *,
+        temperature: float = 0.1,
+        alpha: float = 0.01,
+        beta: float = 1e-3,
+        overlap: int = 0,
+        normalize: Normalise = "separate",
+        gather_across_devices: bool = False,
+    ) -> None:
+        super().__init__(
+            common_dim,
+            overlap=overlap,
+            normalize=normalize,
+            gather_across_devices=gather_across_devices,
+        )
+        if temperature <= 0:
+            raise UserError(f"temperature is {temperature}: it must be positive")
+        self.temperature, self.alpha, self.beta = temperature, alpha, beta
+
+    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+        rows, order = prepare(embeddings, labels)
+        sides = self.sides(rows, order)
+        columns = sides.columns
+        parts = {
+            "contrast": softmax_pairs(
+                sides.common,
+                order,
+                self.temperature,
+                references=sides.reference_common,
+                columns=columns,
+            )
+        }
+        if self.alpha and sides.style.shape[1]:
+            reverse = softmax_pairs(
+                sides.style,
+                order,
+                self.temperature,
+                references=sides.reference_style,
+                columns=columns,
+            )
+            parts["style_contrast"] = -self.alpha * reverse
+        if self.beta and sides.style.shape[1]:
+            distance = class_distances(
+                sides.style, order, references=sides.reference_style, columns=columns
+            )
+            parts["style"] = -self.beta * distance
+        return parts

@@ -1,0 +1,21 @@
+"""CS-SupCon with overlap: some columns are common and style at once (Dornaika & Wang, 2025).
+
+The loss of `cs_supcon`; of 256 columns c takes 0…191 and s takes 164…255, so 28 are shared.
+"""
+
+from typing import Any
+
+from scs_supcon.methods.cs_supcon import CSSupCon
+
+
+class CSSupConOverlap(CSSupCon):
+    """CS-SupCon whose fields share their `overlap` columns.
+
+    Args:
+        common_dim: columns of the common field; default: three quarters of the embedding.
+        overlap: columns that belong to both fields.
+        options: as in `CSSupCon`.
+    """
+
+    def __init__(self, common_dim: int | None = None, *, overlap: int = 28, **options: Any) -> None:
+        super().__init__(common_dim, overlap=overlap, **options)

@@ -1,0 +1,91 @@
+"""Shared by the methods that split an embedding into a common and a style field."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from scs_supcon.errors import UserError
+from scs_supcon.heads import Normalise, fields, unit
+from scs_supcon.methods.base import Method
+from scs_supcon.pairs import Rows, gather_rows
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The two sides of a batch's pairs, sorted by label: its rows and what they are held against.
+
+    Without references the rows are held against each other.
+    """
+
+    rows: Rows
+    common: Tensor
+    style: Tensor
+    columns: Rows | None = None
+    reference_common: Tensor | None = None
+    reference_style: Tensor | None = None
+
+
+class FieldMethod(Method):
+    """A method on embeddings `[common | style]`.
+
+    Args:
+        common_dim: columns of the common field; default: three quarters of the embedding.
+        overlap: last columns of the common field that belong to the style field too.
+        normalize: bring to unit length each field by itself ("separate"), the whole embedding
+            ("joint"), or nothing ("none").
+        gather_across_devices: hold the rows against those of all processes. The value is the
+            joined one, the gradient of this process's rows too; see `pairs.sum_gradients`.
+    """
+
+    def __init__(
+        self,
+        common_dim: int | None = None,
+        *,
+        overlap: int = 0,
+        normalize: Normalise = "separate",
+        gather_across_devices: bool = False,
+    ) -> None:
+        super().__init__()
+        one_of("normalize", normalize, ("separate", "joint", "none"))
+        self.common_dim, self.overlap, self.normalize = common_dim, overlap, normalize
+        self.gather_across_devices = gather_across_devices
+
+    def width(self, embeddings: Tensor) -> int:
+        """Columns of the common field of these embeddings."""
+        d = embeddings.shape[-1]
+        k = self.common_dim if self.common_dim is not None else max(1, d * 3 // 4)
+        if not 1 <= k <= d:
+            raise UserError(
+                f"embeddings have {d} columns, common_dim is {k}: choose 1 ≤ common_dim ≤ {d}"
+            )
+        if not 0 <= self.overlap <= k:
+            raise UserError(f"overlap is {self.overlap}: choose 0 ≤ overlap ≤ common_dim = {k}")
+        return k
+
+    def fields(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        """(common, style), normalised as the method reads them."""
+        return fields(embeddings, self.width(embeddings), self.overlap, self.normalize)
+
+    def sides(self, embeddings: Tensor, rows: Rows) -> Sides:
+        """Split sorted rows; gather those of the other processes if asked to."""
+        common, style = self.fields(embeddings)
+        if not (self.gather_across_devices and several_processes()):
+            return Sides(rows, common, style)
+        both = torch.cat([common.detach(), style.detach()], 1)
+        everyone, columns = gather_rows(both, rows.labels)
+        k = common.shape[1]
+        return Sides(rows, common, style, columns, everyone[:, :k], everyone[:, k:])
+
+    def readout(self, features: Tensor, embeddings: Tensor) -> Tensor:
+        return unit(embeddings[:, : self.width(embeddings)])
+
+
+def several_processes() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def one_of(name: str, value: object, options: tuple[object, ...]) -> None:
+    if value not in options:
+        raise UserError(f"{name} is {value!r}: choose one of {', '.join(map(repr, options))}")

@@ -1,0 +1,296 @@
+"""SCS-SupCon: every pair judged by a sigmoid with a boundary of its own (Wang & Dornaika, 2025).
+
+    a_uv = t c_u·c_v − b,   boundary b/t
+
+    L = mean over pairs of softplus(−a_uv) for classmates, softplus(a_uv) for the others
+        − β (1/n) Σ_i (1/|P_i|) Σ_{p∈P_i} ‖s_i − s_p‖
+
+c and s are the common and the style field of an embedding, each of unit length. "SCS-SupCon:
+Sigmoid-based Common and Style Supervised Contrastive Learning with Adaptive Decision Boundaries",
+arXiv 2512.17954, Eq. 4. The paper leaves several choices open: each is a named argument here and a
+section of docs/readings.md.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from scs_supcon.errors import UserError
+from scs_supcon.heads import Normalise
+from scs_supcon.methods.base import prepare
+from scs_supcon.methods.fields import FieldMethod, Sides, one_of
+from scs_supcon.pairs import (
+    class_distances,
+    listed_pairs,
+    sigmoid_pairs,
+    solve_bias,
+    solve_listed_bias,
+)
+from scs_supcon.pairs.rows import members, same_class_pairs
+
+Pairs = Literal["all", "balanced", "positives"]
+Scale = Literal["multiply", "divide"]
+Bias = Literal["learn", "fixed", "solve"]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # b solved at every step, t fixed: the boundary that trains (docs/readings.md).
+    "solved": {"pairs": "positives", "t0": 10.0, "b0": 0.0, "learn": (), "bias": "solve"},
+    # Eq. 4 as printed.
+    "paper": {"pairs": "all", "t0": 0.1, "b0": 0.0, "learn": ("t", "b"), "bias": "learn"},
+    # SigLIP's start, in Eq. 4's sign.
+    "siglip": {"pairs": "all", "t0": 10.0, "b0": 10.0, "learn": ("t", "b"), "bias": "learn"},
+}
+
+LOG_MOST = math.log(100.0)  # t' stays where t multiplies by at most 100
+PATIENCE = 50
+
+
+class SCSSupCon(FieldMethod):
+    """Sigmoid pair loss with a learnable or solved boundary, and a style-distance term.
+
+    Args:
+        common_dim: columns of the common field; default: three quarters of the embedding.
+        preset: "solved" (default), "paper" or "siglip"; sets the arguments left out.
+        t0: first temperature t.
+        b0: first bias b.
+        beta: weight of the style distance.
+        learn: which of "t" and "b" are parameters.
+        bias: "learn"; "fixed" at b0; or "solve": at every step b is such that the mean of σ(a)
+            equals the share of positive pairs, without a gradient.
+        pairs: "all": mean over all pairs. "balanced": half the mean over positive pairs plus half
+            the mean over negative ones. "positives": the sum, divided by the number of positives.
+        scale: "multiply": a = t r − b, boundary b/t. "divide": a = r/t − b, boundary b·t.
+        include_self: whether a row's pair with itself counts (Eq. 4 sums over it).
+        overlap, normalize, gather_across_devices: see `FieldMethod`.
+    """
+
+    b: Tensor
+
+    def __init__(  # noqa: PLR0913
+        self,
+        common_dim: int | None = None,
+        *,
+        preset: str = "solved",
+        t0: float | None = None,
+        b0: float | None = None,
+        beta: float = 1e-3,
+        learn: Sequence[str] | None = None,
+        bias: Bias | None = None,
+        pairs: Pairs | None = None,
+        scale: Scale = "multiply",
+        include_self: bool = True,
+        overlap: int = 0,
+        normalize: Normalise = "separate",
+        gather_across_devices: bool = False,
+    ) -> None:
+        super().__init__(
+            common_dim,
+            overlap=overlap,
+            normalize=normalize,
+            gather_across_devices=gather_across_devices,
+        )
+        one_of("preset", preset, tuple(PRESETS))
+        chosen = PRESETS[preset]
+        self.bias, self.learn = _who_sets(chosen, learn, bias)
+        self.pairs: Pairs = pairs or chosen["pairs"]
+        one_of("pairs", self.pairs, ("all", "balanced", "positives"))
+        one_of("scale", scale, ("multiply", "divide"))
+        self.scale, self.beta, self.include_self = scale, beta, include_self
+        first_t = chosen["t0"] if t0 is None else t0
+        if first_t <= 0:
+            raise UserError(f"t0 is {first_t}: the temperature must be positive")
+        # float64: two scalars cost nothing, and t0 = 10 is then 10 in every digit.
+        log_t = torch.tensor(math.log(first_t), dtype=torch.float64)
+        self.log_t = nn.Parameter(log_t, requires_grad="t" in self.learn)
+        first_b = torch.tensor(chosen["b0"] if b0 is None else b0, dtype=torch.float64)
+        if self.bias == "learn":
+            self.b = nn.Parameter(first_b)
+        else:
+            self.register_buffer("b", first_b)
+        self._seen: dict[str, Tensor | float] = {}
+        self._watch = _Watch(self)
+
+    @property
+    def t(self) -> Tensor:
+        return self.log_t.detach().exp()
+
+    @property
+    def boundary(self) -> Tensor:
+        """The similarity above which two rows count as one class."""
+        b = self.b.detach()
+        return b / self.t if self.scale == "multiply" else b * self.t
+
+    def boundary_of(self) -> float | None:
+        return float(self.boundary)
+
+    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+        """Return {"contrast": sigmoid part, never negative; "style": −β × mean distance}."""
+        rows, order = prepare(embeddings, labels)
+        return self._judge(self.sides(rows, order))
+
+    def against(
+        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor
+    ) -> dict[str, Tensor]:
+        """Terms over the pairs (row, reference) only; divisor: rows × references."""
+        rows, order = prepare(embeddings, labels)
+        others, columns = prepare(ref_emb, ref_labels)
+        common, style = self.fields(rows)
+        return self._judge(Sides(order, common, style, columns, *self.fields(others)))
+
+    def listed(
+        self, embeddings: Tensor, pairs: tuple[Tensor, Tensor], same: Tensor, ref_emb: Tensor
+    ) -> dict[str, Tensor]:
+        """Terms over listed pairs (row, reference) only; divisor: their number."""
+        (q, q_style), (r, r_style) = self.fields(embeddings), self.fields(ref_emb)
+        t = self._multiplier()
+        b = self.b
+        if self.bias == "solve":
+            with torch.no_grad():
+                logits = (q[pairs[0]] * r[pairs[1]]).sum(1) * t.detach()
+                b = self._keep(solve_listed_bias(logits, same))
+        parts = {"contrast": listed_pairs(q, r, pairs, same, t, b)}
+        if self.beta and q_style.shape[1]:
+            gap = q_style[pairs[0][same]] - r_style[pairs[1][same]]
+            far = torch.linalg.vector_norm(gap, dim=1).sum() / max(int(same.sum()), 1)
+            parts["style"] = -self.beta * far
+        return parts
+
+    def scalars(self) -> dict[str, float]:
+        """t, b, boundary, and of the last batch: share of positive pairs, anchors without any."""
+        own = {"t": float(self.t), "b": float(self.b.detach()), "boundary": float(self.boundary)}
+        return own | {name: float(value) for name, value in self._seen.items()}
+
+    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+        """t' and b for an optimiser, never decayed: decay would pull t towards 1."""
+        return super().param_groups(lr, 0.0)
+
+    def _judge(self, sides: Sides) -> dict[str, Tensor]:
+        self._note(sides)
+        t = self._multiplier()
+        b = self._solved(sides, float(t.detach())) if self.bias == "solve" else self.b
+        if self.training and torch.is_grad_enabled():
+            self._watch.look(t, b)
+        parts = {
+            "contrast": sigmoid_pairs(
+                sides.common,
+                sides.rows,
+                t,
+                b,
+                references=sides.reference_common,
+                columns=sides.columns,
+                weighting=self.pairs,
+                include_self=self.include_self,
+            )
+        }
+        if self.beta and sides.style.shape[1]:
+            distance = class_distances(
+                sides.style,
+                sides.rows,
+                references=sides.reference_style,
+                columns=sides.columns,
+            )
+            parts["style"] = -self.beta * distance
+        return parts
+
+    def _multiplier(self) -> Tensor:
+        """What the similarity is multiplied by: t, or 1/t."""
+        if self.scale == "multiply":
+            low, high, sign = -math.inf, LOG_MOST, 1
+        else:
+            low, high, sign = -LOG_MOST, math.inf, -1
+        if self.training:
+            with (
+                torch.no_grad()
+            ):  # moved back, not cut off: a clamp would leave it without gradient
+                self.log_t.clamp_(low, high)
+        return (self.log_t * sign).exp()
+
+    def _solved(self, sides: Sides, t: float) -> Tensor:
+        joined = sides.columns is not None and sides.columns.own is not None
+        if joined:
+            assert sides.reference_common is not None and sides.columns is not None
+            b = solve_bias(sides.reference_common, sides.columns, t, include_self=self.include_self)
+            shared = torch.tensor([b], dtype=torch.float64, device=sides.common.device)
+            dist.broadcast(shared, 0)
+            return self._keep(float(shared))
+        b = solve_bias(
+            sides.common,
+            sides.rows,
+            t,
+            references=sides.reference_common,
+            columns=sides.columns,
+            include_self=self.include_self,
+        )
+        return self._keep(b)
+
+    def _keep(self, b: float) -> Tensor:
+        """Remember a solved b, so that `boundary` means something after training."""
+        if self.training:
+            self.b.fill_(b)
+        return torch.tensor(b, dtype=torch.float64, device=self.b.device)
+
+    def _note(self, sides: Sides) -> None:
+        joined = sides.columns is not None and sides.columns.own is not None
+        rows = sides.columns if joined and sides.columns is not None else sides.rows
+        apart = None if joined else sides.columns
+        if not len(rows):
+            return
+        pairs = len(rows) * len(rows if apart is None else apart)
+        found = members(rows.labels, rows if apart is None else apart)
+        self._seen = {
+            "positive_share": same_class_pairs(rows, apart) / max(pairs, 1),
+            "anchors_without_positives": (found == (1 if apart is None else 0)).sum(),
+        }
+
+
+def _who_sets(
+    preset: dict[str, Any], learn: Sequence[str] | None, bias: Bias | None
+) -> tuple[Bias, tuple[str, ...]]:
+    """Settle (bias, learn): what is given wins over the preset, and both must agree."""
+    if bias is not None:
+        one_of("bias", bias, ("learn", "fixed", "solve"))
+    names = tuple(preset["learn"] if learn is None else learn)
+    for name in names:
+        one_of("learn", name, ("t", "b"))
+    if learn is None and bias is not None:
+        names = tuple(n for n in names if n != "b") + (("b",) if bias == "learn" else ())
+    if bias is None:
+        stay: Bias = "fixed" if preset["bias"] == "learn" else preset["bias"]
+        bias = "learn" if "b" in names else stay
+    if (bias == "learn") != ("b" in names):
+        raise UserError(f"bias={bias!r} contradicts learn={names}: name b in both or in neither")
+    return bias, names
+
+
+class _Watch:
+    """Warns once when t or b get gradients but never move: the optimiser was not given them."""
+
+    def __init__(self, method: SCSSupCon) -> None:
+        self.first = {n: float(p.detach()) for n, p in method.named_parameters()}
+        self.backward_passes = 0
+        self.method = method
+
+    def look(self, t: Tensor, b: Tensor) -> None:
+        watched = t if t.requires_grad else b
+        if watched.requires_grad and self.backward_passes < PATIENCE:
+            watched.register_hook(self._count)  # type: ignore[no-untyped-call]
+
+    def _count(self, grad: Tensor) -> None:
+        if not float(grad):
+            return
+        self.backward_passes += 1
+        now = {n: float(p.detach()) for n, p in self.method.named_parameters()}
+        if now != self.first:
+            self.backward_passes = PATIENCE
+        elif self.backward_passes == PATIENCE:
+            warnings.warn(
+                f"t and b of SCSSupCon had gradients for {PATIENCE} backward passes and never "
+                "moved: give them to the optimiser, for example "
+                "SGD([*model_groups, *loss.param_groups(lr=...)])",
+                stacklevel=2,
+            )

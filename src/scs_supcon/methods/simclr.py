@@ -1,0 +1,55 @@
+"""SimCLR: the views of a picture against all other pictures (Chen et al., ICML 2020).
+
+    L = (1/n) Σ_i −log [ exp(z_i·z_{p(i)}/τ) / Σ_{a≠i} exp(z_i·z_a/τ) ],   p(i): the other view of i
+
+NT-Xent, which is SupCon with the picture as its own class. No class label is used. The original
+adds the two directions of a pair instead of averaging them, which doubles the value.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from scs_supcon.errors import UserError
+from scs_supcon.methods.base import Batch, Network
+from scs_supcon.methods.fields import several_processes
+from scs_supcon.methods.supcon import SupCon
+
+
+class SimCLR(SupCon):
+    """Contrastive loss without class labels.
+
+    Args:
+        temperature: τ; similarities are divided by it.
+        loss_scale: factor on the loss.
+        gather_across_devices: hold the rows against those of all processes; picture ids must then
+            be unique over all processes.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.5,
+        *,
+        loss_scale: float = 1.0,
+        gather_across_devices: bool = False,
+    ) -> None:
+        super().__init__(
+            temperature, loss_scale=loss_scale, gather_across_devices=gather_across_devices
+        )
+
+    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+        """Pair by the view axis of `(B, V, D)`; for `(N, D)` the labels are picture ids."""
+        if isinstance(embeddings, Tensor) and embeddings.dim() == 3:
+            labels = torch.arange(len(embeddings), device=embeddings.device) + _first_id()
+        elif labels is None:
+            raise UserError("labels are missing: for (N, D) embeddings give the picture ids")
+        return super().terms(embeddings, labels)
+
+    def losses(self, batch: Batch, network: Network) -> dict[str, Tensor]:
+        embeddings = network(batch.images).embeddings
+        return self.terms(embeddings, batch.indices.repeat(self.views))
+
+
+def _first_id() -> int:
+    """Different on every process, so that gathered pictures never share an id."""
+    return dist.get_rank() << 40 if several_processes() else 0

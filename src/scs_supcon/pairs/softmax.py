@@ -1,0 +1,210 @@
+"""The InfoNCE pair loss (SupCon's "out" form) by streaming log-sum-exps.
+
+    L = (1/n) Σ_i [ log Σ_{a≠i} exp(x_i·x_a/τ) − (1/|P_i|) Σ_{p∈P_i} x_i·x_p/τ ]   where P_i ≠ ∅
+
+The second sum needs no pairs: Σ_p x_i·x_p = x_i·(S_{y_i} − x_i) with class sums S. The first is one
+pass over the tiles; with p_uv = exp(x_u·x_v/τ)/Z_u a second pass gives the gradient
+
+    ∂/∂x_u = (1/nτ) [ Σ_v (p_uv + p_vu) x_v − 2 (S_{y_u} − x_u)/|P_u| ]
+
+where rows without classmates contribute no p. Memory is O(n·d + tile²).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from scs_supcon.pairs.rows import TILE, Rows, Tile, members, tiles
+
+# exp(−80) is still a normal float32: below that spread one shift serves every row.
+SAFE_SPREAD = 80.0
+
+
+def softmax_pairs(
+    queries: Tensor,
+    rows: Rows,
+    temperature: float,
+    *,
+    references: Tensor | None = None,
+    columns: Rows | None = None,
+    tile: int = TILE,
+) -> Tensor:
+    """Return the mean over queries of −log softmax, averaged over each one's classmates.
+
+    A query without classmates adds 0 and counts in the mean. Arguments as in `sigmoid_pairs`;
+    references apart from the queries carry no gradient and hold no row's own pair.
+    """
+    job = _Job(rows, columns, 1 / temperature, tile)
+    result: Tensor = _SoftmaxPairs.apply(queries, references, job)
+    return result
+
+
+@dataclass(frozen=True)
+class _Job:
+    rows: Rows
+    columns: Rows | None
+    scale: float
+    tile: int
+
+    @property
+    def joined(self) -> bool:
+        return self.columns is not None and self.columns.own is not None
+
+    @property
+    def itself(self) -> bool:
+        return self.columns is None or self.joined
+
+
+class _SoftmaxPairs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, references: Tensor | None, job: _Job) -> Tensor:
+        with torch.autocast(queries.device.type, enabled=False):
+            return _forward(ctx, queries, references, job)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        queries, references = ctx.saved_tensors
+        need = ctx.needs_input_grad
+        return queries * grad if need[0] else None, references * grad if need[1] else None, None
+
+
+def _forward(ctx: Any, queries: Tensor, references: Tensor | None, job: _Job) -> Tensor:
+    others = queries if references is None else references
+    columns = job.rows if job.columns is None else job.columns
+    found = members(job.rows.labels, columns)
+    classmates = found - 1 if job.itself else found
+    n = len(columns) if job.itself else len(queries)
+    # (Σ over classmates)/|P| in float64: it is subtracted from the log-sum-exp.
+    toward = _class_sums(others, columns, job.rows.labels)
+    if job.itself:
+        toward -= queries
+    toward /= classmates.clamp_min(1)[:, None]
+    walk = _Walk(queries, others, job)
+    log_z = walk.log_sum_exp()
+    alone = classmates == 0
+    own = log_z - job.scale * (queries.double() * toward).sum(1)
+    total = own.masked_fill(alone, 0).sum() / max(n, 1)
+    if job.joined:
+        dist.all_reduce(total)
+    if any(ctx.needs_input_grad):
+        log_z = log_z.masked_fill(alone, torch.inf)  # p = 0 for rows that have no loss
+        grad, grad_others = walk.pull(log_z, ctx.needs_input_grad[1])
+        grad.sub_(toward.masked_fill_(alone[:, None], 0).mul_(2 if job.itself else 1))
+        if grad_others is not None:
+            shares = queries / classmates.clamp_min(1)[:, None]
+            grad_others.sub_(_class_sums(shares, job.rows, columns.labels)).mul_(job.scale / n)
+        ctx.save_for_backward(grad.mul_(job.scale / n), grad_others)
+    return total.to(queries.dtype)
+
+
+def _class_sums(x: Tensor, rows: Rows, labels: Tensor) -> Tensor:
+    """For each label the float64 sum of the rows that carry it; 0 where none does."""
+    classes, counts = rows.counts
+    number = torch.repeat_interleave(torch.arange(len(classes), device=x.device), counts)
+    sums = torch.zeros(len(classes) + 1, x.shape[1], dtype=torch.float64, device=x.device)
+    for k in range(0, len(x), 8192):
+        sums.index_add_(0, number[k : k + 8192], x[k : k + 8192].double())
+    if not len(classes):
+        return sums[torch.zeros_like(labels)]
+    place = torch.searchsorted(classes, labels).clamp_max(len(classes) - 1)
+    return sums[torch.where(classes[place] == labels, place, len(classes))]
+
+
+class _Walk:
+    """The passes over the tiles.
+
+    Where no logit is far from the largest possible one, all exponentials share one shift;
+    elsewhere (tiny temperatures, unbounded rows) a first pass finds each row's own maximum.
+    """
+
+    def __init__(self, queries: Tensor, others: Tensor, job: _Job) -> None:
+        self.queries, self.others, self.job = queries, others, job
+        self.symmetric = job.columns is None
+        self.buffer = queries.new_empty(min(job.tile, len(queries)) * min(job.tile, len(others)))
+        most = _longest(queries) * _longest(others) * job.scale  # no |logit| is above this
+        self.shift = most if 2 * most <= SAFE_SPREAD else None
+
+    def log_sum_exp(self) -> Tensor:
+        """log Σ_v exp(logit_uv) for each query, in float64."""
+        sums = torch.zeros(len(self.queries), dtype=torch.float64, device=self.queries.device)
+        if self.shift is None:
+            return self._careful_log_sum_exp(sums)
+        for tile in tiles(self.job.rows, self.job.columns, self.job.tile):
+            e = self._logits(tile, self.shift).exp_()
+            sums[tile.rows] += e.sum(1)
+            if self.symmetric and not tile.diagonal:
+                sums[tile.columns] += e.sum(0)
+        return sums.log_().add_(self.shift)
+
+    def _careful_log_sum_exp(self, sums: Tensor) -> Tensor:
+        best = self._maxima()
+        for tile in tiles(self.job.rows, self.job.columns, self.job.tile):
+            x = self._logits(tile, 0.0)
+            sums[tile.rows] += torch.exp(x - best[tile.rows, None]).sum(1)
+            if self.symmetric and not tile.diagonal:
+                sums[tile.columns] += torch.exp(x - best[None, tile.columns]).sum(0)
+        return sums.log_().add_(best)
+
+    def _maxima(self) -> Tensor:
+        best = torch.full_like(self.queries[:, 0], -torch.inf)
+        for tile in tiles(self.job.rows, self.job.columns, self.job.tile):
+            x = self._logits(tile, 0.0)
+            best[tile.rows] = torch.maximum(best[tile.rows], x.amax(1))
+            if self.symmetric and not tile.diagonal:
+                best[tile.columns] = torch.maximum(best[tile.columns], x.amax(0))
+        return best.masked_fill(best.isinf(), 0)
+
+    def pull(self, log_z: Tensor, both: bool) -> tuple[Tensor, Tensor | None]:
+        """Σ_v (p_uv + p_vu) x_v for each query; for references apart Σ_v p_uv x_v, and theirs."""
+        grad = torch.zeros_like(self.queries)
+        grad_others = torch.zeros_like(self.others) if both else None
+        seen = self._log_z_of_columns(log_z).to(grad.dtype)
+        log_z = log_z.to(grad.dtype)
+        for tile in tiles(self.job.rows, self.job.columns, self.job.tile):
+            p = self._chances(tile, log_z[tile.rows, None], seen[None, tile.columns])
+            grad[tile.rows].addmm_(p, self.others[tile.columns])
+            if self.symmetric and not tile.diagonal:
+                grad[tile.columns].addmm_(p.T, self.queries[tile.rows])
+            elif grad_others is not None:
+                grad_others[tile.columns].addmm_(p.T, self.queries[tile.rows])
+        return grad, grad_others
+
+    def _chances(self, tile: Tile, row: Tensor, column: Tensor) -> Tensor:
+        """p_uv + p_vu (p_uv alone where references stand apart) of a tile."""
+        if self.shift is None:
+            x = self._logits(tile, 0.0)
+            p = torch.exp(x - row)
+            return p.add_(torch.exp(x - column)) if self.job.itself else p
+        weight = torch.exp(self.shift - row)
+        if self.job.itself:
+            weight = weight + torch.exp(self.shift - column)
+        return self._logits(tile, self.shift).exp_().mul_(weight)
+
+    def _log_z_of_columns(self, log_z: Tensor) -> Tensor:
+        if self.job.columns is None or self.job.columns.own is None:
+            return log_z if self.symmetric else log_z.new_zeros(len(self.others))
+        full = log_z.new_zeros(len(self.others))
+        full[self.job.columns.own] = log_z
+        dist.all_reduce(full)
+        return full
+
+    def _logits(self, tile: Tile, shift: float) -> Tensor:
+        """Logits of a tile less the shift; −inf for a row's own pair."""
+        q, r = self.queries[tile.rows], self.others[tile.columns]
+        x = self.buffer[: len(q) * len(r)].view(len(q), len(r))
+        torch.addmm(q.new_full((1,), -shift), q, r.T, alpha=self.job.scale, out=x)
+        if tile.diagonal:
+            x.fill_diagonal_(-torch.inf)
+        elif self.job.columns is not None:
+            own = self.job.columns.place(tile)
+            if own is not None:
+                x[own] = -torch.inf
+        return x
+
+
+def _longest(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x, dim=1).max()) if len(x) else 0.0
