@@ -1,0 +1,144 @@
+"""Open picture files that may come from anywhere: few formats, no bombs, always upright RGB."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from scs_supcon.errors import UserError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+)
+# Below Pillow's own warning level: whatever Pillow is worried about is refused here by name.
+MAX_PIXELS = 80_000_000
+
+_ORIENTATION_TAG = 0x0112
+_TURN_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class PictureError(UserError):
+    """A picture that cannot be used; `kind` is "unreadable", "truncated" or "too large"."""
+
+    def __init__(self, message: str, kind: str = "unreadable") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Files:
+    """Opens pictures from a list of files."""
+
+    paths: tuple[Path, ...]
+
+    def open(self, index: int, at_least: int = 0) -> Image.Image:
+        return open_picture(self.paths[index], at_least)
+
+    def file_hash(self, index: int) -> str:
+        with self.paths[index].open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def open_picture(path: Path | str, at_least: int = 0) -> Image.Image:
+    """Decode one file to RGB: turned upright, transparency over white, 16 bits scaled to 8.
+
+    Args:
+        path: The file.
+        at_least: If positive, a JPEG may be decoded at a half, quarter or eighth of its size as
+            long as its short side keeps this many pixels. Much faster for photographs.
+
+    Raises:
+        PictureError: The file cannot be used; the text names it and says why.
+    """
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            _refuse_huge(path, image.size)
+            if at_least:
+                image.draft(None, _shrunk(image.size, at_least))
+            image.load()
+            return _to_rgb(_upright(image))
+    except PictureError:
+        raise
+    except Exception as error:  # damaged files make Pillow's decoders raise almost anything
+        raise _explained(path, error) from error
+
+
+def short_side(path: Path | str) -> int:
+    """Pixels of the shorter side, from the header alone."""
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            return min(image.size)
+    except Exception as error:
+        raise _explained(path, error) from error
+
+
+def _refuse_huge(path: Path | str, size: tuple[int, int]) -> None:
+    width, height = size
+    if width * height > MAX_PIXELS:
+        raise PictureError(
+            f"{path} is {width} × {height} pixels, more than {MAX_PIXELS // 10**6} million: "
+            "resize it",
+            "too large",
+        )
+
+
+def _explained(path: Path | str, error: Exception) -> PictureError:
+    if isinstance(error, Image.DecompressionBombError):
+        return PictureError(f"{path} has far too many pixels ({error}): resize it", "too large")
+    if isinstance(error, FileNotFoundError):
+        return PictureError(f"{path} does not exist")
+    if isinstance(error, UnidentifiedImageError):
+        if Path(path).stat().st_size == 0:
+            return PictureError(f"{path} is empty (0 bytes)")
+        return PictureError(f"{path} is not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} picture")
+    if isinstance(error, EOFError) or "truncated" in str(error).lower():
+        return PictureError(f"{path} is cut short ({error}): fetch it again", "truncated")
+    return PictureError(f"{path} cannot be read ({type(error).__name__}: {error})")
+
+
+def _shrunk(size: tuple[int, int], at_least: int) -> tuple[int, int]:
+    """The same shape with `at_least` as its short side: the least that may come back."""
+    width, height = size
+    scale = at_least / min(size)
+    return max(1, round(width * scale)), max(1, round(height * scale))
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        orientation = image.getexif().get(_ORIENTATION_TAG, 1)
+    except Exception:  # a broken camera record is no reason to refuse a good picture
+        return image
+    turn = _TURN_UPRIGHT.get(orientation)
+    return image if turn is None else image.transpose(turn)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16"):
+        # The high byte, as Pillow does for 16-bit colour; its own conversion would clip to white.
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif image.mode in ("I", "F"):
+        image = _stretched(image)
+    if image.has_transparency_data:
+        over = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, over).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _stretched(image: Image.Image) -> Image.Image:
+    """From its least to its greatest value: these modes do not say what black and white are."""
+    values = np.nan_to_num(np.asarray(image, dtype=np.float64))
+    low, high = values.min(), values.max()
+    scaled = (values - low) * (255 / (high - low)) if high > low else np.zeros_like(values)
+    return Image.fromarray(scaled.round().astype(np.uint8))

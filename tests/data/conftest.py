@@ -1,0 +1,39 @@
+"""Small picture folders, made on the spot."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+Paint = Callable[..., Path]
+
+
+@pytest.fixture
+def paint() -> Paint:
+    """`paint(path, seed)` writes a picture of coarse noise, another one for every seed."""
+
+    def paint(path: Path, seed: int = 0, size: tuple[int, int] = (24, 16)) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        noise = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+        Image.fromarray(noise).resize(size).save(path)
+        return path
+
+    return paint
+
+
+@pytest.fixture
+def class_folders(tmp_path: Path, paint: Paint) -> Callable[[dict[str, int]], Path]:
+    """`class_folders({"birds/finch": 3})` paints that many different pictures in each folder."""
+
+    def make(counts: dict[str, int]) -> Path:
+        seed = 0
+        for folder, count in counts.items():
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            for number in range(count):
+                paint(tmp_path / folder / f"{number:03d}.png", seed)
+                seed += 1
+        return tmp_path
+
+    return make
