@@ -1,0 +1,130 @@
+"""Look at every picture before training: what cannot be read, what occurs twice, what is alone.
+
+Kinds of `Problem`: "unreadable", "truncated", "too large" (these pictures cannot be used:
+`unusable` gives their indices for `without`); "duplicate", "duplicate across splits", "duplicate
+with another label"; "one picture" (a class with a single training picture); "group across
+splits"; and what reading left aside: "skipped file", "unread column".
+"""
+
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from PIL import Image
+
+from scs_supcon.data.opening import PictureError
+from scs_supcon.data.pictures import Pictures, Problem
+
+UNUSABLE = ("unreadable", "truncated", "too large")
+
+
+def check_pictures(
+    pictures: Pictures, workers: int, progress: Callable[[int], None] | None = None
+) -> list[Problem]:
+    """Decode every picture once, in full, and say what is wrong.
+
+    Args:
+        pictures: The set; duplicates across splits are seen only if it has splits.
+        workers: Threads (decoding frees the interpreter); 0 means one.
+        progress: Called with the number of pictures done.
+    """
+    hashes: list[str | None] = []
+    problems = list(pictures.notes)
+    with warnings.catch_warnings(), ThreadPoolExecutor(max(1, workers)) as pool:
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # a Problem names it
+        for done, (content, problem) in enumerate(
+            pool.map(partial(_look_at, pictures), range(len(pictures))), start=1
+        ):
+            hashes.append(content)
+            if problem is not None:
+                problems.append(problem)
+            if progress is not None:
+                progress(done)
+    problems += _duplicates(pictures, hashes)
+    problems += _lonely_classes(pictures, hashes)
+    problems += _torn_groups(pictures)
+    return problems
+
+
+def unusable(pictures: Pictures, problems: Iterable[Problem]) -> list[int]:
+    """Indices of the pictures that cannot be decoded, ready for `without`."""
+    bad = {problem.name for problem in problems if problem.kind in UNUSABLE}
+    return [index for index, name in enumerate(pictures.names) if name in bad]
+
+
+def keep_duplicates_together(pictures: Pictures, problems: Iterable[Problem]) -> Pictures:
+    """Give equal pictures one group, so that a split drawn later cannot tear them apart."""
+    pairs = [(problem.same_as, problem.name) for problem in problems if problem.same_as]
+    index = {name: position for position, name in enumerate(pictures.names)}
+    groups = (
+        np.full(len(pictures), "", dtype=object)
+        if pictures.groups is None
+        else pictures.groups.astype(object)
+    )
+    for first, again in pairs:
+        if first not in index or again not in index:
+            continue
+        a, b = index[first], index[again]
+        joined = groups[a] or groups[b] or f"same as {first}"
+        for old in (groups[a], groups[b]):
+            if old:
+                groups[groups == old] = joined
+        groups[[a, b]] = joined
+    return replace(pictures, groups=groups.astype(np.str_)) if pairs else pictures
+
+
+def _look_at(pictures: Pictures, index: int) -> tuple[str | None, Problem | None]:
+    try:
+        pictures.open(index)
+    except PictureError as error:
+        return None, Problem(error.kind, pictures.names[index], str(error))
+    return pictures.file_hash(index), None
+
+
+def _duplicates(pictures: Pictures, hashes: list[str | None]) -> Iterator[Problem]:
+    first_with: dict[str, int] = {}
+    for index, content in enumerate(hashes):
+        if content is None:
+            continue
+        first = first_with.setdefault(content, index)
+        if first == index:
+            continue
+        kind, where = _kind_of_duplicate(pictures, first, index)
+        name, same_as = pictures.names[index], pictures.names[first]
+        yield Problem(kind, name, f"{name} has the same content as {same_as}{where}", same_as)
+
+
+def _kind_of_duplicate(pictures: Pictures, first: int, again: int) -> tuple[str, str]:
+    a, b = (pictures.classes[pictures.labels[index]] for index in (first, again))
+    if a != b:
+        return "duplicate with another label", f", but is labelled {b!r} instead of {a!r}"
+    if pictures.splits is not None and pictures.splits[first] != pictures.splits[again]:
+        return "duplicate across splits", f" ({pictures.splits[first]})"
+    return "duplicate", ""
+
+
+def _lonely_classes(pictures: Pictures, hashes: list[str | None]) -> Iterator[Problem]:
+    used = np.array([content is not None for content in hashes])
+    if pictures.splits is not None:
+        used &= pictures.splits == "train"
+    counts = np.bincount(pictures.labels[used], minlength=len(pictures.classes))
+    for label in np.flatnonzero(counts == 1):
+        name = pictures.classes[label]
+        detail = f"class {name!r} has one training picture: its only positives are its own views"
+        yield Problem("one picture", name, detail)
+
+
+def _torn_groups(pictures: Pictures) -> Iterator[Problem]:
+    if pictures.groups is None or pictures.splits is None:
+        return
+    found: dict[str, set[str]] = defaultdict(set)
+    for group, split in zip(pictures.groups.tolist(), pictures.splits.tolist(), strict=True):
+        found[group].add(split)
+    for group, splits in sorted(found.items()):
+        if group and len(splits) > 1:
+            detail = f"group {group!r} lies in {' and '.join(sorted(splits))}: results will flatter"
+            yield Problem("group across splits", group, detail)

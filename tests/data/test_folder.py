@@ -1,0 +1,176 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scs_supcon.data.folder import check_pictures, read_pictures
+from scs_supcon.errors import UserError
+
+ClassFolders = Callable[[dict[str, int]], Path]
+
+
+def test_class_folders(class_folders: ClassFolders) -> None:
+    root = class_folders({"wren": 2, "finch": 3})
+    pictures = read_pictures(root)
+    assert pictures.classes == ("finch", "wren")
+    assert pictures.names == tuple(sorted(pictures.names))
+    assert pictures.names[0] == "finch/000.png"
+    np.testing.assert_array_equal(pictures.labels, [0, 0, 0, 1, 1])
+    assert pictures.labels.dtype == np.int64
+    assert pictures.splits is pictures.groups is pictures.folds is None
+    assert pictures.native_size == 16
+    assert pictures.open(0).size == (24, 16)
+    assert pictures.view_defaults == {}
+    assert read_pictures(str(root)).names == pictures.names
+
+
+def test_split_folders_under_their_usual_names(class_folders: ClassFolders) -> None:
+    root = class_folders(
+        {"Train/a": 2, "Train/b": 2, "validation/a": 1, "test/a": 1, "test/b": 1, "notes": 0}
+    )
+    pictures = read_pictures(root)
+    assert pictures.classes == ("a", "b")
+    assert dict(zip(pictures.names, pictures.splits.tolist(), strict=True)) == {
+        "Train/a/000.png": "train",
+        "Train/a/001.png": "train",
+        "Train/b/000.png": "train",
+        "Train/b/001.png": "train",
+        "validation/a/000.png": "val",
+        "test/a/000.png": "test",
+        "test/b/000.png": "test",
+    }
+
+
+def test_a_class_may_be_called_train(class_folders: ClassFolders) -> None:
+    pictures = read_pictures(class_folders({"bus": 1, "test": 1, "train": 1}))
+    assert pictures.classes == ("bus", "test", "train")
+    assert pictures.splits is None
+
+
+def test_hidden_files_are_passed_over_and_others_named(class_folders: ClassFolders) -> None:
+    root = class_folders({"a": 1, "b": 1, ".cache": 3, "b/deeper": 1, "b/.thumbs": 2})
+    (root / ".DS_Store").touch()
+    (root / "a" / "._000.png").touch()
+    (root / "a" / "notes.txt").touch()
+    (root / "readme.md").touch()
+    pictures = read_pictures(root)
+    assert pictures.names == ("a/000.png", "b/000.png", "b/deeper/000.png")
+    named = [problem.name for problem in pictures.notes if problem.kind == "skipped file"]
+    assert named == ["a/notes.txt", "readme.md"]
+    assert set(check_pictures(pictures, workers=1)) >= set(pictures.notes)
+
+
+def test_a_link_in_a_circle_ends(class_folders: ClassFolders) -> None:
+    root = class_folders({"a": 1, "b": 1, "elsewhere/c": 2})
+    (root / "a" / "up").symlink_to(root / "a")
+    (root / "c").symlink_to(root / "elsewhere" / "c")
+    pictures = read_pictures(root)
+    assert [name for name in pictures.names if name.startswith("a")] == ["a/000.png"]
+    assert [name for name in pictures.names if name.startswith("c")] == ["c/000.png", "c/001.png"]
+
+
+def test_a_missing_folder_gets_a_suggestion(class_folders: ClassFolders) -> None:
+    root = class_folders({"birds/a": 1})
+    with pytest.raises(UserError, match=r"there is no .*brids.*did you mean 'birds'"):
+        read_pictures(root / "brids")
+    with pytest.raises(UserError, match="did you mean 'digits'"):
+        read_pictures("digit")
+    with pytest.raises(UserError, match="there is no 'no/such/place'"):
+        read_pictures("no/such/place")
+
+
+def test_a_file_that_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "birds.zip").touch()
+    with pytest.raises(UserError, match=r"birds\.zip is no picture data"):
+        read_pictures(tmp_path / "birds.zip")
+
+
+def test_an_empty_class_folder(class_folders: ClassFolders) -> None:
+    root = class_folders({"a": 2, "b": 0})
+    with pytest.raises(UserError, match=r"b has no picture: add"):
+        read_pictures(root)
+    (root / "b" / "photo.heic").touch()
+    with pytest.raises(UserError, match=r"b has no picture \(1 files with other endings\)"):
+        read_pictures(root)
+
+
+def test_a_class_without_test_pictures_is_fine(class_folders: ClassFolders) -> None:
+    pictures = read_pictures(class_folders({"train/a": 1, "train/b": 1, "test/a": 1, "test/b": 0}))
+    assert len(pictures) == 3
+
+
+def test_no_class_folders(class_folders: ClassFolders, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no class folders"):
+        read_pictures(tmp_path)
+    with pytest.raises(UserError, match="holds 2 pictures but no class folders"):
+        read_pictures(class_folders({".": 2}))
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ({"val/a": 1, "test/a": 1}, "has test, val but no train folder"),
+        ({"train/a": 1, "val/a": 1, "valid/a": 1}, "both the val part"),
+        ({"train/a": 1, "extra/a": 1}, "also pictures in 'extra'"),
+    ],
+)
+def test_unclear_split_folders(
+    class_folders: ClassFolders, counts: dict[str, int], text: str
+) -> None:
+    with pytest.raises(UserError, match=text):
+        read_pictures(class_folders(counts))
+
+
+def test_only_broken_pictures(class_folders: ClassFolders) -> None:
+    root = class_folders({"a": 1, "b": 1})
+    for path in root.rglob("*.png"):
+        path.write_text("no picture")
+    with pytest.raises(UserError, match="none of the pictures tried can be read"):
+        read_pictures(root)
+
+
+def test_a_name_that_is_no_text(class_folders: ClassFolders) -> None:
+    root = class_folders({"a": 1, "b": 1})
+    try:
+        (root / "a" / "000.png").rename(root / "a" / "caf\udce9.png")
+    except OSError:
+        pytest.skip("this file system refuses such names itself")
+    with pytest.raises(UserError, match="not valid UTF-8"):
+        read_pictures(root)
+
+
+def test_built_in_names(monkeypatch: pytest.MonkeyPatch, class_folders: ClassFolders) -> None:
+    assert len(read_pictures("drawn")) == 240
+    root = class_folders({"drawn/a": 1, "drawn/b": 1})
+    monkeypatch.chdir(root)
+    with pytest.raises(UserError, match=r"write \./drawn"):
+        read_pictures("drawn")
+    assert len(read_pictures("./drawn")) == 2
+    assert len(read_pictures(Path("drawn"))) == 2
+
+
+def test_a_table_of_pictures(class_folders: ClassFolders) -> None:
+    root = class_folders({"pictures": 3})
+    (root / "birds.csv").write_text(
+        "image_path,label,split,group,fold,camera\n"
+        "pictures/002.png,wren,test,nest 1,1,A\n"
+        "pictures/000.png,wren,train,nest 1,0,B\n"
+        "pictures/001.png,finch,train,,0,B\n"
+    )
+    pictures = read_pictures(root / "birds.csv")
+    assert pictures.names == ("pictures/000.png", "pictures/001.png", "pictures/002.png")
+    assert pictures.classes == ("finch", "wren")
+    np.testing.assert_array_equal(pictures.labels, [1, 0, 1])
+    np.testing.assert_array_equal(pictures.splits, ["train", "train", "test"])
+    np.testing.assert_array_equal(pictures.groups, ["nest 1", "", "nest 1"])
+    np.testing.assert_array_equal(pictures.folds, [0, 0, 1])
+    assert [(note.kind, note.name) for note in pictures.notes] == [("unread column", "camera")]
+    assert pictures.open(0).tobytes() == read_pictures(root / "birds.csv").open(0).tobytes()
+
+
+def test_a_table_row_without_its_file(class_folders: ClassFolders) -> None:
+    root = class_folders({"pictures": 1})
+    (root / "birds.csv").write_text("image_path,label\npictures/000.png,a\nnone.png,b\nno.png,b\n")
+    with pytest.raises(UserError, match=r"no\.png \(and 1 more\), which does not exist"):
+        read_pictures(root / "birds.csv")
