@@ -1,0 +1,170 @@
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scs_supcon.data.drawn import drawn
+from scs_supcon.data.embedded import in_memory
+from scs_supcon.data.pictures import Pictures
+from scs_supcon.data.splits import assign_splits, read_splits_csv, write_splits_csv
+from scs_supcon.errors import UserError
+
+
+def pictures_of(labels: list[int], **columns: object) -> Pictures:
+    classes = tuple(f"class {label:02d}" for label in range(max(labels) + 1))
+    pixels = np.zeros((len(labels), 2, 2, 3), dtype=np.uint8)
+    pictures = in_memory("flat", pixels, np.array(labels), classes, {})
+    return replace(pictures, **{name: np.array(value) for name, value in columns.items()})
+
+
+def counts(pictures: Pictures, splits: np.ndarray) -> dict[int, tuple[int, int, int]]:
+    return {
+        label: tuple(
+            int(np.sum(splits[pictures.labels == label] == split))
+            for split in ("train", "val", "test")
+        )
+        for label in range(len(pictures.classes))
+    }
+
+
+def test_seventy_ten_twenty_in_every_class() -> None:
+    pictures = drawn(per_class=40)
+    splits = assign_splits(pictures, 0.1, 0.2, seed=0)
+    assert set(counts(pictures, splits).values()) == {(28, 4, 8)}
+
+
+def test_small_classes() -> None:
+    pictures = pictures_of([0] * 1 + [1] * 2 + [2] * 3 + [3] * 4 + [4] * 5 + [5] * 10)
+    assert counts(pictures, assign_splits(pictures, 0.1, 0.2, seed=3)) == {
+        0: (1, 0, 0),
+        1: (1, 1, 0),
+        2: (1, 1, 1),
+        3: (2, 1, 1),
+        4: (3, 1, 1),
+        5: (7, 1, 2),
+    }
+
+
+def test_the_seed_decides() -> None:
+    pictures = drawn()
+    first = assign_splits(pictures, 0.1, 0.2, seed=0)
+    np.testing.assert_array_equal(first, assign_splits(pictures, 0.1, 0.2, seed=0))
+    assert np.any(first != assign_splits(pictures, 0.1, 0.2, seed=1))
+
+
+def test_given_splits_are_kept_and_validation_is_taken_from_train() -> None:
+    given = ["train"] * 20 + ["test"] * 5 + ["train"] * 2 + ["test"] + ["train"]
+    pictures = pictures_of([0] * 25 + [1] * 3 + [2], splits=given)
+    splits = assign_splits(pictures, 0.1, 0.2, seed=0)
+    assert counts(pictures, splits) == {0: (18, 2, 5), 1: (1, 1, 1), 2: (1, 0, 0)}
+    np.testing.assert_array_equal(splits == "test", np.array(given) == "test")
+
+    full = [*given[:-2], "val", "train"]
+    kept = assign_splits(replace(pictures, splits=np.array(full)), 0.1, 0.2, seed=0)
+    np.testing.assert_array_equal(kept, full)
+
+
+def test_a_training_part_alone_is_dealt_like_a_plain_folder() -> None:
+    pictures = pictures_of([0] * 10 + [1] * 10)
+    alone = replace(pictures, splits=np.array(["train"] * 20))
+    np.testing.assert_array_equal(
+        assign_splits(alone, 0.1, 0.2, seed=0), assign_splits(pictures, 0.1, 0.2, seed=0)
+    )
+
+
+def test_no_share_no_part() -> None:
+    splits = assign_splits(drawn(), 0.0, 0.25, seed=0)
+    assert Counter(splits.tolist()) == {"train": 180, "test": 60}
+
+
+@pytest.mark.parametrize("shares", [(-0.1, 0.2), (0.5, 0.5), (float("nan"), 0.1)])
+def test_shares_must_leave_something(shares: tuple[float, float]) -> None:
+    with pytest.raises(UserError, match="val_share"):
+        assign_splits(drawn(), *shares, seed=0)
+
+
+def test_one_class_only() -> None:
+    with pytest.raises(UserError, match="one class only"):
+        assign_splits(pictures_of([0, 0, 0]), 0.1, 0.2, seed=0)
+
+
+def test_a_class_that_is_tested_but_never_trained() -> None:
+    pictures = pictures_of([0, 0, 1, 1, 2], splits=["train", "train", "train", "val", "test"])
+    with pytest.raises(UserError, match=r"'class 02' is in test but has no training picture.*did"):
+        assign_splits(pictures, 0.1, 0.2, seed=0)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.sampled_from(["", "a", "b", "c", "d", "e", "f"])),
+        min_size=2,
+        max_size=60,
+    ),
+    st.integers(0, 9),
+)
+def test_groups_stay_whole_and_every_class_is_trained(
+    rows: list[tuple[int, str]], seed: int
+) -> None:
+    present = sorted({label for label, _ in rows})
+    if len(present) < 2:
+        return
+    labels = [present.index(label) for label, _ in rows]
+    pictures = pictures_of(labels, groups=[group for _, group in rows])
+    splits = assign_splits(pictures, 0.1, 0.2, seed)
+    for group in {group for _, group in rows} - {""}:
+        assert len(set(splits[pictures.groups == group].tolist())) == 1
+    for label in range(len(present)):
+        train, val, _ = counts(pictures, splits)[label]
+        assert train >= 1
+        if "" not in {group for own, group in rows if own == present[label]}:
+            continue
+        alone = np.sum((pictures.labels == label) & (pictures.groups == "") & (splits == "train"))
+        assert val >= 1 or alone == 0 or train == 1
+
+
+def test_equal_groups_come_close_to_the_shares() -> None:
+    labels = np.repeat([0, 1], 100)
+    groups = [f"{n // 5}" for n in range(200)]
+    splits = assign_splits(pictures_of(labels.tolist(), groups=groups), 0.1, 0.2, seed=0)
+    assert Counter(splits.tolist()) == {"train": 140, "val": 20, "test": 40}
+
+
+def test_a_class_in_one_group_stays_in_train() -> None:
+    pictures = pictures_of([0] * 30 + [1] * 30, groups=["g"] * 30 + [""] * 30)
+    splits = assign_splits(pictures, 0.1, 0.2, seed=0)
+    assert set(splits[:30].tolist()) == {"train"}
+
+
+def test_written_and_read_again(tmp_path: Path) -> None:
+    pictures = replace(
+        drawn(per_class=5), groups=np.array(["g, 1", *[""] * 29]), folds=np.arange(30) % 5
+    )
+    splits = assign_splits(pictures, 0.1, 0.2, seed=0)
+    path = tmp_path / "splits.csv"
+    write_splits_csv(path, pictures, splits)
+    first = path.read_bytes()
+    write_splits_csv(path, pictures, splits)
+    assert path.read_bytes() == first
+    assert first.startswith(b"name,label,split,group,fold\ndrawn/0001,bar,")
+    assert b'"g, 1",0\n' in first
+    assert b"\r" not in first
+    np.testing.assert_array_equal(read_splits_csv(path, pictures), splits)
+
+
+def test_a_file_that_does_not_fit_the_data(tmp_path: Path) -> None:
+    path = tmp_path / "splits.csv"
+    small, large = drawn(per_class=2), drawn(per_class=3)
+    write_splits_csv(path, small, assign_splits(small, 0.1, 0.2, seed=0))
+    with pytest.raises(UserError, match="the data has changed since"):
+        read_splits_csv(path, large)
+    write_splits_csv(path, large, assign_splits(large, 0.1, 0.2, seed=0))
+    with pytest.raises(UserError, match="not in the data any more"):
+        read_splits_csv(path, small)
+    path.write_text("x")
+    with pytest.raises(UserError, match="not a list of splits"):
+        read_splits_csv(path, small)
