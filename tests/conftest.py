@@ -1,0 +1,57 @@
+"""Same examples every time, one thread per process, and real groups of processes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("project", derandomize=True, max_examples=50, deadline=None)
+settings.load_profile("project")
+
+# Two workers of xdist and the processes they start share the cores.
+os.environ["OMP_NUM_THREADS"] = "1"
+torch.set_num_threads(1)
+
+Arrays = dict[str, np.ndarray]
+OnRanks = Callable[[str, int], list[Arrays]]
+
+
+@pytest.fixture(scope="session")
+def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> OnRanks:
+    """`on_ranks(script, world)` starts `script RANK WORLD FOLDER` for each rank of a group.
+
+    Each writes `FOLDER/RANK.npz`; their contents come back in the order of ranks.
+    """
+
+    def start(script: str, world: int) -> list[Arrays]:
+        folder = tmp_path_factory.mktemp("ranks")
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, script, str(rank), str(world), str(folder)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(world)
+        ]
+        try:
+            said = [rank.communicate(timeout=300)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        for rank, text in zip(ranks, said, strict=True):
+            assert rank.returncode == 0, text
+        return [read(folder / f"{rank}.npz") for rank in range(world)]
+
+    return start
+
+
+def read(path: Path) -> Arrays:
+    with np.load(path) as arrays:
+        return dict(arrays)
