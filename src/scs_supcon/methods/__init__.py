@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from scs_supcon.errors import UserError, did_you_mean
-from scs_supcon.methods.base import Batch, Method, Network, Output, Task
+from scs_supcon.methods.base import Batch, Look, Method, Network, Output, Task
 
 _SHARED = {"base", "fields"}
 
@@ -63,6 +63,7 @@ def build_method(name: str, preset: str | None = None, **options: Any) -> Method
 
 __all__ = [
     "Batch",
+    "Look",
     "Method",
     "Network",
     "Output",

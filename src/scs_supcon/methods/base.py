@@ -1,9 +1,9 @@
 """What every method is: a loss with a few optional hooks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -27,26 +27,44 @@ class Batch:
     indices: Tensor
 
 
-@dataclass(frozen=True)
-class Task:
-    """What a method may need to know before training starts."""
-
-    class_counts: Sequence[int]
-    features: int
-    dim: int
-    epochs: int
-    steps_per_epoch: int
-
-
 class Output(NamedTuple):
     features: Tensor
     embeddings: Tensor
 
 
-class Network(Protocol):
+class Network(nn.Module):
     """Encoder and projection: images -> features and embeddings."""
 
-    def __call__(self, images: Tensor) -> Output: ...
+    def __init__(self, encoder: nn.Module, projection: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.projection = encoder, projection
+
+    def forward(self, images: Tensor) -> Output:
+        features = self.encoder(images)
+        return Output(features, self.projection(features))
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a method may need to know before training starts.
+
+    Attributes:
+        network: as it stands before the first step; a method may keep a copy, never this one.
+        class_counts: training pictures of each class.
+        features: columns of the features.
+        dim: columns of the embeddings.
+        epochs: how many epochs training will have.
+    """
+
+    network: Network
+    class_counts: tuple[int, ...]
+    features: int
+    dim: int
+    epochs: int
+
+
+Look = Callable[[nn.Module], Output]
+"""Shows every training picture (evaluation view, in the order of `Batch.indices`) to a network."""
 
 
 class Method(nn.Module):
@@ -76,7 +94,7 @@ class Method(nn.Module):
         """Take on the number of classes and the like, before the first step."""
         return self
 
-    def losses(self, batch: Batch, network: Network) -> dict[str, Tensor]:
+    def losses(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
         """Look at a batch through the network and return the terms."""
         embeddings = network(batch.images).embeddings
         return self.terms(embeddings, batch.labels.repeat(self.views))
@@ -98,11 +116,15 @@ class Method(nn.Module):
         own = [p for p in self.parameters() if p.requires_grad]
         return [{"params": own, "lr": lr, "weight_decay": weight_decay}] if own else []
 
-    def on_epoch_start(self, epoch: int, network: Network) -> None:
+    def classify(self, features: Tensor, embeddings: Tensor) -> Tensor | None:
+        """Logits of the method's own classifier, where training gives it one."""
+        return None
+
+    def on_epoch_start(self, epoch: int, look: Look) -> None:
         """Called before each epoch."""
 
-    def after_step(self, network: Network) -> None:
-        """Called after each step of the optimiser."""
+    def after_step(self, network: nn.Module, done: float) -> None:
+        """Called after each step of the optimiser; `done` is the share of training behind us."""
 
 
 def flatten(embeddings: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -8,10 +8,10 @@ adds the two directions of a pair instead of averaging them, which doubles the v
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.base import Batch, Network
+from scs_supcon.methods.base import Batch
 from scs_supcon.methods.fields import several_processes
 from scs_supcon.methods.supcon import SupCon
 
@@ -45,7 +45,7 @@ class SimCLR(SupCon):
             raise UserError("labels are missing: for (N, D) embeddings give the picture ids")
         return super().terms(embeddings, labels)
 
-    def losses(self, batch: Batch, network: Network) -> dict[str, Tensor]:
+    def losses(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
         embeddings = network(batch.images).embeddings
         return self.terms(embeddings, batch.indices.repeat(self.views))
 
