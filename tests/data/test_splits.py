@@ -134,6 +134,41 @@ def test_equal_groups_come_close_to_the_shares() -> None:
     assert Counter(splits.tolist()) == {"train": 140, "val": 20, "test": 40}
 
 
+def test_mixed_groups_come_close_to_the_shares_too() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 20, 600)
+    groups = [f"{group}" for group in np.minimum(rng.geometric(0.1, 600), 15)]
+    pictures = pictures_of(labels.tolist(), groups=groups)
+    for seed in range(5):
+        splits = assign_splits(pictures, 0.1, 0.2, seed)
+        shares = Counter(splits.tolist())
+        assert 360 <= shares["train"] <= 480
+        assert 30 <= shares["val"] <= 120
+        assert all(val >= 1 for _, val, _ in counts(pictures, splits).values())
+
+
+def test_a_part_without_a_share_stays_as_it_is() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        groups = [f"{group}" for group in rng.integers(0, 4, 60)]
+        given = ["test"] * 10 + ["train"] * 50
+        labels = [0, 1, 2] * 20
+        pictures = pictures_of(labels, groups=groups, splits=given)
+        splits = assign_splits(pictures, 0.1, 0.2, seed=0)
+        np.testing.assert_array_equal(splits == "test", np.array(given) == "test")
+
+
+def test_a_large_group_is_not_given_to_validation() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, 300)
+    groups = ["huge" if n < 180 else f"{n % 7}" for n in range(300)]
+    pictures = pictures_of(labels.tolist(), groups=groups)
+    for seed in range(5):
+        shares = Counter(assign_splits(pictures, 0.1, 0.2, seed).tolist())
+        assert shares["train"] >= 180
+        assert shares["val"] >= 1
+
+
 def test_a_class_in_one_group_stays_in_train() -> None:
     pictures = pictures_of([0] * 30 + [1] * 30, groups=["g"] * 30 + [""] * 30)
     splits = assign_splits(pictures, 0.1, 0.2, seed=0)

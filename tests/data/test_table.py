@@ -32,11 +32,16 @@ def test_splits_under_their_usual_names(tmp_path: Path) -> None:
     assert table.splits == ("train", "val", "test")
 
 
+def test_column_names_may_be_capitals(tmp_path: Path) -> None:
+    table = read(tmp_path, "Image_Path,LABEL,Split,Site\na,x,train,north\n")
+    assert (table.names, table.splits, table.unread) == (("a",), ("train",), ("Site",))
+
+
 def test_parquet_is_the_same(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = {"image_path": ["b.png", "a.png"], "label": [2, 10], "group": [None, "g"], "w": [1, 2]}
+    rows = {"image_path": ["b.png", "a.png"], "Label": [2, 10], "group": [None, "g"], "w": [1, 2]}
     pq.write_table(pa.table(rows), tmp_path / "birds.parquet")
     table = read_table(tmp_path / "birds.parquet", SPLIT_NAMES)
     assert table == Table(("a.png", "b.png"), ("10", "2"), None, None, ("g", ""), ("w",))

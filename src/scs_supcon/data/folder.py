@@ -12,7 +12,7 @@ from scs_supcon.data.drawn import drawn
 from scs_supcon.data.embedded import digits
 from scs_supcon.data.opening import SUFFIXES, Files, PictureError, short_side
 from scs_supcon.data.pictures import Pictures, Problem, without
-from scs_supcon.data.table import read_table
+from scs_supcon.data.table import OPTIONAL, read_table
 from scs_supcon.errors import UserError, did_you_mean
 
 __all__ = ["Pictures", "Problem", "check_pictures", "read_pictures", "without"]
@@ -210,7 +210,11 @@ def _read_table(path: Path) -> Pictures:
         file_hash=files.file_hash,
         native_size=_native_size(files.paths),
         notes=tuple(
-            Problem("unread column", column, f"column {column!r} of {path.name} is not used")
+            Problem(
+                "unread column",
+                column,
+                f"column {column!r} of {path.name} is not read{did_you_mean(column, OPTIONAL)}",
+            )
             for column in table.unread
         ),
     )

@@ -13,6 +13,9 @@ from scs_supcon.errors import UserError, did_you_mean
 Splits = NDArray[np.str_]
 Counts = NDArray[np.int64]
 
+TRIES = 5  # random orders of the groups
+ROUNDS = 4  # times each group may move
+
 
 def assign_splits(pictures: Pictures, val_share: float, test_share: float, seed: int) -> Splits:
     """Keep the splits that the data gives and draw what is missing.
@@ -20,7 +23,8 @@ def assign_splits(pictures: Pictures, val_share: float, test_share: float, seed:
     Without any, each class is dealt into train, val and test by the shares. With a training part
     but no validation part, `val_share` of each class's training pictures become validation. A
     class with two training pictures or more gives at least one to validation; a class with one
-    picture keeps it in train. Groups stay whole, which may bend the shares.
+    picture keeps it in train. Groups stay whole, which may bend all this but for one thing: every
+    class is trained.
 
     Returns:
         "train", "val" or "test" for each picture.
@@ -109,41 +113,51 @@ class _Group:
 def _deal(
     pictures: Pictures, members: NDArray[np.int64], shares: tuple[float, float], seed: int
 ) -> Splits:
-    """Deal whole groups, the largest first, each to the split that still needs it most."""
+    """Deal whole groups in a few random orders and keep the deal that comes closest."""
     labels = pictures.labels[members]
     numbers = _group_numbers(pictures, members)
     groups = _contents(numbers, labels)
     totals = np.bincount(labels, minlength=len(pictures.classes))
-    need = np.stack([_wanted(int(total), *shares) for total in totals], axis=1)
-    placed = np.zeros_like(need)  # pictures (split, class)
-    dealt = np.zeros(len(groups), dtype=np.int64)
+    wanted = np.stack([_wanted(int(total), *shares) for total in totals], axis=1)
+    rng = np.random.default_rng(seed)
+    best, least = _dealt(groups, rng.permutation(len(groups)), wanted)
+    for _ in range(TRIES - 1):
+        if least == 0:  # always so without groups
+            break
+        dealt, misfit = _dealt(groups, rng.permutation(len(groups)), wanted)
+        if misfit < least:
+            best, least = dealt, misfit
+    return np.array(SPLITS)[best[numbers]]
 
-    def move(group: int, split: int) -> None:
-        held = groups[group]
-        placed[dealt[group], held.labels] -= held.counts
-        placed[split, held.labels] += held.counts
-        dealt[group] = split
 
-    order = np.random.default_rng(seed).permutation(len(groups))
-    sizes = np.bincount(numbers)
-    order = order[np.argsort(-sizes[order], kind="stable")]
-    placed[0] = totals
-    for group in order:
-        held = groups[group]
-        split = int(np.argmax(need[:, held.labels] @ held.counts))
-        need[split, held.labels] -= held.counts
-        move(group, split)
+def _dealt(groups: list[_Group], order: Counts, wanted: Counts) -> tuple[Counts, float]:
+    """Put each group where it fits best, and go round again while that moves any."""
+    placed = np.zeros_like(wanted)  # pictures (split, class)
+    dealt = np.full(len(groups), -1)
+    usable = np.flatnonzero(wanted.sum(axis=1))
+    into = np.eye(len(SPLITS), dtype=np.int64)[usable, :, None]
+    for _ in range(ROUNDS):
+        before = dealt.copy()
+        for group in order:
+            labels, counts = groups[group].labels, groups[group].counts
+            if dealt[group] >= 0:
+                placed[dealt[group], labels] -= counts
+            choices = placed[:, labels] + into * counts  # (choice, split, class)
+            dealt[group] = usable[np.argmin(_misfit(choices, wanted[:, labels]))]
+            placed[dealt[group], labels] += counts
+        misfit = float(_misfit(placed, wanted))
+        if misfit == 0 or np.array_equal(dealt, before):
+            break
+    return dealt, misfit
 
-    smallest_first = order[::-1]
-    for label in np.flatnonzero((placed[0] == 0) & (totals > 0)):
-        move(next(group for group in smallest_first if label in groups[group].labels), 0)
-    for label in np.flatnonzero((placed[1] == 0) & (placed[0] > 1)) if shares[0] > 0 else ():
-        for group in smallest_first[dealt[smallest_first] == 0]:
-            held = groups[group]
-            if label in held.labels and np.all(placed[0, held.labels] > held.counts):
-                move(group, 1)
-                break
-    return np.array(SPLITS)[dealt[numbers]]
+
+def _misfit(placed: Counts, wanted: Counts) -> NDArray[np.float64]:
+    """How far counts (…, split, class) are from the wanted; an untrained class outweighs all."""
+    far = ((placed - wanted) ** 2 / np.maximum(wanted, 1)).sum(axis=(-2, -1))
+    untrained = (placed[..., 0, :] == 0) & (wanted[0] > 0)
+    unvalidated = (placed[..., 1, :] == 0) & (wanted[1] > 0)
+    misfit: NDArray[np.float64] = far + 1e9 * untrained.sum(axis=-1) + 10 * unvalidated.sum(axis=-1)
+    return misfit
 
 
 def _group_numbers(pictures: Pictures, members: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -61,11 +61,17 @@ def read_table(path: Path, split_names: Mapping[str, str]) -> Table:
     )
 
 
+def _column(name: str) -> str:
+    """A column's name; the ones that are read may be written in capitals."""
+    name = name.strip()
+    return name.lower() if name.lower() in REQUIRED + OPTIONAL else name
+
+
 def _csv_columns(path: Path) -> dict[str, list[str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
-            header = [name.strip() for name in next(reader, [])]
+            header = [_column(name) for name in next(reader, [])]
             rows = [row for row in reader if row]
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a UTF-8 CSV file ({error})") from error
@@ -84,13 +90,13 @@ def _parquet_columns(path: Path) -> dict[str, list[str]]:
     import pyarrow.parquet as pq
 
     try:
-        present = pq.read_schema(path).names
+        present = {_column(name): name for name in pq.read_schema(path).names}
         wanted = [name for name in present if name in REQUIRED + OPTIONAL]
-        table = pq.read_table(path, columns=wanted)
+        table = pq.read_table(path, columns=[present[name] for name in wanted])
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} is not a Parquet file ({error})") from error
     read = {
-        name: ["" if cell is None else str(cell) for cell in table[name].to_pylist()]
+        name: ["" if cell is None else str(cell) for cell in table[present[name]].to_pylist()]
         for name in wanted
     }
     return read | {name: [] for name in present if name not in wanted}
