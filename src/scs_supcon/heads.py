@@ -6,6 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from scs_supcon.autograd import only_once
+
 Normalise = Literal["separate", "joint", "none"]
 
 
@@ -89,19 +91,30 @@ class _Unit(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        # float64 norms of float32 rows can neither overflow nor underflow.
-        norm = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64)
-        inverse = torch.where(norm > 0, 1 / norm, norm).to(x.dtype)
-        y = x * inverse
-        ctx.save_for_backward(y, inverse)
+        norm = _lengths(x)
+        # A row too short for a finite gradient counts as zero.
+        norm = norm.masked_fill(norm < 2 * torch.finfo(x.dtype).tiny, torch.inf).to(x.dtype)
+        y = x / norm
+        ctx.save_for_backward(y, norm)
         return y
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        y, inverse = ctx.saved_tensors
+        only_once()
+        y, norm = ctx.saved_tensors
         along = (grad * y).sum(1, keepdim=True)
-        return torch.addcmul(grad, y, along, value=-1).mul_(inverse)
+        return torch.addcmul(grad, y, along, value=-1).div_(norm)
+
+
+def _lengths(x: Tensor) -> Tensor:
+    """Lengths of the rows, whatever their size: nothing may overflow or vanish when squared."""
+    if x.dtype != torch.float64 or not x.shape[1]:
+        norm: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64)
+        return norm
+    largest = x.abs().amax(1, keepdim=True)
+    largest = largest.masked_fill(largest == 0, 1)
+    norm = torch.linalg.vector_norm(x / largest, dim=1, keepdim=True) * largest
+    return norm
 
 
 class _JoinedSum(torch.autograd.Function):

@@ -40,6 +40,8 @@ class MetricLearningLoss(nn.Module):
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> Tensor:
+        if ref_emb is not None:
+            ref_emb = _checked(embeddings, ref_emb, ref_labels)
         if indices_tuple is not None:
             terms = self._listed(embeddings, labels, indices_tuple, ref_emb)
         elif ref_emb is None or ref_labels is None:
@@ -63,5 +65,17 @@ class MetricLearningLoss(nn.Module):
             first, second = torch.cat([anchors, others]), torch.cat([positives, negatives])
         same = torch.arange(len(first), device=first.device) < len(positives)
         rows, _ = flatten(embeddings, labels)
-        references = rows if ref_emb is None else ref_emb.to(rows.dtype)
+        references = rows if ref_emb is None else ref_emb
         return self.method.listed(rows, (first, second), same, references)
+
+
+def _checked(embeddings: Tensor, ref_emb: Tensor, ref_labels: Tensor | None) -> Tensor:
+    if ref_labels is None:
+        raise UserError("ref_emb came without ref_labels: give one integer per reference")
+    references, _ = flatten(ref_emb, ref_labels)
+    if references.shape[1] != embeddings.shape[-1]:
+        raise UserError(
+            f"ref_emb has {references.shape[1]} columns, embeddings have {embeddings.shape[-1]}: "
+            "they must be alike"
+        )
+    return references

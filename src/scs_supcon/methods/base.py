@@ -154,14 +154,15 @@ def _check_embeddings(embeddings: Tensor) -> None:
         raise UserError(f"embeddings are {embeddings.dtype}: give floating-point numbers")
     if 0 in embeddings.shape[1:]:
         raise UserError(f"embeddings are {tuple(embeddings.shape)}: no axis but the first may be 0")
-    # One float64 sum cannot overflow over float32 numbers, and keeps every NaN and infinity.
+    # A sum keeps every NaN and infinity, and costs less than looking at each number.
     if not math.isfinite(float(embeddings.detach().sum(dtype=torch.float64))):
         bad = ~torch.isfinite(embeddings.detach()).flatten(1).all(1)
         rows = torch.where(bad)[0].tolist()
-        raise UserError(
-            f"embeddings hold NaN or infinity in {len(rows)} of {len(embeddings)} rows "
-            f"(first: {rows[:5]}): lower the learning rate or check the inputs of the encoder"
-        )
+        if rows:
+            raise UserError(
+                f"embeddings hold NaN or infinity in {len(rows)} of {len(embeddings)} rows (first: "
+                f"{rows[:5]}): lower the learning rate or check the inputs of the encoder"
+            )
 
 
 def _check_labels(labels: Tensor, embeddings: Tensor) -> None:

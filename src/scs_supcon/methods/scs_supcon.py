@@ -172,7 +172,8 @@ class SCSSupCon(FieldMethod):
     def _judge(self, sides: Sides) -> dict[str, Tensor]:
         self._note(sides)
         t = self._multiplier()
-        b = self._solved(sides, float(t.detach())) if self.bias == "solve" else self.b
+        # Not the parameter itself: a hook on that would stay for good.
+        b = self._solved(sides, float(t.detach())) if self.bias == "solve" else self.b * 1
         if self.training and torch.is_grad_enabled():
             self._watch.look(t, b)
         parts = {

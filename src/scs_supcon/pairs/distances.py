@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from scs_supcon.autograd import only_once
 from scs_supcon.pairs.rows import Rows, members
 
 PIECE = 1 << 19  # pairs held at once: 4 MiB of float64
@@ -73,8 +74,8 @@ class _ClassDistances(torch.autograd.Function):
         return total.to(queries.dtype)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        only_once()
         grad, grad_references = ctx.saved_tensors
         need = ctx.needs_input_grad
         return (

@@ -37,7 +37,10 @@ def _gather_padded(x: Tensor, counts: list[int]) -> Tensor:
     return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
 
-def sum_gradients(_state: object, bucket: Any) -> torch.futures.Future[Tensor]:
+def sum_gradients(
+    _state: object,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[Tensor]:
     """Communication hook for DistributedDataParallel: add gradients instead of averaging them.
 
     A joined loss already counts every process's rows, so its gradients must be added:

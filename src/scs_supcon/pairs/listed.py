@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from scs_supcon.autograd import only_once
+
 CHUNK = 1 << 15
 
 
@@ -65,8 +67,8 @@ class _ListedPairs(torch.autograd.Function):
         return totals[0].to(queries.dtype)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        only_once()
         grad_q, grad_r, totals, t, b = ctx.saved_tensors
         need = ctx.needs_input_grad
         return (

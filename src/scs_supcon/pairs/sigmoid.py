@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from scs_supcon.autograd import only_once
 from scs_supcon.pairs.rows import TILE, Rows, Tile, same_class_pairs, tiles
 
 Weighting = Literal["all", "balanced", "positives"]
@@ -111,8 +112,8 @@ class _SigmoidPairs(torch.autograd.Function):
         return totals[0].to(queries.dtype)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        only_once()
         grad_queries, grad_references, totals = ctx.saved_tensors
         t, b = ctx.scalars
         need_q, need_r, need_t, need_b, _ = ctx.needs_input_grad

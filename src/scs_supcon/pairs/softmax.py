@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from scs_supcon.autograd import only_once
 from scs_supcon.pairs.rows import TILE, Rows, Tile, members, tiles
 
 # exp(−80) is still a normal float32: below that spread one shift serves every row.
@@ -65,8 +66,8 @@ class _SoftmaxPairs(torch.autograd.Function):
             return _forward(ctx, queries, references, job)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        only_once()
         queries, references = ctx.saved_tensors
         need = ctx.needs_input_grad
         return queries * grad if need[0] else None, references * grad if need[1] else None, None
@@ -96,8 +97,10 @@ def _forward(ctx: Any, queries: Tensor, references: Tensor | None, job: _Job) ->
         grad.sub_(toward.masked_fill_(alone[:, None], 0).mul_(2 if job.itself else 1))
         if grad_others is not None:
             shares = queries / classmates.clamp_min(1)[:, None]
-            grad_others.sub_(_class_sums(shares, job.rows, columns.labels)).mul_(job.scale / n)
-        ctx.save_for_backward(grad.mul_(job.scale / n), grad_others)
+            grad_others.sub_(_class_sums(shares, job.rows, columns.labels)).mul_(
+                job.scale / max(n, 1)
+            )
+        ctx.save_for_backward(grad.mul_(job.scale / max(n, 1)), grad_others)
     return total.to(queries.dtype)
 
 

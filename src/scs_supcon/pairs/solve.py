@@ -72,7 +72,8 @@ class _Pairs:
         self.blocks, self.total = blocks, total
         self.share = min(max(positive, 0.5), total - 0.5) / total if total else 0.5
         self.most = most  # no |t r| is above this
-        self.scratch = blocks[0][0].new_empty(2, max(x.numel() for x, _ in blocks))
+        if total:
+            self.scratch = blocks[0][0].new_empty(2, max(x.numel() for x, _ in blocks))
 
     def excess(self, b: float) -> tuple[float, float, float]:
         """(mean σ − share, and its first and second derivative by b)."""
@@ -122,6 +123,8 @@ def _root(pairs: _Pairs, start: float | None = None) -> float:
     if not pairs.total:
         return 0.0
     odds = math.log((1 - pairs.share) / pairs.share)
+    # Where σ is 0 or 1 for all pairs, the slope is nothing but rounding.
+    rounding = 1e-12 if pairs.scratch.dtype == torch.float64 else 1e-5
     # At the ends of the bracket every σ is at least, or at most, the share.
     low, high = odds - pairs.most, odds + pairs.most
     b = odds if start is None else min(max(start, low), high)
@@ -129,7 +132,8 @@ def _root(pairs: _Pairs, start: float | None = None) -> float:
         f, slope, curve = pairs.excess(b)
         low, high = (b, high) if f > 0 else (low, b)
         below = 2 * slope * slope - f * curve
-        step = 2 * f * slope / below if below > 0 else math.inf
+        steep = -slope > rounding * pairs.share and below > 0
+        step = 2 * f * slope / below if steep else math.inf
         if not low <= b - step <= high:
             b = (low + high) / 2
             continue

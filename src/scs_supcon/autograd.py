@@ -1,0 +1,16 @@
+"""What our hand-written gradients have in common."""
+
+import torch
+
+
+def only_once() -> None:
+    """Refuse to be differentiated a second time; call it first in a backward pass.
+
+    Autograd runs a backward pass with gradients enabled only under `create_graph=True`.
+    `once_differentiable` would stay silent as long as the incoming gradient is a constant.
+    """
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "this loss cannot be differentiated twice: its gradient is computed in closed form. "
+            "Leave out create_graph=True, or write the loss with plain torch operations."
+        )
