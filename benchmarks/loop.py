@@ -1,0 +1,139 @@
+"""Our loop against a bare PyTorch loop that does the same work.
+
+    python benchmarks/loop.py
+
+Same network, batches, optimiser, schedule and clipping; the two take turns, and each turn starts
+from the same weights, so the losses must agree to the last bit. Printed is the ratio of the times,
+ours / bare, for a head on cached features (short steps: the loop weighs most) and for a small
+convolutional network. Target: at most 1.03.
+
+Measured is processor time on one thread: other work on the machine counts little.
+"""
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from scs_supcon.optimise import Hooks, Stage, cosine_lr, make_optimizer, optimise, parameter_groups
+from scs_supcon.processes import make_fabric
+from scs_supcon.run_folder import Keeper, RunFolder
+
+LR, CLIP, WARMUP = 0.05, 1.0, 5
+Batch = tuple[Tensor, Tensor]
+
+
+def head() -> nn.Module:
+    """Two layers on the features of an encoder, as `--frozen` trains them."""
+    return nn.Sequential(nn.Linear(1280, 1280), nn.ReLU(), nn.Linear(1280, 256))
+
+
+def convolutions() -> nn.Module:
+    """A few layers on 32-pixel images."""
+    layers: list[nn.Module] = []
+    for width_in, width in ((3, 32), (32, 64), (64, 128)):
+        layers += [nn.Conv2d(width_in, width, 3, 2, 1), nn.BatchNorm2d(width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 256))
+
+
+def schedule(total: int) -> Callable[[int], float]:
+    """Both loops' learning rate."""
+    return lambda step: cosine_lr(step, total, WARMUP, LR)
+
+
+def bare(network: nn.Module, data: list[Batch]) -> tuple[float, float]:
+    """Train as one writes it down; return the seconds and the last loss."""
+    groups = parameter_groups([network], LR, 1e-4)
+    optimizer = torch.optim.SGD(groups, lr=LR, momentum=0.9)
+    lr = schedule(len(data))
+    value = math.nan
+    began = time.process_time()
+    for step, (images, labels) in enumerate(data):
+        for group in optimizer.param_groups:
+            group["lr"] = lr(step)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(network(images), labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), CLIP)
+        optimizer.step()
+        value = loss.item()
+    return time.process_time() - began, value
+
+
+def ours(network: nn.Module, data: list[Batch]) -> tuple[float, float]:
+    """Train with the loop and its keeper; return the seconds and the last loss."""
+    fabric = make_fabric("cpu")
+    optimizer = make_optimizer("sgd", parameter_groups([network], LR, 1e-4), LR)
+    wrapped, optimizer = fabric.setup(network, optimizer)
+    values: list[float] = []
+
+    def batches(_: int, skip: int) -> Iterable[Batch]:
+        return data[skip:]
+
+    stage = Stage(
+        name="pretrain",
+        modules={"network": wrapped},
+        losses=lambda batch: {"loss": F.cross_entropy(wrapped(batch[0]), batch[1])},
+        optimizer=optimizer,
+        schedule=schedule(len(data)),
+        batches=batches,
+        epochs=1,
+        clip_norm=CLIP,
+    )
+    with (
+        TemporaryDirectory() as folder,
+        RunFolder.open(Path(folder) / "run", "seed = 0\n") as run,
+        Keeper(run, fabric, stage) as keeper,
+    ):
+
+        def after_step(progress, terms):  # type: ignore[no-untyped-def]
+            values.append(terms["loss"])
+            keeper.after_step(progress, terms)
+
+        began = time.process_time()
+        optimise(fabric, stage, keeper.progress, Hooks(after_step=after_step))
+        seconds = time.process_time() - began
+    return seconds, values[-1]
+
+
+def compare(
+    name: str, build: Callable[[], nn.Module], images: Tensor, steps: int, turns: int
+) -> None:
+    """Let the two loops take turns and print the ratio of their times."""
+    data = [(images, torch.randint(256, (len(images),))) for _ in range(steps)]
+    ratios = []
+    for turn in range(turns + 1):
+        times, losses = {}, {}
+        for loop in (ours, bare) if turn % 2 else (bare, ours):
+            torch.manual_seed(0)
+            times[loop], losses[loop] = loop(build(), data)
+        assert losses[ours] == losses[bare], losses
+        if turn:  # the first turn warms up
+            ratios.append(times[ours] / times[bare])
+    low, _, high = statistics.quantiles(ratios, n=4)
+    print(
+        f"{name:<22} step {1000 * times[bare] / steps:7.2f} ms   ours / bare "
+        f"{statistics.median(ratios):.3f}   (middle half {low:.3f} to {high:.3f}, {turns} turns)"
+    )
+
+
+def main() -> None:
+    """Print one line for each kind of network."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--turns", type=int, default=11)
+    turns = parser.parse_args().turns
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    compare("head on features", head, torch.randn(256, 1280), 30, turns)
+    compare("small convolutions", convolutions, torch.randn(128, 3, 32, 32), 20, turns)
+
+
+if __name__ == "__main__":
+    main()
