@@ -5,7 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scs_supcon.data.check import check_pictures, keep_duplicates_together, unusable
+from scs_supcon.data.check import (
+    check_pictures,
+    keep_duplicates_together,
+    lonely_classes,
+    unusable,
+)
 from scs_supcon.data.drawn import drawn
 from scs_supcon.data.folder import read_pictures, without
 from scs_supcon.data.splits import assign_splits
@@ -70,7 +75,9 @@ def test_a_class_with_one_training_picture(class_folders: ClassFolders) -> None:
     (problem,) = check_pictures(pictures, workers=1)
     assert (problem.kind, problem.name) == ("one picture", "a")
     split = replace(pictures, splits=np.array(["train", "train", "test"]))
-    assert {problem.name for problem in check_pictures(split, workers=1)} == {"a", "b"}
+    problems = check_pictures(split, workers=1)
+    assert {problem.name for problem in problems} == {"a", "b"}
+    assert lonely_classes(np.array([0, 1]), ("a", "b")) == problems
 
 
 def test_a_group_in_two_splits() -> None:

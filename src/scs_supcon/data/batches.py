@@ -87,7 +87,7 @@ def batch_keys(
 
 
 def choose_batches(labels: Positions, batch_size: int) -> tuple[Kind, int]:
-    """ "balanced" where plain shuffling would leave more than 5 % of the anchors alone.
+    """Choose "balanced" where plain shuffling would leave more than 5 % of the anchors alone.
 
     Anchors whose class has no other picture are not counted: no batch can help them. The second
     value is the number of pictures of a class to keep together.

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from scs_supcon.data.opening import PictureError
@@ -45,7 +46,7 @@ def check_pictures(
             if progress is not None:
                 progress(done)
     problems += _duplicates(pictures, hashes)
-    problems += _lonely_classes(pictures, hashes)
+    problems += lonely_classes(_training_labels(pictures, hashes), pictures.classes)
     problems += _torn_groups(pictures)
     return problems
 
@@ -54,6 +55,19 @@ def unusable(pictures: Pictures, problems: Iterable[Problem]) -> list[int]:
     """Indices of the pictures that cannot be decoded, ready for `without`."""
     bad = {problem.name for problem in problems if problem.kind in UNUSABLE}
     return [index for index, name in enumerate(pictures.names) if name in bad]
+
+
+def lonely_classes(training_labels: NDArray[np.int64], classes: tuple[str, ...]) -> list[Problem]:
+    """Name the classes with a single training picture; worth asking again after a split."""
+    counts = np.bincount(training_labels, minlength=len(classes))
+    return [
+        Problem(
+            "one picture",
+            classes[label],
+            f"class {classes[label]!r} has one training picture: its only positives are its views",
+        )
+        for label in np.flatnonzero(counts == 1)
+    ]
 
 
 def keep_duplicates_together(pictures: Pictures, problems: Iterable[Problem]) -> Pictures:
@@ -107,15 +121,11 @@ def _kind_of_duplicate(pictures: Pictures, first: int, again: int) -> tuple[str,
     return "duplicate", ""
 
 
-def _lonely_classes(pictures: Pictures, hashes: list[str | None]) -> Iterator[Problem]:
+def _training_labels(pictures: Pictures, hashes: list[str | None]) -> NDArray[np.int64]:
     used = np.array([content is not None for content in hashes])
     if pictures.splits is not None:
         used &= pictures.splits == "train"
-    counts = np.bincount(pictures.labels[used], minlength=len(pictures.classes))
-    for label in np.flatnonzero(counts == 1):
-        name = pictures.classes[label]
-        detail = f"class {name!r} has one training picture: its only positives are its own views"
-        yield Problem("one picture", name, detail)
+    return pictures.labels[used]
 
 
 def _torn_groups(pictures: Pictures) -> Iterator[Problem]:

@@ -19,6 +19,7 @@ COLOURS = ("blue", "green", "orange", "purple", "red")
 SIDE = 32
 DRAWN_VIEWS: dict[str, object] = {
     "image_size": SIDE,
+    "crop_pct": 1.0,
     "crop_scale": (0.5, 1.0),
     "jitter": 0.2,
     "grayscale": 0.0,

@@ -9,10 +9,11 @@ from PIL import Image
 
 from scs_supcon.data.pictures import Pictures
 
-# A mirrored digit is another sign, and ink has no colour to jitter.
+# The digits fill their frame; mirrored they are other signs; and ink has no colour to jitter.
 DIGIT_VIEWS: dict[str, object] = {
     "image_size": 32,
-    "crop_scale": (0.6, 1.0),
+    "crop_pct": 1.0,
+    "crop_scale": (0.7, 1.0),
     "flip": False,
     "jitter": 0.0,
     "grayscale": 0.0,

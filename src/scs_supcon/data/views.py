@@ -55,7 +55,7 @@ class View:
 
 @dataclass(frozen=True)
 class Rotate:
-    """Rotates by up to `degrees` either way; the corners take the mean colour of the border."""
+    """Rotates by up to `degrees` either way; the corners take the border's median colour."""
 
     degrees: float
     resample: Image.Resampling
@@ -64,7 +64,7 @@ class Rotate:
         angle = self.degrees * (2 * float(torch.rand(())) - 1)
         pixels = np.asarray(image)
         border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
-        red, green, blue = (int(value) for value in border.mean(axis=0).round())
+        red, green, blue = (int(value) for value in np.median(border, axis=0))
         return image.rotate(angle, self.resample, fillcolor=(red, green, blue))
 
 
