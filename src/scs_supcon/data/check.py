@@ -122,10 +122,10 @@ def _kind_of_duplicate(pictures: Pictures, first: int, again: int) -> tuple[str,
 
 
 def _training_labels(pictures: Pictures, hashes: list[str | None]) -> NDArray[np.int64]:
-    used = np.array([content is not None for content in hashes])
-    if pictures.splits is not None:
-        used &= pictures.splits == "train"
-    return pictures.labels[used]
+    readable = np.array([content is not None for content in hashes])
+    train = True if pictures.splits is None else pictures.splits == "train"
+    labels: NDArray[np.int64] = pictures.labels[readable & train]
+    return labels
 
 
 def _torn_groups(pictures: Pictures) -> Iterator[Problem]:
