@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from scs_supcon.config import (
     SECTIONS,
-    Recipe,
     from_toml,
     make_recipe,
     merge,
@@ -201,9 +200,3 @@ def test_all_problems_are_told_at_once() -> None:
 
 def test_the_projection_counts_the_overlap_once() -> None:
     assert make_recipe({**BIRDS, "head": {"overlap": 32}}).head.dim == 192 + 64 - 32
-
-
-def test_the_paper_s_single_heads_are_members_of_the_bank() -> None:
-    probe = Recipe.model_validate(BIRDS).probe
-    assert {0.1, 3.0} <= set(probe.lrs)
-    assert 0.0 in probe.weight_decays

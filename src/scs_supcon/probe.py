@@ -1,0 +1,290 @@
+"""Stage 2: the frozen readout -> a linear classifier with honest probabilities.
+
+Nobody has to guess a learning rate: a bank of linear heads, one for each pair of learning rate and
+weight decay, trains together as one layer. Validation chooses one of them, and its temperature.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from scs_supcon.config import ProbeRecipe
+from scs_supcon.data.batches import plan_epoch
+from scs_supcon.data.views import seeded
+from scs_supcon.errors import UserError
+from scs_supcon.optimise import Hooks, Progress, Stage, cosine_lr, make_optimizer, optimise
+from scs_supcon.run_folder import Keeper, RunFolder
+
+
+@dataclass(frozen=True)
+class Readouts:
+    """What a linear classifier learns from and is chosen on.
+
+    Attributes:
+        name: of the stage in checkpoints and metrics: "probe", or "linear" on encoder features.
+        train: (n, views, D) readout of each training picture under several views.
+        train_labels: (n,)
+        val: (m, D) readout of each validation picture under the evaluation view.
+        val_labels: (m,)
+        classes: how many there are.
+    """
+
+    name: str
+    train: Tensor
+    train_labels: Tensor
+    val: Tensor
+    val_labels: Tensor
+    classes: int
+
+
+@dataclass(frozen=True)
+class Member:
+    """One head of the bank and how it did on validation.
+
+    `plain` marks the head that saw the readout unscaled: the paper's own stage 2.
+    """
+
+    lr: float
+    weight_decay: float
+    plain: bool
+    val_accuracy: float = 0.0
+    val_nll: float = 0.0
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """The chosen head, float64 on the CPU: p = softmax((W x + a) / temperature)."""
+
+    weight: Tensor
+    bias: Tensor
+    temperature: float
+    bank: tuple[Member, ...]
+
+    def logits(self, readout: Tensor) -> Tensor:
+        """Return calibrated logits (n, classes) of readouts (n, D)."""
+        return (readout.cpu().double() @ self.weight.T + self.bias) / self.temperature
+
+    def probabilities(self, readout: Tensor) -> Tensor:
+        """Return calibrated probabilities (n, classes) of readouts (n, D)."""
+        return self.logits(readout).softmax(1)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    readout: Tensor
+    labels: Tensor
+    indices: Tensor
+
+
+class Bank(nn.Module):
+    """Heads with rates of their own as one linear layer that trains at rate 1.
+
+    A step of SGD at rate η on w is a step at rate 1 on v where w = √η v, momentum included. The
+    decay that belongs to w is a term of the loss. Terms are means over the heads, hence the √heads.
+    The readout is divided by its usual length, so that rates mean the same for every encoder; the
+    plain head's rates undo that.
+    """
+
+    rates: Tensor
+    bias_rates: Tensor
+    decays: Tensor
+    length: Tensor
+
+    def __init__(self, members: tuple[Member, ...], width: int, classes: int, length: float):
+        super().__init__()
+        squared = [length**2 if member.plain else 1.0 for member in members]
+        pairs = list(zip(members, squared, strict=True))
+        heads = len(members)
+        columns = {
+            "rates": [math.sqrt(heads * m.lr * factor) for m, factor in pairs],
+            "bias_rates": [math.sqrt(heads * m.lr) for m in members],
+            "decays": [m.weight_decay / factor for m, factor in pairs],
+        }
+        for name, values in columns.items():
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float32), persistent=False)
+        self.register_buffer("length", torch.tensor(length), persistent=False)
+        self.weight = nn.Parameter(torch.zeros(heads, classes, width))
+        self.bias = nn.Parameter(torch.zeros(heads, classes))
+
+    def forward(self, readout: Tensor) -> Tensor:
+        """Return the logits of every head: (n, heads, classes)."""
+        weight, bias = self.heads()
+        flat = F.linear(readout, weight.flatten(0, 1), bias.flatten())
+        return flat.view(len(readout), *bias.shape)
+
+    def heads(self) -> tuple[Tensor, Tensor]:
+        """Return the weights (heads, classes, D) and biases on the readout as it is."""
+        weight = self.weight * (self.rates / self.length)[:, None, None]
+        return weight, self.bias * self.bias_rates[:, None]
+
+    def terms(self, batch: _Batch) -> dict[str, Tensor]:
+        """Return mean cross-entropy and mean decay ½ λ ‖w‖² of the heads."""
+        logits = self(batch.readout)
+        labels = batch.labels[:, None].expand(logits.shape[:2])
+        scaled = (self.weight * self.rates[:, None, None]).square().sum((1, 2))
+        return {
+            "cross_entropy": F.cross_entropy(logits.flatten(0, 1), labels.flatten()),
+            "decay": (self.decays * scaled).mean() / 2,
+        }
+
+
+def train_bank(
+    fabric: Fabric,
+    run: RunFolder,
+    readouts: Readouts,
+    probe: ProbeRecipe,
+    seed: int,
+    after_epoch: Callable[[Progress], None] = lambda _: None,
+) -> Classifier:
+    """Train the bank, or take it up where it was left, and choose on validation.
+
+    Several processes train the same bank on the same batches: it is too small to be shared out.
+
+    Args:
+        fabric: where to compute.
+        run: keeps the checkpoints and the metrics.
+        readouts: what to learn from.
+        probe: rates, epochs, batch size.
+        seed: decides the order of pictures and views.
+        after_epoch: told where the stage stands, for a progress bar.
+    """
+    _check(readouts)
+    members = _members(probe)
+    length = float(readouts.train.square().sum(-1).mean().sqrt()) or 1.0
+    bank = Bank(members, readouts.train.shape[-1], readouts.classes, length).to(fabric.device)
+    stage = _stage(fabric, readouts, probe, seed, bank)
+    with Keeper(run, fabric, stage) as keeper:
+
+        def note(progress: Progress) -> None:
+            run.append_metrics(stage.name, progress.epoch, progress.global_step, keeper.means())
+            keeper.after_epoch(progress)
+            after_epoch(progress)
+
+        optimise(
+            fabric, stage, keeper.progress, Hooks(after_step=keeper.after_step, after_epoch=note)
+        )
+    return _choose(bank, members, readouts)
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """Return the temperature T that minimises the mean negative log-likelihood of logits / T.
+
+    Each label counts as wrong with chance 1/(n + 2), spread over the other classes: n validation
+    pictures cannot show that fewer go wrong (the rule of succession), and where all are right the
+    bare likelihood would ask for T = 0. Newton's method on 1/T, in which the loss is convex, kept
+    between bounds by bisection; float64.
+    """
+    logits = logits.detach().cpu().double()
+    logits = logits - logits.amax(1, keepdim=True)
+    n, classes = logits.shape
+    own = logits.gather(1, labels.cpu()[:, None])[:, 0]
+    wrong = 1 / (n + 2) if classes > 1 else 0.0
+    others = (logits.sum(1) - own) / max(classes - 1, 1)
+    wanted = (1 - wrong) * own + wrong * others
+
+    def slopes(sharpness: float) -> tuple[float, float]:
+        p = (sharpness * logits).softmax(1)
+        mean = (p * logits).sum(1)
+        spread = (p * (logits - mean[:, None]).square()).sum(1)
+        return float((mean - wanted).mean()), float(spread.mean())
+
+    low, high, sharpness = 1e-3, 1e3, 1.0
+    for _ in range(100):
+        slope, curvature = slopes(sharpness)
+        low, high = (sharpness, high) if slope < 0 else (low, sharpness)
+        newton = sharpness - slope / curvature if curvature > 0 else math.inf
+        following = newton if low < newton < high else math.sqrt(low * high)
+        if abs(following - sharpness) <= 1e-12 * sharpness:
+            break
+        sharpness = following
+    return 1 / sharpness
+
+
+def describe_bank(classifier: Classifier) -> str:
+    """Return the bank as a table of text, best head first."""
+    lines = ["learning rate  weight decay  val accuracy  val NLL"]
+    for member in sorted(classifier.bank, key=_rank):
+        notes = [" chosen"] * member.chosen + [" as in the paper"] * member.plain
+        lines.append(
+            f"{member.lr:>13g}  {member.weight_decay:>12g}  {member.val_accuracy:>12.2%}"
+            f"  {member.val_nll:>7.4f} {','.join(notes)}".rstrip()
+        )
+    return "\n".join(lines)
+
+
+def _check(readouts: Readouts) -> None:
+    if not len(readouts.val):
+        raise UserError("there is no validation picture to choose a classifier on: give some")
+    if readouts.train.ndim != 3 or readouts.val.ndim != 2:
+        shapes = tuple(readouts.train.shape), tuple(readouts.val.shape)
+        raise UserError(f"readouts are {shapes}: give (n, views, D) and (m, D)")
+
+
+def _members(probe: ProbeRecipe) -> tuple[Member, ...]:
+    grid = [Member(lr, decay, False) for lr in probe.lrs for decay in probe.weight_decays]
+    return (Member(probe.plain_lr, 0.0, True), *grid)
+
+
+def _stage(fabric: Fabric, readouts: Readouts, probe: ProbeRecipe, seed: int, bank: Bank) -> Stage:
+    train = readouts.train.to(fabric.device)
+    labels = readouts.train_labels.to(fabric.device)
+    per_epoch = math.ceil(len(train) / probe.batch_size)
+    groups = [{"params": list(bank.parameters()), "weight_decay": 0.0}]
+    optimizer: Any = fabric.setup_optimizers(make_optimizer("sgd", groups, 1.0, probe.momentum))
+
+    def batches(epoch: int, skip: int) -> Iterator[_Batch]:
+        plan = plan_epoch(
+            readouts.train_labels.numpy(),
+            probe.batch_size,
+            kind="shuffle",
+            per_class=1,
+            seed=seed,
+            epoch=epoch,
+        )
+        with seeded(seed, epoch):
+            views = torch.randint(train.shape[1], (len(train),)).to(fabric.device)
+        for (positions,) in plan[skip:]:
+            rows = torch.as_tensor(positions, device=fabric.device)
+            yield _Batch(train[rows, views[rows]], labels[rows], rows)
+
+    return Stage(
+        name=readouts.name,
+        modules={"bank": bank},
+        losses=bank.terms,
+        optimizer=optimizer,
+        schedule=lambda step: cosine_lr(step, probe.epochs * per_epoch, 0, 1.0),
+        batches=batches,
+        epochs=probe.epochs,
+    )
+
+
+def _choose(bank: Bank, members: tuple[Member, ...], readouts: Readouts) -> Classifier:
+    """Judge every head on validation, take the best and calibrate it."""
+    with torch.no_grad():
+        weights, biases = (part.cpu().double() for part in bank.heads())
+    val, labels = readouts.val.cpu().double(), readouts.val_labels.cpu()
+    logits = [val @ weight.T + bias for weight, bias in zip(weights, biases, strict=True)]
+    judged = [
+        replace(
+            member,
+            val_accuracy=float((scores.argmax(1) == labels).double().mean()),
+            val_nll=float(F.cross_entropy(scores, labels)),
+        )
+        for member, scores in zip(members, logits, strict=True)
+    ]
+    best = min(range(len(judged)), key=lambda index: _rank(judged[index]))
+    judged[best] = replace(judged[best], chosen=True)
+    temperature = fit_temperature(logits[best], labels)
+    return Classifier(weights[best], biases[best], temperature, tuple(judged))
+
+
+def _rank(member: Member) -> tuple[float, float]:
+    """Order of choice: accuracy first, likelihood between equals."""
+    return -member.val_accuracy, member.val_nll

@@ -1,0 +1,247 @@
+"""Stage 2: each head of the bank is a head trained alone, the choice, the temperature, resuming."""
+
+import math
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from scipy.optimize import minimize_scalar
+from sklearn.datasets import load_digits
+
+from scs_supcon.config import ProbeRecipe, make_recipe, write_toml
+from scs_supcon.data.batches import plan_epoch
+from scs_supcon.errors import UserError
+from scs_supcon.optimise import Progress
+from scs_supcon.probe import (
+    Classifier,
+    Readouts,
+    describe_bank,
+    fit_temperature,
+    train_bank,
+)
+from scs_supcon.run_folder import RunFolder, Stopped
+
+RECIPE = make_recipe({"data": {"source": "digits"}})
+
+
+def digits(name: str = "probe", views: int = 2) -> Readouts:
+    """Handwritten digits as readouts: 600 to learn from, 200 to choose on, lengths about 60."""
+    pixels, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(pixels, dtype=torch.float32), torch.tensor(labels)
+    jitter = torch.randn(600, views, 64, generator=torch.Generator().manual_seed(0))
+    return Readouts(name, x[:600, None] + jitter, y[:600], x[600:800], y[600:800], 10)
+
+
+def train(folder: Path, readouts: Readouts, probe: ProbeRecipe, **more: object) -> Classifier:
+    fabric = Fabric(accelerator="cpu", devices=1)
+    with RunFolder.open(folder, write_toml(RECIPE)) as run:
+        return train_bank(fabric, run, readouts, probe, 0, **more)  # type: ignore[arg-type]
+
+
+def alone(readouts: Readouts, probe: ProbeRecipe, lr: float, decay: float) -> torch.Tensor:
+    """Validation logits of one head, trained on the only view by plain SGD with a cosine."""
+    x, y = readouts.train[:, 0].double(), readouts.train_labels
+    weight = torch.zeros(10, 64, dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(10, dtype=torch.float64, requires_grad=True)
+    groups = [{"params": [weight], "weight_decay": decay}, {"params": [bias]}]
+    sgd = torch.optim.SGD(groups, lr=lr, momentum=probe.momentum)
+    step, total = 0, probe.epochs * math.ceil(len(x) / probe.batch_size)
+    for epoch in range(probe.epochs):
+        plan = plan_epoch(
+            y.numpy(), probe.batch_size, kind="shuffle", per_class=1, seed=0, epoch=epoch
+        )
+        for (rows,) in plan:
+            for group in sgd.param_groups:
+                group["lr"] = lr * (1 + math.cos(math.pi * step / total)) / 2
+            sgd.zero_grad()
+            F.cross_entropy(x[rows] @ weight.T + bias, y[rows]).backward()
+            sgd.step()
+            step += 1
+    return (readouts.val.double() @ weight.T + bias).detach()
+
+
+def test_the_paper_s_head_is_a_member_of_the_bank(tmp_path: Path) -> None:
+    readouts = digits(views=1)
+    rate = 1e-4  # pixels are long vectors
+    probe = ProbeRecipe(epochs=5, batch_size=128, lrs=(1e-12,), plain_lr=rate)
+    found = train(tmp_path, readouts, probe)
+    expected = alone(readouts, probe, rate, 0.0)
+    logits = readouts.val.double() @ found.weight.T + found.bias
+    assert found.bank[0].plain
+    assert found.bank[0].chosen
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_every_other_head_sees_the_readout_at_length_one(tmp_path: Path) -> None:
+    readouts = digits(views=1)
+    length = float(readouts.train.square().sum(-1).mean().sqrt())
+    scaled = Readouts(
+        "probe",
+        readouts.train / length,
+        readouts.train_labels,
+        readouts.val / length,
+        readouts.val_labels,
+        10,
+    )
+    probe = ProbeRecipe(epochs=5, batch_size=128, lrs=(3.0,), weight_decays=(1e-2,), plain_lr=1e-12)
+    found = train(tmp_path, readouts, probe)
+    expected = alone(scaled, probe, 3.0, 1e-2)
+    logits = readouts.val.double() @ found.weight.T + found.bias
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_scale_of_the_readout_does_not_matter(tmp_path: Path) -> None:
+    small = digits()
+    large = Readouts(
+        "probe", small.train * 64, small.train_labels, small.val * 64, small.val_labels, 10
+    )
+    probe = ProbeRecipe(epochs=3, lrs=(1.0, 10.0), plain_lr=1e-9)
+    first = train(tmp_path / "a", small, probe).probabilities(small.val)
+    second = train(tmp_path / "b", large, probe).probabilities(large.val)
+    torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-6)
+
+
+def test_validation_chooses_by_accuracy_then_likelihood(tmp_path: Path) -> None:
+    readouts = digits()
+    found = train(tmp_path, readouts, ProbeRecipe())
+    (chosen,) = [member for member in found.bank if member.chosen]
+    best = max(member.val_accuracy for member in found.bank)
+    assert chosen.val_accuracy == best
+    assert chosen.val_nll == min(m.val_nll for m in found.bank if m.val_accuracy == best)
+    accuracy = (found.probabilities(readouts.val).argmax(1) == readouts.val_labels).double().mean()
+    assert float(accuracy) == best
+    assert best >= 0.9  # as logistic regression by scikit-learn
+    assert len(found.bank) == 11
+    table = describe_bank(found)
+    assert len(table.splitlines()) == 12
+    assert "chosen" in table.splitlines()[1]
+    assert "as in the paper" in table
+
+
+def test_all_views_are_learnt_from(tmp_path: Path) -> None:
+    """One view shows the class, the other shows the next class: no head can do well."""
+    readouts = digits(views=1)
+    turned = readouts.train[torch.argsort(readouts.train_labels, stable=True).roll(60)]
+    ordered = readouts.train[torch.argsort(readouts.train_labels, stable=True)]
+    labels = readouts.train_labels.sort(stable=True).values
+    torn = Readouts(
+        "probe",
+        torch.cat([ordered, turned], 1),
+        labels,
+        readouts.val,
+        readouts.val_labels,
+        10,
+    )
+    probe = ProbeRecipe(epochs=10)
+    assert train(tmp_path / "a", torn, probe).bank != train(tmp_path / "b", readouts, probe).bank
+    assert max(m.val_accuracy for m in train(tmp_path / "a", torn, probe).bank) < 0.9
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_stopped_run_ends_as_an_unbroken_one(tmp_path: Path, epoch: int) -> None:
+    readouts, probe = digits(), ProbeRecipe(epochs=4, batch_size=200)
+
+    def stop(progress: Progress) -> None:
+        if progress.epoch == epoch:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    whole = train(tmp_path / "whole", readouts, probe)
+    with pytest.raises(Stopped):
+        train(tmp_path / "broken", readouts, probe, after_epoch=stop)
+    seen: list[int] = []
+    again = train(tmp_path / "broken", readouts, probe, after_epoch=lambda p: seen.append(p.epoch))
+    assert seen == list(range(epoch + 1, 5))
+    assert torch.equal(again.weight, whole.weight)
+    assert torch.equal(again.bias, whole.bias)
+    assert again.temperature == whole.temperature
+    assert again.bank == whole.bank
+    metrics = [tmp_path / name / "metrics.csv" for name in ("whole", "broken")]
+    assert metrics[0].read_bytes() == metrics[1].read_bytes()
+
+
+def test_a_finished_bank_is_read_and_not_trained_again(tmp_path: Path) -> None:
+    readouts, probe = digits(), ProbeRecipe(epochs=2)
+    epochs: list[int] = []
+    first = train(tmp_path, readouts, probe, after_epoch=lambda p: epochs.append(p.epoch))
+    second = train(tmp_path, readouts, probe, after_epoch=lambda p: epochs.append(p.epoch))
+    assert epochs == [1, 2]
+    assert torch.equal(first.weight, second.weight)
+    assert first.bank == second.bank
+
+
+def test_two_banks_of_one_run_do_not_meet(tmp_path: Path) -> None:
+    probe = ProbeRecipe(epochs=2)
+    on_features = train(tmp_path, digits("linear"), probe)
+    on_readout = train(tmp_path, digits("probe"), probe)
+    assert torch.equal(on_features.weight, on_readout.weight)
+    stages = {line.split(",")[0] for line in (tmp_path / "metrics.csv").read_text().splitlines()}
+    assert {"linear", "probe"} <= stages
+
+
+def test_what_cannot_be_learnt_from_is_refused(tmp_path: Path) -> None:
+    good = digits()
+    empty = Readouts("probe", good.train, good.train_labels, good.val[:0], good.val_labels[:0], 10)
+    flat = Readouts("probe", good.train[:, 0], good.train_labels, good.val, good.val_labels, 10)
+    with pytest.raises(UserError, match="no validation picture"):
+        train(tmp_path / "a", empty, ProbeRecipe(epochs=1))
+    with pytest.raises(UserError, match=r"\(n, views, D\)"):
+        train(tmp_path / "b", flat, ProbeRecipe(epochs=1))
+
+
+def likelihood_reference(sharpness: float, logits: list[list[float]], labels: list[int]) -> float:
+    """Mean of −Σ_c q_c ln p_c, with q = 1 − 1/(n + 2) on the label and the rest shared out."""
+    wrong = 1 / (len(labels) + 2)
+    total = 0.0
+    for row, label in zip(logits, labels, strict=True):
+        top = max(row)
+        log_sum = sharpness * top + math.log(sum(math.exp(sharpness * (v - top)) for v in row))
+        for c, value in enumerate(row):
+            share = 1 - wrong if c == label else wrong / (len(row) - 1)
+            total -= share * (sharpness * value - log_sum)
+    return total / len(labels)
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0, 40.0])
+def test_the_temperature_is_the_most_likely_one(scale: float) -> None:
+    draw = np.random.default_rng(3)
+    logits = draw.normal(size=(80, 6)) * scale
+    labels = draw.integers(0, 6, 80)
+    logits[np.arange(80), labels] += 1.5 * scale
+    found = fit_temperature(torch.tensor(logits), torch.tensor(labels))
+    expected = minimize_scalar(
+        lambda s: likelihood_reference(s, logits.tolist(), labels.tolist()),
+        bounds=(1e-3, 1e3),
+        method="bounded",
+        options={"xatol": 1e-10},
+    )
+    assert 1 / found == pytest.approx(expected.x, rel=1e-5)
+    assert found == fit_temperature(torch.tensor(logits), torch.tensor(labels))
+    shifted = torch.tensor(logits) + torch.arange(80)[:, None]
+    assert fit_temperature(shifted, torch.tensor(labels)) == pytest.approx(found, rel=1e-9)
+
+
+def test_the_temperature_undoes_over_confidence() -> None:
+    draw = torch.Generator().manual_seed(0)
+    logits = 2 * torch.randn(20_000, 5, generator=draw, dtype=torch.float64)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=draw)[:, 0]
+    assert fit_temperature(7 * logits, labels) == pytest.approx(7, rel=0.03)
+
+
+@pytest.mark.parametrize("n", [1, 10, 1000])
+def test_perfect_validation_does_not_mean_certainty(n: int) -> None:
+    logits = 3 * torch.eye(4)[torch.arange(n) % 4]
+    labels = torch.arange(n) % 4
+    p = (logits.double() / fit_temperature(logits, labels)).softmax(1).amax(1)
+    torch.testing.assert_close(p, torch.full_like(p, 1 - 1 / (n + 2)))
+
+
+def test_worthless_logits_give_a_high_temperature() -> None:
+    logits = torch.eye(4)
+    assert fit_temperature(logits, torch.tensor([1, 2, 3, 0])) == pytest.approx(1e3, rel=1e-3)
+    assert math.isfinite(fit_temperature(torch.zeros(3, 4), torch.tensor([0, 1, 2])))
+    assert math.isfinite(fit_temperature(torch.zeros(3, 1), torch.tensor([0, 0, 0])))
