@@ -18,6 +18,12 @@ settings.load_profile("project")
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 
+
+@pytest.fixture(autouse=True)
+def same_numbers_every_time() -> None:
+    torch.manual_seed(0)
+
+
 Arrays = dict[str, np.ndarray]
 OnRanks = Callable[[str, int], list[Arrays]]
 

@@ -1,0 +1,231 @@
+"""What t and b are: presets, who sets them, how they are kept and watched."""
+
+import copy
+import math
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from scs_supcon import SCSSupCon
+from scs_supcon.errors import UserError
+
+
+def batch(n: int = 8, seed: int = 0) -> tuple[Tensor, Tensor]:
+    source = torch.Generator().manual_seed(seed)
+    z = torch.randn(n, 8, generator=source, dtype=torch.float64)
+    return z.requires_grad_(), torch.arange(n) % 3
+
+
+@pytest.mark.parametrize(
+    ("preset", "t", "b", "pairs", "bias", "learn"),
+    [
+        ("solved", 10, 0, "positives", "solve", ()),
+        ("paper", 0.1, 0, "all", "learn", ("t", "b")),
+        ("siglip", 10, 10, "all", "learn", ("t", "b")),
+    ],
+)
+def test_presets(
+    preset: str, t: float, b: float, pairs: str, bias: str, learn: tuple[str, ...]
+) -> None:
+    loss = SCSSupCon(preset=preset)
+    assert loss.t.item() == pytest.approx(t, rel=1e-15)
+    assert loss.b.item() == b
+    assert (loss.pairs, loss.bias, loss.learn, loss.scale) == (pairs, bias, learn, "multiply")
+    assert (loss.include_self, loss.normalize, loss.beta) == (True, "separate", 1e-3)
+    assert loss.log_t.requires_grad == ("t" in learn)
+    assert loss.b.requires_grad == ("b" in learn)
+
+
+def test_the_default_is_solved() -> None:
+    z, labels = batch()
+    assert torch.equal(SCSSupCon()(z, labels), SCSSupCon(preset="solved")(z, labels))
+
+
+def test_what_is_given_wins_over_the_preset() -> None:
+    loss = SCSSupCon(preset="paper", t0=2.0, b0=-1.0, pairs="balanced", learn=("t",))
+    assert loss.t.item() == pytest.approx(2.0, rel=1e-15)
+    assert loss.b.item() == -1
+    assert (loss.pairs, loss.bias, loss.learn) == ("balanced", "fixed", ("t",))
+    assert SCSSupCon(preset="paper", bias="solve").learn == ("t",)
+    assert SCSSupCon(bias="learn").learn == ("b",)
+    assert SCSSupCon(learn=("t", "b")).bias == "learn"
+    assert SCSSupCon(learn=("t",)).bias == "solve"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"bias": "solve", "learn": ("t", "b")}, "bias='solve' contradicts learn"),
+        ({"bias": "fixed", "learn": ("b",)}, "bias='fixed' contradicts learn"),
+        ({"bias": "learn", "learn": ()}, "bias='learn' contradicts learn"),
+        ({"preset": "papper"}, "preset is 'papper'.*'paper'"),
+        ({"bias": "solved"}, "bias is 'solved'.*'solve'"),
+        ({"pairs": "some"}, "pairs is 'some'.*'balanced'"),
+        ({"scale": "times"}, "scale is 'times'.*'divide'"),
+        ({"normalize": "l2"}, "normalize is 'l2'.*'joint'"),
+        ({"learn": ("tau",)}, "learn is 'tau'.*'t', 'b'"),
+        ({"t0": 0.0}, "t0 is 0.0.*positive"),
+        ({"t0": -1.0}, "t0 is -1.0.*positive"),
+        ({"t0": math.nan}, "t0 is nan.*positive"),
+        ({"t0": math.inf}, "t0 is inf"),
+        ({"b0": math.nan}, "b0 is nan"),
+    ],
+)
+def test_contradictory_or_unknown_arguments(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        SCSSupCon(**options)
+
+
+@pytest.mark.parametrize(("scale", "factor"), [("multiply", 0.25), ("divide", 4.0)])
+def test_boundary(scale: Any, factor: float) -> None:
+    loss = SCSSupCon(preset="paper", t0=4.0, b0=3.0, scale=scale)
+    assert loss.boundary.item() == pytest.approx(3.0 * factor)
+    assert loss.boundary_of() == pytest.approx(3.0 * factor)
+
+
+def test_raising_b_by_t_delta_raises_the_boundary_by_delta() -> None:
+    low, high = (SCSSupCon(preset="paper", t0=7.0, b0=b) for b in (1.0, 1.0 + 7.0 * 0.3))
+    assert (high.boundary - low.boundary).item() == pytest.approx(0.3)
+
+
+def test_the_boundary_is_where_a_pair_costs_the_same_both_ways() -> None:
+    loss = SCSSupCon(2, preset="paper", t0=5.0, b0=3.0)
+    r = loss.boundary.item()
+    z = torch.tensor([[1.0, 0.0], [r, math.sqrt(1 - r * r)]], dtype=torch.float64)
+    parts = [
+        loss.against(z[:1], torch.tensor([0]), z[1:], torch.tensor([y]))["contrast"] for y in (0, 1)
+    ]
+    assert [p.item() for p in parts] == pytest.approx([math.log(2)] * 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("preset", ["paper", "siglip"])
+def test_param_groups_hold_t_and_b_without_weight_decay(preset: str) -> None:
+    loss = SCSSupCon(preset=preset)
+    (group,) = loss.param_groups(lr=0.5, weight_decay=0.1)
+    assert {id(p) for p in group["params"]} == {id(loss.log_t), id(loss.b)}
+    assert (group["lr"], group["weight_decay"]) == (0.5, 0.0)
+    optimiser = torch.optim.SGD(loss.param_groups(lr=0.5))
+    before = loss.t.item(), loss.b.item()
+    loss(*batch()).backward()
+    optimiser.step()
+    assert loss.t.item() != before[0] and loss.b.item() != before[1]
+
+
+def test_solved_has_nothing_to_optimise() -> None:
+    assert SCSSupCon().param_groups(lr=0.5) == []
+
+
+@pytest.mark.parametrize(
+    ("scale", "start", "end"), [("multiply", 1e4, 100.0), ("divide", 1e-4, 0.01)]
+)
+def test_the_multiplier_stays_within_100_and_keeps_its_gradient(
+    scale: Any, start: float, end: float
+) -> None:
+    """t' is moved back to the border, not cut off: it can leave again."""
+    loss = SCSSupCon(preset="paper", t0=start, b0=50.0, scale=scale)
+    loss(*batch()).backward()
+    assert loss.t.item() == pytest.approx(end, rel=1e-12)
+    assert loss.log_t.grad is not None and loss.log_t.grad.item() != 0
+
+
+def test_scalars() -> None:
+    loss = SCSSupCon(preset="paper", t0=4.0, b0=3.0)
+    assert loss.scalars() == pytest.approx({"t": 4.0, "b": 3.0, "boundary": 0.75})
+    z, _ = batch(6)
+    loss(z, torch.tensor([5, 5, 5, 1, 1, 9]))
+    expected = {
+        "t": 4.0,
+        "b": 3.0,
+        "boundary": 0.75,
+        "positive_share": (9 + 4 + 1) / 36,
+        "anchors_without_positives": 1.0,
+    }
+    assert loss.scalars() == pytest.approx(expected)
+    assert all(type(v) is float for v in loss.scalars().values())
+    loss.against(z, torch.tensor([5, 5, 5, 1, 1, 9]), z[:2], torch.tensor([5, 7]))
+    seen = loss.scalars()
+    assert seen["positive_share"] == pytest.approx(3 / 12)
+    assert seen["anchors_without_positives"] == 3
+
+
+@pytest.mark.parametrize("preset", ["solved", "paper", "siglip"])
+def test_state_dict_round_trip_and_deepcopy(preset: str) -> None:
+    loss = SCSSupCon(preset=preset)
+    optimiser = torch.optim.SGD([*loss.param_groups(lr=0.5), {"params": [torch.zeros(1)]}])
+    loss(*batch()).backward()
+    optimiser.step()
+    state = {name: value.clone() for name, value in loss.state_dict().items()}
+    assert set(state) == {"log_t", "b"}
+    other = SCSSupCon(preset=preset)
+    other.load_state_dict(state)
+    twin = copy.deepcopy(loss)
+    for copied in (other, twin):
+        assert torch.equal(copied.t, loss.t) and torch.equal(copied.b, loss.b)
+        assert torch.equal(copied.eval()(*batch(9, 1)), loss.eval()(*batch(9, 1)))
+    if preset != "solved":
+        twin(*batch()).backward()
+        assert loss.log_t.grad is not twin.log_t.grad
+
+
+def test_a_module_moved_to_another_type_still_works() -> None:
+    z, labels = batch()
+    loss = SCSSupCon(preset="siglip")
+    expected = loss(z, labels)
+    loss = loss.float()
+    loss(z, labels).backward()
+    torch.testing.assert_close(loss(z, labels), expected, rtol=1e-5, atol=0)
+    assert loss.log_t.grad is not None and loss.log_t.grad.dtype == torch.float32
+
+
+def steps(loss: Any, count: int, *optimisers: torch.optim.Optimizer) -> list[str]:
+    """Texts of the warnings that `count` steps raise."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for k in range(count):
+            loss(*batch(seed=k)).backward()
+            for optimiser in optimisers:
+                optimiser.step()
+    return [str(w.message) for w in caught]
+
+
+learners = pytest.mark.parametrize("learn", [("t", "b"), ("t",), ("b",)])
+
+
+@learners
+def test_forgotten_parameters_are_named_once_after_50_backward_passes(
+    learn: tuple[str, ...],
+) -> None:
+    loss = SCSSupCon(preset="siglip", learn=learn)
+    assert steps(loss, 49) == []
+    (text,) = steps(loss, 1)
+    assert "50 backward passes" in text and "param_groups" in text
+    assert steps(loss, 120) == []
+
+
+@learners
+def test_an_optimiser_that_has_them_silences_the_warning(learn: tuple[str, ...]) -> None:
+    loss = SCSSupCon(preset="siglip", learn=learn)
+    assert steps(loss, 120, torch.optim.SGD(loss.param_groups(lr=1e-3))) == []
+
+
+@pytest.mark.parametrize("forgotten", ["log_t", "b"])
+def test_one_of_the_two_forgotten(forgotten: str) -> None:
+    loss = SCSSupCon(preset="siglip")
+    given = [p for name, p in loss.named_parameters() if name != forgotten]
+    assert len(steps(loss, 120, torch.optim.SGD(given, lr=1e-3))) == 1
+
+
+def test_nothing_learnt_nothing_said() -> None:
+    assert steps(SCSSupCon(), 60) == []
+    fixed = SCSSupCon(preset="paper", learn=())
+    assert steps(fixed, 60) == []
+
+
+def test_a_copy_watches_its_own_parameters() -> None:
+    loss = SCSSupCon(preset="siglip")
+    twin = copy.deepcopy(loss)
+    assert steps(twin, 120, torch.optim.SGD(twin.param_groups(lr=1e-3))) == []
+    assert len(steps(loss, 60)) == 1
