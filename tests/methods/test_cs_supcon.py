@@ -1,0 +1,155 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from scs_supcon import CSSupCon, SupCon
+from scs_supcon.errors import UserError
+
+
+def reference(
+    z: list[list[float]],
+    labels: list[int],
+    *,
+    common_dim: int,
+    temperature: float,
+    alpha: float,
+    beta: float,
+    overlap: int = 0,
+    normalize: str = "separate",
+) -> float:
+    """(1/n) Σ_i (1/|P_i|) Σ_p {−log σ_c(i,p) + α log σ_s(i,p) − β ‖s_i − s_p‖}, Eq. 2 as a mean."""
+
+    def unit(x: list[float]) -> list[float]:
+        length = math.hypot(*x)
+        return [v / length for v in x] if length else x
+
+    def cut(row: list[float]) -> tuple[list[float], list[float]]:
+        row = unit(row) if normalize == "joint" else row
+        c, s = row[:common_dim], row[common_dim - overlap :]
+        return (unit(c), unit(s)) if normalize == "separate" else (c, s)
+
+    def log_softmax(x: list[list[float]], i: int, p: int) -> float:
+        logits = {
+            a: math.fsum(u * v for u, v in zip(x[i], x[a], strict=True)) / temperature
+            for a in range(len(x))
+            if a != i
+        }
+        top = max(logits.values())
+        return logits[p] - top - math.log(math.fsum(math.exp(v - top) for v in logits.values()))
+
+    rows = [cut(row) for row in z]
+    common, style = [c for c, _ in rows], [s for _, s in rows]
+    total = 0.0
+    for i in range(len(z)):
+        positives = [p for p in range(len(z)) if p != i and labels[p] == labels[i]]
+        for p in positives:
+            here = -log_softmax(common, i, p)
+            if style[i]:
+                here += alpha * log_softmax(style, i, p) - beta * math.dist(style[i], style[p])
+            total += here / len(positives) / len(z)
+    return total
+
+
+def double(rows: Any) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+GOLD = (
+    double([[1, 0, 1, 0], [0.6, 0.8, 0, 1], [0, 1, 0.6, 0.8], [-0.8, 0.6, 0.8, 0.6]]),
+    torch.tensor([0, 0, 1, 1]),
+)
+
+
+def test_gold_value() -> None:
+    loss = CSSupCon(2, temperature=1.0, alpha=0.1, beta=1e-3)
+    assert loss(*GOLD).item() == pytest.approx(0.6734827675, abs=1e-9)
+    assert 4 * loss(*GOLD).item() == pytest.approx(2.6939310700, abs=1e-9)  # the printed sum
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    n = draw(st.integers(0, 8))
+    mix = draw(st.sampled_from(["any", "one", "different"]))
+    labels = {
+        "any": draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n)),
+        "one": [7] * n,
+        "different": list(range(n)),
+    }[mix]
+    source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
+    z = 2 * torch.randn(n, 6, generator=source, dtype=torch.float64)
+    if n > 2 and draw(st.booleans()):
+        z[1], z[2] = z[0], 0
+    return z, torch.tensor(labels, dtype=torch.long)
+
+
+readings = st.fixed_dictionaries(
+    {
+        "common_dim": st.sampled_from([4, 6]),
+        "temperature": st.sampled_from([0.05, 0.1, 1.0]),
+        "alpha": st.sampled_from([0.0, 0.01, 0.5]),
+        "beta": st.sampled_from([0.0, 1e-3, 0.5]),
+        "overlap": st.sampled_from([0, 2]),
+        "normalize": st.sampled_from(["separate", "joint", "none"]),
+    }
+)
+
+
+@given(batches(), readings)
+def test_every_reading_equals_the_plain_loop(
+    batch: tuple[Tensor, Tensor], reading: dict[str, Any]
+) -> None:
+    z, labels = batch
+    expected = reference(z.tolist(), labels.tolist(), **reading)
+    found = CSSupCon(**reading)(z, labels).item()
+    assert found == pytest.approx(expected, rel=1e-10, abs=1e-12)
+
+
+@given(batches(), st.sampled_from([0.05, 0.5]))
+def test_without_style_terms_it_is_supcon_on_the_common_field(
+    batch: tuple[Tensor, Tensor], temperature: float
+) -> None:
+    z, labels = batch
+    plain = CSSupCon(4, temperature=temperature, alpha=0, beta=0)
+    assert torch.equal(plain(z, labels), SupCon(temperature)(z[:, :4], labels))
+    z.requires_grad_()
+    plain(z, labels).backward()
+    assert z.grad is not None and not z.grad[:, 4:].any()
+
+
+@pytest.mark.parametrize("normalize", ["separate", "joint", "none"])
+def test_gradcheck(normalize: Any) -> None:
+    z = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 1, 0, 2, 1, 1])
+    loss = CSSupCon(4, temperature=0.5, alpha=0.3, beta=0.7, overlap=1, normalize=normalize)
+    assert torch.autograd.gradcheck(lambda z: loss(z, labels), (z,))
+
+
+@pytest.mark.parametrize(("normalize", "touched"), [("separate", False), ("joint", True)])
+def test_style_terms_touch_the_common_field_only_if_normalised_together(
+    normalize: Any, touched: bool
+) -> None:
+    z = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 1, 0, 2, 1, 1])
+    parts = CSSupCon(4, alpha=0.3, beta=0.7, normalize=normalize).terms(z, labels)
+    (parts["style_contrast"] + parts["style"]).backward()
+    assert z.grad is not None
+    assert bool(z.grad[:, :4].any()) is touched
+    assert z.grad[:, 4:].any()
+
+
+def test_the_terms_have_names_and_the_total_may_be_negative() -> None:
+    z = torch.randn(8, 6, dtype=torch.float64)
+    loss = CSSupCon(4, alpha=5.0)
+    parts = loss.terms(z, torch.arange(8) % 2)
+    assert list(parts) == ["contrast", "style_contrast", "style"]
+    assert loss(z, torch.arange(8) % 2).item() < 0
+
+
+def test_a_temperature_must_be_positive() -> None:
+    with pytest.raises(UserError, match="temperature is 0"):
+        CSSupCon(temperature=0)

@@ -1,0 +1,199 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pytorch_metric_learning.losses import SupConLoss
+from pytorch_metric_learning.reducers import MeanReducer
+from torch import Tensor
+
+from scs_supcon import SupCon
+from scs_supcon.errors import UserError
+
+Vectors = list[list[float]]
+
+
+def reference(
+    z: Vectors,
+    labels: list[int],
+    temperature: float,
+    ref_z: Vectors | None = None,
+    ref_labels: list[int] | None = None,
+) -> list[float]:
+    """Per anchor −(1/|P|) Σ_p log [exp(z_i·z_p/τ) / Σ_{a≠i} exp(z_i·z_a/τ)], "out"; 0 without P.
+
+    Khosla et al. (2020), Eq. 2; z of unit length.
+    """
+
+    def unit(x: list[float]) -> list[float]:
+        length = math.hypot(*x)
+        return [v / length for v in x] if length else x
+
+    apart = ref_z is not None
+    right, right_labels = (ref_z, ref_labels) if apart else (z, labels)
+    assert right is not None and right_labels is not None
+    left, right = [unit(x) for x in z], [unit(x) for x in right]
+    losses = []
+    for i in range(len(left)):
+        logits = {
+            a: math.fsum(x * y for x, y in zip(left[i], right[a], strict=True)) / temperature
+            for a in range(len(right))
+            if apart or a != i
+        }
+        positives = [a for a in logits if right_labels[a] == labels[i]]
+        if not positives:
+            losses.append(0.0)
+            continue
+        top = max(logits.values())
+        log_z = top + math.log(math.fsum(math.exp(x - top) for x in logits.values()))
+        losses.append(math.fsum(log_z - logits[p] for p in positives) / len(positives))
+    return losses
+
+
+def double(rows: Any) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+T4 = double([[1, 0], [0.6, 0.8], [0, 1], [-0.8, 0.6]]), torch.tensor([0, 0, 1, 1])
+T5 = double([[1, 0], [0.6, 0.8], [0.8, 0.6], [0, 1], [-0.8, 0.6]]), torch.tensor([0, 0, 0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("batch", "temperature", "expected"),
+    [
+        (T4, 1.0, 0.8020786721),
+        (T4, 0.5, 0.6680402017),
+        (T4, 0.1, 1.0648499783),
+        (T5, 0.5, 0.9639273917),
+        ((torch.ones(8, 3, dtype=torch.float64), torch.arange(8) // 2), 0.1, math.log(7)),
+        ((torch.ones(8, 3, dtype=torch.float64), torch.zeros(8).long()), 0.1, math.log(7)),
+    ],
+)
+def test_gold_values(batch: tuple[Tensor, Tensor], temperature: float, expected: float) -> None:
+    assert SupCon(temperature)(*batch).item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_gold_values_per_anchor() -> None:
+    """An anchor held against the other rows alone."""
+    z, labels = T4
+    for i, expected in enumerate([0.3089573461, 1.0271230573, 1.0271230573, 0.3089573461]):
+        rest = torch.arange(4) != i
+        parts = SupCon(0.5).against(z[i : i + 1], labels[i : i + 1], z[rest], labels[rest])
+        assert parts["contrast"].item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_loss_scale_gives_the_original_code_s_values() -> None:
+    original = SupCon(0.1, loss_scale=0.1 / 0.07)
+    assert original(*T4).item() == pytest.approx(1.5212142547, abs=1e-9)
+    equal = original(torch.ones(8, 3, dtype=torch.float64), torch.arange(8) // 2)
+    assert equal.item() == pytest.approx(2.7798716415, abs=1e-9)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    n = draw(st.integers(0, 9))
+    mix = draw(st.sampled_from(["any", "one", "different"]))
+    labels = {
+        "any": draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n)),
+        "one": [7] * n,
+        "different": list(range(n, 0, -1)),
+    }[mix]
+    source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
+    z = 2 * torch.randn(n, 4, generator=source, dtype=torch.float64)
+    if n > 2 and draw(st.booleans()):
+        z[1], z[2] = z[0], 0
+    return z, torch.tensor(labels, dtype=torch.long)
+
+
+temperatures = st.sampled_from([0.01, 0.07, 0.5, 3.0])
+
+
+@given(batches(), temperatures)
+def test_equal_to_the_plain_loop(batch: tuple[Tensor, Tensor], temperature: float) -> None:
+    z, labels = batch
+    losses = reference(z.tolist(), labels.tolist(), temperature)
+    expected = math.fsum(losses) / max(len(losses), 1)
+    assert SupCon(temperature)(z, labels).item() == pytest.approx(expected, rel=1e-10, abs=1e-13)
+
+
+@given(batches(), batches(), temperatures)
+def test_references_equal_the_plain_loop(
+    batch: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor], temperature: float
+) -> None:
+    (z, labels), (ref_z, ref_labels) = batch, others
+    losses = reference(
+        z.tolist(), labels.tolist(), temperature, ref_z.tolist(), ref_labels.tolist()
+    )
+    parts = SupCon(temperature).against(z, labels, ref_z, ref_labels)
+    expected = math.fsum(losses) / max(len(losses), 1)
+    assert parts["contrast"].item() == pytest.approx(expected, rel=1e-10, abs=1e-13)
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 5), st.integers(2, 4), temperatures, st.integers(0, 1 << 20))
+def test_equal_to_pytorch_metric_learning(
+    classes: int, each: int, temperature: float, seed: int
+) -> None:
+    """At least one negative, every anchor with a positive, MeanReducer: value and gradient."""
+    source = torch.Generator().manual_seed(seed)
+    labels = torch.arange(classes).repeat(each)
+    ours = torch.randn(len(labels), 5, generator=source, dtype=torch.float64).requires_grad_()
+    theirs = ours.detach().clone().requires_grad_()
+    loss = SupCon(temperature)(ours, labels)
+    peer = SupConLoss(temperature, reducer=MeanReducer())(theirs, labels)
+    loss.backward()
+    peer.backward()
+    torch.testing.assert_close(loss, peer, rtol=1e-10, atol=1e-13)
+    assert ours.grad is not None and theirs.grad is not None
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 1.0])
+def test_gradcheck(temperature: float) -> None:
+    z = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+    refs = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
+    labels, ref_labels = torch.tensor([0, 1, 0, 2, 1, 1]), torch.tensor([1, 0, 3, 1])
+    loss = SupCon(temperature)
+
+    def value(z: Tensor, refs: Tensor) -> Tensor:
+        return loss(z, labels) + loss.against(z, labels, refs, ref_labels)["contrast"]
+
+    assert torch.autograd.gradcheck(value, (z, refs), eps=1e-7, rtol=1e-4)
+
+
+def test_an_anchor_without_positives_adds_zero_and_counts_in_the_mean() -> None:
+    z, labels = T4
+    lonely = torch.cat([z, -z[:1]]), torch.cat([labels, torch.tensor([9])])
+    anchors = reference(lonely[0].tolist(), lonely[1].tolist(), 0.5)
+    assert anchors[-1] == 0
+    assert SupCon(0.5)(*lonely).item() == pytest.approx(math.fsum(anchors) / 5, rel=1e-12)
+
+
+def test_float32_from_raw_embeddings() -> None:
+    """Absolute error of the value, relative error of the gradient: within 8 eps (1 + 1/τ)."""
+    z = 3 * torch.randn(160, 8)
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        x = z.to(dtype, copy=True).requires_grad_()
+        loss = SupCon(0.07)(x, torch.arange(160) % 5)
+        loss.backward()
+        assert x.grad is not None
+        found[dtype] = loss.detach().double(), x.grad.double()
+    (value, grad), (exact, exact_grad) = found[torch.float32], found[torch.float64]
+    bound = 8 * torch.finfo(torch.float32).eps * (1 + 1 / 0.07)
+    assert abs(value - exact) <= bound
+    norm = torch.linalg.vector_norm
+    assert norm(grad - exact_grad) <= bound * norm(exact_grad)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -0.1, math.nan, math.inf])
+def test_a_temperature_must_be_positive(temperature: float) -> None:
+    with pytest.raises(UserError, match=f"temperature is {temperature}"):
+        SupCon(temperature)
+
+
+def test_stage_two_sees_the_features() -> None:
+    features, embeddings = torch.randn(3, 7), torch.randn(3, 4)
+    assert SupCon().readout(features, embeddings) is features
