@@ -65,6 +65,9 @@ class Centre(nn.Module):
 
 def split(embeddings: Tensor, common_dim: int, overlap: int = 0) -> tuple[Tensor, Tensor]:
     """Cut embeddings into (common, style); the last `overlap` common columns are also style."""
+    if not overlap:  # one gradient of both parts, rather than two padded with zeros
+        common, style = torch.split(embeddings, [common_dim, embeddings.shape[1] - common_dim], 1)
+        return common, style
     return embeddings[:, :common_dim], embeddings[:, common_dim - overlap :]
 
 

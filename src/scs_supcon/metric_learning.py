@@ -41,7 +41,7 @@ class MetricLearningLoss(nn.Module):
         ref_labels: Tensor | None = None,
     ) -> Tensor:
         if ref_emb is not None:
-            ref_emb = _checked(embeddings, ref_emb, ref_labels)
+            ref_emb, ref_labels = _checked(embeddings, ref_emb, ref_labels)
         if indices_tuple is not None:
             terms = self._listed(embeddings, labels, indices_tuple, ref_emb)
         elif ref_emb is None or ref_labels is None:
@@ -69,13 +69,15 @@ class MetricLearningLoss(nn.Module):
         return self.method.listed(rows, (first, second), same, references)
 
 
-def _checked(embeddings: Tensor, ref_emb: Tensor, ref_labels: Tensor | None) -> Tensor:
+def _checked(
+    embeddings: Tensor, ref_emb: Tensor, ref_labels: Tensor | None
+) -> tuple[Tensor, Tensor]:
     if ref_labels is None:
         raise UserError("ref_emb came without ref_labels: give one integer per reference")
-    references, _ = flatten(ref_emb, ref_labels)
+    references, labels = flatten(ref_emb, ref_labels)
     if references.shape[1] != embeddings.shape[-1]:
         raise UserError(
             f"ref_emb has {references.shape[1]} columns, embeddings have {embeddings.shape[-1]}: "
             "they must be alike"
         )
-    return references
+    return references, labels

@@ -61,21 +61,23 @@ def test_tiles_against_references_hold_every_pair_once(
 
 
 @given(label_lists, label_lists, st.booleans(), st.integers(1, 6))
-def test_a_tile_of_one_kind_holds_only_that_kind(
+def test_classmates_are_only_where_a_tile_says(
     labels: list[int], others: list[int], apart: bool, size: int
 ) -> None:
     rows = rows_of(labels)
     columns = rows_of(others) if apart else None
     for tile in tiles(rows, columns, size):
-        same = {bool(rows.labels[u] == (columns or rows).labels[v]) for u, v in pairs_in(tile)}
-        if tile.kind != "mixed":
-            assert same == {tile.kind == "positive"}
+        across = rows.labels[tile.rows, None] == (columns or rows).labels[None, tile.columns]
+        if tile.same is not None:
+            assert not tile.uniform or bool(across[tile.same].all())
+            across[tile.same] = False
+        assert not across.any()
 
 
 def test_most_tiles_need_no_mask() -> None:
-    kinds = [tile.kind for tile in tiles(rows_of([0] * 4 + [1] * 4), None, 2)]
-    assert kinds.count("positive") == 6
-    assert kinds.count("negative") == 4
+    found = list(tiles(rows_of([0] * 4 + [1] * 4), None, 2))
+    assert sum(tile.same is None for tile in found) == 4
+    assert sum(tile.uniform for tile in found) == 6
 
 
 @given(label_lists, label_lists)

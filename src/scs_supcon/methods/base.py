@@ -127,6 +127,11 @@ class Method(nn.Module):
         """Called after each step of the optimiser; `done` is the share of training behind us."""
 
 
+def check_positive(name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise UserError(f"{name} is {value}: give a positive number")
+
+
 def flatten(embeddings: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
     """Check a batch and return `(N, D)` rows (view-major, at least float32) with their labels."""
     _check_embeddings(embeddings)

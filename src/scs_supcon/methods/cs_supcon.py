@@ -8,9 +8,8 @@ the mean. α and τ are printed nowhere: see docs/readings.md. The total may be 
 
 from torch import Tensor
 
-from scs_supcon.errors import UserError
 from scs_supcon.heads import Normalise
-from scs_supcon.methods.base import prepare
+from scs_supcon.methods.base import check_positive, prepare
 from scs_supcon.methods.fields import FieldMethod
 from scs_supcon.pairs import class_distances, softmax_pairs
 
@@ -43,8 +42,7 @@ class CSSupCon(FieldMethod):
             normalize=normalize,
             gather_across_devices=gather_across_devices,
         )
-        if temperature <= 0:
-            raise UserError(f"temperature is {temperature}: it must be positive")
+        check_positive("temperature", temperature)
         self.temperature, self.alpha, self.beta = temperature, alpha, beta
 
     def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:

@@ -26,6 +26,17 @@ class Sides:
     reference_common: Tensor | None = None
     reference_style: Tensor | None = None
 
+    @property
+    def everyone(self) -> Rows:
+        """The rows of all processes where they were gathered, else this process's."""
+        gathered = self.columns is not None and self.columns.own is not None
+        return self.columns if gathered and self.columns is not None else self.rows
+
+    @property
+    def apart(self) -> Rows | None:
+        """References that do not hold the rows themselves."""
+        return None if self.everyone is self.columns else self.columns
+
 
 class FieldMethod(Method):
     """A method on embeddings `[common | style]`.

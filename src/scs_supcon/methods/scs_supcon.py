@@ -12,7 +12,6 @@ section of docs/readings.md.
 """
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -22,9 +21,11 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.heads import Normalise
-from scs_supcon.methods.base import prepare
+from scs_supcon.methods.base import check_positive, prepare
 from scs_supcon.methods.fields import FieldMethod, Sides, one_of
+from scs_supcon.methods.watch import Watch
 from scs_supcon.pairs import (
+    Rows,
     class_distances,
     listed_pairs,
     sigmoid_pairs,
@@ -47,7 +48,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 LOG_MOST = math.log(100.0)  # t' stays where t multiplies by at most 100
-PATIENCE = 50
 
 
 class SCSSupCon(FieldMethod):
@@ -102,18 +102,19 @@ class SCSSupCon(FieldMethod):
         one_of("scale", scale, ("multiply", "divide"))
         self.scale, self.beta, self.include_self = scale, beta, include_self
         first_t = chosen["t0"] if t0 is None else t0
-        if first_t <= 0:
-            raise UserError(f"t0 is {first_t}: the temperature must be positive")
+        check_positive("t0", first_t)
         # float64: two scalars cost nothing, and t0 = 10 is then 10 in every digit.
         log_t = torch.tensor(math.log(first_t), dtype=torch.float64)
         self.log_t = nn.Parameter(log_t, requires_grad="t" in self.learn)
         first_b = torch.tensor(chosen["b0"] if b0 is None else b0, dtype=torch.float64)
+        if not first_b.isfinite():
+            raise UserError(f"b0 is {b0}: give a finite number")
         if self.bias == "learn":
             self.b = nn.Parameter(first_b)
         else:
             self.register_buffer("b", first_b)
-        self._seen: dict[str, Tensor | float] = {}
-        self._watch = _Watch(self)
+        self._last: tuple[Rows, Rows | None] | None = None
+        self._watch = Watch()
 
     @property
     def t(self) -> Tensor:
@@ -163,19 +164,21 @@ class SCSSupCon(FieldMethod):
     def scalars(self) -> dict[str, float]:
         """t, b, boundary, and of the last batch: share of positive pairs, anchors without any."""
         own = {"t": float(self.t), "b": float(self.b.detach()), "boundary": float(self.boundary)}
-        return own | {name: float(value) for name, value in self._seen.items()}
+        return own if self._last is None else own | _pair_counts(*self._last)
 
     def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
         """t' and b for an optimiser, never decayed: decay would pull t towards 1."""
         return super().param_groups(lr, 0.0)
 
     def _judge(self, sides: Sides) -> dict[str, Tensor]:
-        self._note(sides)
+        self._last = sides.everyone, sides.apart
         t = self._multiplier()
         # Not the parameter itself: a hook on that would stay for good.
         b = self._solved(sides, float(t.detach())) if self.bias == "solve" else self.b * 1
         if self.training and torch.is_grad_enabled():
-            self._watch.look(t, b)
+            self._watch.look("log_t", self.log_t, t)
+            if isinstance(self.b, nn.Parameter):
+                self._watch.look("b", self.b, b)
         parts = {
             "contrast": sigmoid_pairs(
                 sides.common,
@@ -212,9 +215,8 @@ class SCSSupCon(FieldMethod):
         return (self.log_t * sign).exp()
 
     def _solved(self, sides: Sides, t: float) -> Tensor:
-        joined = sides.columns is not None and sides.columns.own is not None
-        if joined:
-            assert sides.reference_common is not None and sides.columns is not None
+        if sides.columns is not None and sides.columns.own is not None:
+            assert sides.reference_common is not None
             b = solve_bias(sides.reference_common, sides.columns, t, include_self=self.include_self)
             shared = torch.tensor([b], dtype=torch.float64, device=sides.common.device)
             dist.broadcast(shared, 0)
@@ -235,18 +237,14 @@ class SCSSupCon(FieldMethod):
             self.b.fill_(b)
         return torch.tensor(b, dtype=torch.float64, device=self.b.device)
 
-    def _note(self, sides: Sides) -> None:
-        joined = sides.columns is not None and sides.columns.own is not None
-        rows = sides.columns if joined and sides.columns is not None else sides.rows
-        apart = None if joined else sides.columns
-        if not len(rows):
-            return
-        pairs = len(rows) * len(rows if apart is None else apart)
-        found = members(rows.labels, rows if apart is None else apart)
-        self._seen = {
-            "positive_share": same_class_pairs(rows, apart) / max(pairs, 1),
-            "anchors_without_positives": (found == (1 if apart is None else 0)).sum(),
-        }
+
+def _pair_counts(rows: Rows, apart: Rows | None) -> dict[str, float]:
+    others = rows if apart is None else apart
+    alone = members(rows.labels, others) == (1 if apart is None else 0)
+    return {
+        "positive_share": same_class_pairs(rows, apart) / max(len(rows) * len(others), 1),
+        "anchors_without_positives": float(alone.sum()),
+    }
 
 
 def _who_sets(
@@ -266,32 +264,3 @@ def _who_sets(
     if (bias == "learn") != ("b" in names):
         raise UserError(f"bias={bias!r} contradicts learn={names}: name b in both or in neither")
     return bias, names
-
-
-class _Watch:
-    """Warns once when t or b get gradients but never move: the optimiser was not given them."""
-
-    def __init__(self, method: SCSSupCon) -> None:
-        self.first = {n: float(p.detach()) for n, p in method.named_parameters()}
-        self.backward_passes = 0
-        self.method = method
-
-    def look(self, t: Tensor, b: Tensor) -> None:
-        watched = t if t.requires_grad else b
-        if watched.requires_grad and self.backward_passes < PATIENCE:
-            watched.register_hook(self._count)  # type: ignore[no-untyped-call]
-
-    def _count(self, grad: Tensor) -> None:
-        if not float(grad):
-            return
-        self.backward_passes += 1
-        now = {n: float(p.detach()) for n, p in self.method.named_parameters()}
-        if now != self.first:
-            self.backward_passes = PATIENCE
-        elif self.backward_passes == PATIENCE:
-            warnings.warn(
-                f"t and b of SCSSupCon had gradients for {PATIENCE} backward passes and never "
-                "moved: give them to the optimiser, for example "
-                "SGD([*model_groups, *loss.param_groups(lr=...)])",
-                stacklevel=2,
-            )

@@ -9,9 +9,8 @@ multiplies the loss by τ/0.07, which is `loss_scale` here and 1 by default.
 
 from torch import Tensor
 
-from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
-from scs_supcon.methods.base import Method, prepare
+from scs_supcon.methods.base import Method, check_positive, prepare
 from scs_supcon.methods.fields import several_processes
 from scs_supcon.pairs import Rows, gather_rows, softmax_pairs
 
@@ -33,8 +32,7 @@ class SupCon(Method):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__()
-        if temperature <= 0:
-            raise UserError(f"temperature is {temperature}: it must be positive")
+        check_positive("temperature", temperature)
         self.temperature, self.loss_scale = temperature, loss_scale
         self.gather_across_devices = gather_across_devices
 

@@ -4,10 +4,11 @@ Sorted rows put same-class pairs into blocks on the diagonal: most tiles hold on
 and need no mask at all.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +37,12 @@ class Rows:
         classes, counts = torch.unique_consecutive(self.labels, return_counts=True)
         return classes, counts
 
+    @cached_property
+    def listed(self) -> list[int]:
+        """The labels on the host."""
+        listed: list[int] = self.labels.tolist()
+        return listed
+
     def place(self, tile: "Tile") -> tuple[Tensor, Tensor] | None:
         """Where a tile with these columns holds the pairs of a row with itself."""
         if self.own is None:
@@ -48,8 +55,9 @@ class Rows:
 class Tile(NamedTuple):
     rows: slice
     columns: slice
-    kind: Literal["negative", "positive", "mixed"]  # what its pairs are
     diagonal: bool  # a tile of the symmetric case that holds pairs (u, u)
+    same: tuple[slice, slice] | None  # the part, counted from its corner, that holds classmates
+    uniform: bool  # everything in that part is of one class
 
 
 def sort_rows(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Rows]:
@@ -61,24 +69,30 @@ def sort_rows(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Rows]:
 
 def tiles(rows: Rows, columns: Rows | None, size: int = TILE) -> Iterator[Tile]:
     """Yield the tiles of all pairs; with `columns=None` the upper triangle of rows × rows."""
-    row_slices = _slices(len(rows), size)
-    row_spans = _spans(rows.labels, row_slices)
-    if columns is None:
-        column_slices, column_spans = row_slices, row_spans
-    else:
-        column_slices = _slices(len(columns), size)
-        column_spans = _spans(columns.labels, column_slices)
-    for i, (r, (row_low, row_high)) in enumerate(zip(row_slices, row_spans, strict=True)):
-        start = i if columns is None else 0
-        for j in range(start, len(column_slices)):
-            low, high = column_spans[j]
-            if row_high < low or high < row_low:
-                kind: Literal["negative", "positive", "mixed"] = "negative"
-            elif row_low == row_high == low == high:
-                kind = "positive"
-            else:
-                kind = "mixed"
-            yield Tile(r, column_slices[j], kind, columns is None and i == j)
+    others = rows if columns is None else columns
+    if columns is None and 0 < len(rows) <= size:
+        whole = slice(0, len(rows))
+        yield Tile(whole, whole, True, (whole, whole), False)
+        return
+    row_labels = rows.listed
+    column_labels = others.listed
+    for i in range(0, len(rows), size):
+        r = slice(i, min(i + size, len(rows)))
+        for j in range(i if columns is None else 0, len(others), size):
+            c = slice(j, min(j + size, len(others)))
+            low = max(row_labels[i], column_labels[j])
+            high = min(row_labels[r.stop - 1], column_labels[c.stop - 1])
+            same = None
+            if low <= high:
+                same = _span(row_labels, r, low, high), _span(column_labels, c, low, high)
+            yield Tile(r, c, columns is None and i == j, same, low == high)
+
+
+def _span(labels: list[int], within: slice, low: int, high: int) -> slice:
+    """Where, counted from the start of `within`, sorted labels lie between low and high."""
+    left = bisect_left(labels, low, within.start, within.stop)
+    right = bisect_right(labels, high, within.start, within.stop)
+    return slice(left - within.start, right - within.start)
 
 
 def same_class_pairs(rows: Rows, columns: Rows | None = None) -> int:
@@ -93,16 +107,6 @@ def members(labels: Tensor, rows: Rows) -> Tensor:
     """How many of `rows` carry each of `labels`."""
     left = torch.searchsorted(rows.labels, labels, right=False)
     return torch.searchsorted(rows.labels, labels, right=True) - left
-
-
-def _slices(n: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, n)) for start in range(0, n, size)]
-
-
-def _spans(labels: Tensor, slices: list[slice]) -> list[tuple[int, int]]:
-    ends = [k for s in slices for k in (s.start, s.stop - 1)]
-    values = labels[torch.tensor(ends, dtype=torch.long, device=labels.device)].tolist()
-    return list(zip(values[::2], values[1::2], strict=True))
 
 
 class _Permute(torch.autograd.Function):

@@ -76,13 +76,13 @@ def _weights(
     rows: Rows, columns: Rows | None, weighting: Weighting, include_self: bool
 ) -> tuple[float, float]:
     apart = columns is not None and columns.own is None
-    positive = same_class_pairs(rows, columns if apart else None)
+    needed = weighting != "all"
+    positive = same_class_pairs(rows, columns if apart else None) if needed else 0
     total = len(rows) * (len(columns) if apart and columns is not None else len(rows))
     if not include_self and not apart:
-        positive, total = positive - len(rows), total - len(rows)
-    negative = total - positive
+        positive, total = positive - len(rows) * needed, total - len(rows)
     if weighting == "balanced":
-        return 0.5 / max(positive, 1), 0.5 / max(negative, 1)
+        return 0.5 / max(positive, 1), 0.5 / max(total - positive, 1)
     divisor = max(positive if weighting == "positives" else total, 1)
     return 1 / divisor, 1 / divisor
 
@@ -158,54 +158,53 @@ class _Sums:
 
     def add(self, tile: Tile) -> None:
         q, r = self.queries[tile.rows], self.references[tile.columns]
-        shape = (len(q), len(r))
-        x = self.logits[: q.shape[0] * r.shape[0]].view(shape)
-        costs = self.costs[: q.shape[0] * r.shape[0]].view(shape)
+        x = self.logits[: len(q) * len(r)].view(len(q), len(r))
+        costs = self.costs[: len(q) * len(r)].view(len(q), len(r))
         torch.addmm(self.minus_b, q, r.T, alpha=self.t, out=x)
-        sign, weight, scale = self._judge(tile, x)
-        self_pairs = None if self.job.include_self else self._self_pairs(tile)
+        positive, negative = self.job.weights
+        scale = negative or positive
+        same = self._same(tile)
+        _flip(x, tile, same)  # the argument of softplus is a, or −a for classmates
         torch.ops.aten.softplus.out(x, 1, self.threshold, out=costs)
+        own = None if self.job.include_self else self._self_pairs(tile)
         twice = 2 if self.job.columns is None and not tile.diagonal else 1
-        self._count(0, costs, weight, self_pairs, scale * twice)
+        self._finish(costs, tile, same, own)
+        self.totals[0].add_(_total(costs), alpha=scale * twice)
         if not self.with_gradient:
             return
         x.sigmoid_()
-        if sign is not None:
-            x.mul_(sign)
-        if tile.kind == "positive":
-            scale = -scale
-        self._count(1, x, weight, self_pairs, scale * twice)
+        _flip(x, tile, same)  # now x is ζ
+        self._finish(x, tile, same, own)
+        self.totals[1].add_(_total(x), alpha=scale * twice)
         self.grad_queries[tile.rows].addmm_(x, r, alpha=scale)
         if twice == 2:
             self.grad_queries[tile.columns].addmm_(x.T, q, alpha=scale)
         elif self.grad_references is not None:
             self.grad_references[tile.columns].addmm_(x.T, q, alpha=scale)
 
-    def _judge(self, tile: Tile, x: Tensor) -> tuple[Tensor | None, Tensor | None, float]:
-        """Turn logits a into the argument of softplus; return (sign, weight, scale) of the tile."""
-        positive, negative = self.job.weights
-        if tile.kind == "negative":
-            return None, None, negative
-        if tile.kind == "positive":
-            x.neg_()
-            return None, None, positive
+    def _same(self, tile: Tile) -> Tensor | None:
+        """1 for classmates, 0 for others, where a tile has both side by side."""
+        if tile.same is None or tile.uniform:
+            return None
         columns = self.job.rows if self.job.columns is None else self.job.columns
-        same = self.job.rows.labels[tile.rows, None] == columns.labels[None, tile.columns]
-        sign = torch.where(same, -1.0, 1.0).to(x.dtype)
-        x.mul_(sign)
-        if positive == negative:
-            return sign, None, positive
-        return sign, torch.where(same, x.new_tensor(positive), x.new_tensor(negative)), 1.0
+        across = self.job.rows.labels[tile.rows][tile.same[0], None]
+        down = columns.labels[tile.columns][None, tile.same[1]]
+        return (across == down).to(self.queries.dtype)
 
-    def _count(
-        self, slot: int, x: Tensor, weight: Tensor | None, self_pairs: Any, scale: float
+    def _finish(
+        self, x: Tensor, tile: Tile, same: Tensor | None, own: tuple[Tensor, Tensor] | None
     ) -> None:
-        if self_pairs is not None:
-            x[self_pairs] = 0
-        if weight is not None:
-            x.mul_(weight)
-        # Rows in the working precision, their total in float64.
-        self.totals[slot].add_(x.sum(1).sum(dtype=torch.float64), alpha=scale)
+        """Leave out pairs (u, u), and weigh classmates where they weigh otherwise."""
+        positive, negative = self.job.weights
+        if own is not None:
+            x[own] = 0
+        if tile.same is None or positive == negative or not negative:
+            return
+        part = x[tile.same]
+        if same is None:
+            part.mul_(positive / negative)
+        else:
+            part.copy_(torch.where(same > 0, part * (positive / negative), part))
 
     def _self_pairs(self, tile: Tile) -> tuple[Tensor, Tensor] | None:
         """Where pairs (u, u) are in this tile."""
@@ -216,10 +215,25 @@ class _Sums:
         return None if self.job.columns is None else self.job.columns.place(tile)
 
 
+def _flip(x: Tensor, tile: Tile, same: Tensor | None) -> None:
+    """Change the sign for classmates."""
+    if tile.same is None:
+        return
+    part = x[tile.same]
+    if same is None:
+        part.neg_()
+    else:
+        part.addcmul_(part, same, value=-2)  # x − 2x is −x exactly
+
+
+def _total(x: Tensor) -> Tensor:
+    """Rows in the working precision, their total in float64."""
+    return x.sum(1).sum(dtype=torch.float64)
+
+
 def _inner(x: Tensor, y: Tensor, chunk: int = 8192) -> Tensor:
     """Σ_u x_u·y_u in float64, without a third matrix of their size."""
-    parts = [
-        (x[k : k + chunk] * y[k : k + chunk]).sum(1).sum(dtype=torch.float64)
-        for k in range(0, len(x), chunk)
-    ]
-    return torch.stack(parts).sum() if parts else x.new_zeros((), dtype=torch.float64)
+    total = x.new_zeros((), dtype=torch.float64)
+    for k in range(0, len(x), chunk):
+        total += _total(x[k : k + chunk] * y[k : k + chunk])
+    return total
