@@ -150,6 +150,19 @@ def test_coincident_rows_have_distance_and_gradient_zero(n: int, dtype: torch.dt
     assert x.grad is not None and not x.grad.any()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("references", [0, 3])
+def test_no_rows_no_distance(references: int, dtype: torch.dtype) -> None:
+    x = torch.ones(0, 5, dtype=dtype, requires_grad=True)
+    none, some = Rows(torch.zeros(0).long()), Rows(torch.zeros(references).long())
+    for value in (
+        class_distances(x, none),
+        class_distances(x, none, references=torch.ones(references, 5, dtype=dtype), columns=some),
+    ):
+        value.backward()
+        assert value.item() == 0
+
+
 @pytest.mark.parametrize("apart", [False, True])
 def test_gradcheck(apart: bool) -> None:
     source = torch.Generator().manual_seed(1)

@@ -1,0 +1,176 @@
+"""What every method keeps, whatever its formula: one contract for all of `available()`."""
+
+import copy
+import math
+from collections.abc import Callable
+from importlib import import_module
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from scs_supcon.heads import Projection
+from scs_supcon.methods import (
+    Batch,
+    Method,
+    Network,
+    Output,
+    Task,
+    available,
+    build_method,
+    method_class,
+)
+
+CLASSES, SIZE, FEATURES, DIM = 3, 6, 16, 64
+
+# A queue that fills makes the loss of its first steps grow: one batch fills this one.
+OPTIONS = {"paco": {"queue": 24}}
+
+every_method = pytest.mark.parametrize("name", available())
+
+
+def network() -> Network:
+    torch.manual_seed(0)
+    encoder = nn.Sequential(nn.Linear(SIZE, FEATURES), nn.ReLU())
+    return Network(encoder, Projection(FEATURES, DIM, centre=True))
+
+
+def pictures(labels: Tensor) -> Tensor:
+    """A "picture" is six numbers: its class's own, and noise."""
+    source = torch.Generator().manual_seed(1)
+    classes = torch.randn(CLASSES, SIZE, generator=source)
+    return classes[labels] + 0.5 * torch.randn(len(labels), SIZE, generator=source)
+
+
+def batch(method: Method, labels: Tensor) -> Batch:
+    images = pictures(labels).repeat(method.views, 1)
+    source = torch.Generator().manual_seed(2)
+    images = images + 0.1 * torch.randn(images.shape, generator=source)
+    return Batch(images, labels, torch.arange(len(labels)))
+
+
+def ready(name: str, labels: Tensor, net: Network) -> Method:
+    """A method that knows its task and has begun its first epoch."""
+    torch.manual_seed(0)
+    counts = tuple(torch.bincount(labels, minlength=CLASSES).tolist())
+    method = build_method(name, **OPTIONS.get(name, {})).for_task(
+        Task(net, counts, FEATURES, DIM, epochs=4)
+    )
+    method.on_epoch_start(0, looking_at(labels))
+    return method
+
+
+def looking_at(labels: Tensor) -> Callable[[nn.Module], Output]:
+    def look(net: nn.Module) -> Output:
+        with torch.no_grad():
+            output: Output = net(pictures(labels))
+        return output
+
+    return look
+
+
+def total(method: Method, seen: Batch, net: Network) -> Tensor:
+    return torch.stack(list(method.losses(seen, net).values())).sum()
+
+
+LABELS = {
+    "mixed": torch.tensor([0, 1, 1, 2, 0, 0, 2, 1]),
+    "singletons": torch.tensor([0, 1, 2]),
+    "one class": torch.tensor([1, 1, 1, 1]),
+    "one lonely": torch.tensor([0, 0, 0, 2]),
+}
+
+
+@every_method
+@pytest.mark.parametrize("labels", LABELS)
+def test_value_and_gradient_are_finite(name: str, labels: str) -> None:
+    net = network()
+    method = ready(name, LABELS[labels], net)
+    terms = method.losses(batch(method, LABELS[labels]), net)
+    assert terms and all(term.shape == () for term in terms.values())
+    torch.stack(list(terms.values())).sum().backward()
+    for module in (net, method):
+        for part, p in module.named_parameters():
+            assert p.grad is None or p.grad.isfinite().all(), part
+
+
+@every_method
+def test_the_gradient_reaches_the_encoder(name: str) -> None:
+    net = network()
+    method = ready(name, LABELS["mixed"], net)
+    total(method, batch(method, LABELS["mixed"]), net).backward()
+    weight = net.encoder[0].weight
+    assert weight.grad is not None and weight.grad.any()
+
+
+@every_method
+def test_a_restored_copy_goes_on_in_the_same_way(name: str) -> None:
+    net = network()
+    labels = LABELS["mixed"]
+    method = ready(name, labels, net)
+    optimiser = torch.optim.SGD(
+        [{"params": list(net.parameters()), "lr": 0.1}, *method.param_groups(lr=0.1)]
+    )
+    total(method, batch(method, labels), net).backward()
+    optimiser.step()
+    method.after_step(net, 0.1)
+    other_net = network()
+    other = ready(name, labels, other_net)
+    other_net.load_state_dict(net.state_dict())
+    other.load_state_dict(method.state_dict())
+    for m, n in ((other, other_net), copy.deepcopy((method, net))):
+        torch.manual_seed(5)
+        restored = total(m, batch(m, labels), n)
+        torch.manual_seed(5)
+        assert torch.equal(restored, total(*copy.deepcopy((method, batch(method, labels), net))))
+
+
+@every_method
+def test_bfloat16_is_finite(name: str) -> None:
+    net = network()
+    method = ready(name, LABELS["mixed"], net)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = total(method, batch(method, LABELS["mixed"]), net)
+    value.backward()
+    assert value.isfinite()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in net.parameters())
+
+
+@every_method
+def test_what_stage_two_sees(name: str) -> None:
+    net = network()
+    method = ready(name, LABELS["mixed"], net)
+    output = net(pictures(LABELS["mixed"]))
+    readout = method.readout(output.features, output.embeddings)
+    assert len(readout) == len(LABELS["mixed"]) and readout.isfinite().all()
+    logits = method.classify(output.features, output.embeddings)
+    assert logits is None or logits.shape == (len(LABELS["mixed"]), CLASSES)
+    assert all(math.isfinite(value) for value in method.scalars().values())
+
+
+@every_method
+def test_thirty_steps_lower_the_loss(name: str) -> None:
+    """A last line of defence: a wrong formula can fall too."""
+    net = network()
+    labels = torch.arange(24) % CLASSES
+    method = ready(name, labels, net)
+    seen = batch(method, labels)
+    optimiser = torch.optim.SGD(
+        [{"params": list(net.parameters()), "lr": 0.05}, *method.param_groups(lr=0.01)]
+    )
+    values = []
+    for step in range(30):
+        optimiser.zero_grad()
+        value = total(method, seen, net)
+        value.backward()
+        optimiser.step()
+        method.after_step(net, step / 30)
+        values.append(value.item())
+    assert sum(values[-5:]) < sum(values[:5])
+
+
+@every_method
+def test_the_docstring_gives_the_formula(name: str) -> None:
+    module = import_module(f"scs_supcon.methods.{name}")
+    assert method_class(name).__doc__
+    assert module.__doc__ and (" = " in module.__doc__ or "The loss of `" in module.__doc__)

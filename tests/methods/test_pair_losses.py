@@ -1,0 +1,264 @@
+"""What the losses of the form `loss(embeddings, labels)` share."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from scs_supcon import CSSupCon, CSSupConOverlap, SCSSupCon, SimCLR, SupCon
+from scs_supcon.errors import UserError
+from scs_supcon.methods import Method
+
+LOSSES: dict[str, Callable[[], Method]] = {
+    "scs_supcon": SCSSupCon,
+    "scs_supcon@paper": lambda: SCSSupCon(preset="paper"),
+    "scs_supcon@siglip": lambda: SCSSupCon(preset="siglip"),
+    "scs_supcon balanced": lambda: SCSSupCon(pairs="balanced", include_self=False, overlap=3),
+    "supcon": SupCon,
+    "simclr": SimCLR,
+    "cs_supcon": CSSupCon,
+    "cs_supcon_overlap": lambda: CSSupConOverlap(overlap=3),
+}
+
+
+@pytest.fixture(params=LOSSES)
+def loss(request: pytest.FixtureRequest) -> Method:
+    return LOSSES[request.param]()
+
+
+def rows(n: int = 10, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
+    source = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 8, generator=source, dtype=torch.float64).to(dtype)
+
+
+def value_and_gradient(loss: Method, z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    loss.zero_grad()
+    z = z.detach().clone().requires_grad_()
+    value = loss(z, labels)
+    value.backward()
+    assert z.grad is not None
+    return value.detach(), z.grad
+
+
+def all_finite(loss: Method, z: Tensor, labels: Tensor) -> Tensor:
+    value, grad = value_and_gradient(loss, z, labels)
+    assert value.isfinite() and grad.isfinite().all()
+    for p in loss.parameters():
+        assert p.grad is None or p.grad.isfinite()
+    parts = loss.terms(z, labels)
+    torch.testing.assert_close(torch.stack(list(parts.values())).sum(), value)
+    if isinstance(loss, SCSSupCon):
+        assert parts["contrast"] >= 0
+    return grad
+
+
+# What a batch can hold.
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "labels",
+    [[4] * 10, list(range(10)), [0] * 9 + [1], [0, 0, 1, 1, 1, 2, 3, 3, 9, 9], [5], [], [3, 3]],
+    ids=["one class", "all different", "one lonely", "mixed", "one row", "empty", "one pair"],
+)
+def test_any_labels(loss: Method, labels: list[int], dtype: torch.dtype) -> None:
+    all_finite(loss, rows(len(labels), dtype), torch.tensor(labels, dtype=torch.long))
+
+
+def test_an_empty_batch_costs_nothing(loss: Method) -> None:
+    assert loss(rows(0), torch.zeros(0, dtype=torch.long)).item() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_zero_vectors_get_a_zero_gradient(loss: Method, dtype: torch.dtype) -> None:
+    z = rows(10, dtype)
+    z[[2, 5, 6]] = 0
+    grad = all_finite(loss, z, torch.arange(10) % 3)
+    assert not grad[[2, 5, 6]].any()
+    assert grad[[0, 1, 3]].any(1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_duplicates(loss: Method, dtype: torch.dtype) -> None:
+    z = rows(10, dtype)
+    z[1:6] = z[0]
+    all_finite(loss, z, torch.arange(10) % 3)
+    all_finite(loss, torch.ones(10, 8, dtype=dtype), torch.arange(10) % 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_of_any_length(loss: Method, dtype: torch.dtype) -> None:
+    limits = torch.finfo(dtype)
+    powers = torch.linspace(math.log10(limits.tiny) - 5, math.log10(limits.max) - 2, 10)
+    z = rows(10) * 10 ** powers.double()[:, None]
+    all_finite(loss, z.to(dtype), torch.arange(10) % 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("pairs", ["all", "balanced", "positives"])
+@pytest.mark.parametrize(("t", "b"), [(100.0, 50.0), (100.0, -50.0), (100.0, 1000.0)])
+def test_a_steep_boundary(t: float, b: float, pairs: Any, dtype: torch.dtype) -> None:
+    loss = SCSSupCon(preset="paper", t0=t, b0=b, pairs=pairs)
+    for labels in (torch.arange(10) % 3, torch.zeros(10).long(), torch.arange(10)):
+        all_finite(loss, rows(10, dtype), labels)
+
+
+# What changes nothing.
+
+
+def test_the_order_of_rows(loss: Method) -> None:
+    z, labels = rows(), torch.tensor([0, 0, 1, 1, 1, 2, 3, 3, 0, 9])
+    order = torch.randperm(10)
+    value, grad = value_and_gradient(loss, z, labels)
+    again, other = value_and_gradient(loss, z[order], labels[order])
+    torch.testing.assert_close(again, value, rtol=1e-12, atol=0)
+    torch.testing.assert_close(other, grad[order], rtol=1e-9, atol=1e-14)
+
+
+def test_the_names_of_labels(loss: Method) -> None:
+    z, labels = rows(), torch.tensor([0, 0, 1, 1, 1, 2, 3, 3, 0, 4])
+    value, grad = value_and_gradient(loss, z, labels)
+    far = torch.iinfo(torch.long)
+    for names in ([5, -7, far.max, far.min, 0], [4, 3, 2, 1, 0]):
+        again, other = value_and_gradient(loss, z, torch.tensor(names)[labels])
+        torch.testing.assert_close(again, value, rtol=1e-12, atol=0)
+        torch.testing.assert_close(other, grad, rtol=1e-9, atol=1e-14)
+
+
+def test_the_type_of_labels(loss: Method) -> None:
+    z, labels = rows(), torch.arange(10) % 3
+    for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32):
+        assert torch.equal(loss(z, labels.to(dtype)), loss(z, labels))
+
+
+def test_how_rows_lie_in_memory(loss: Method) -> None:
+    z, labels = rows(), torch.arange(10) % 3
+    spread = torch.empty(20, 16, dtype=torch.float64)[::2, ::2].copy_(z)
+    across = z.T.contiguous().T
+    value, grad = value_and_gradient(loss, z, labels)
+    for same in (spread, across):
+        again, other = value_and_gradient(loss, same, labels)
+        torch.testing.assert_close(again, value, rtol=1e-12, atol=0)
+        torch.testing.assert_close(other, grad, rtol=1e-9, atol=1e-14)
+
+
+def test_inputs_stay_as_they_were(loss: Method) -> None:
+    z, labels = rows(), torch.arange(10) % 3
+    kept = z.clone(), labels.clone()
+    value_and_gradient(loss, z, labels)
+    with torch.no_grad():
+        loss(z, labels)
+    assert torch.equal(z, kept[0]) and torch.equal(labels, kept[1])
+
+
+# Views.
+
+
+@pytest.mark.parametrize("views", [1, 2, 3])
+def test_views_are_flattened_view_major(loss: Method, views: int) -> None:
+    """View 1 of all pictures first; SimCLR's labels are then the pictures."""
+    pictures = rows(4 * views).view(4, views, 8)
+    labels = torch.arange(4) if isinstance(loss, SimCLR) else torch.tensor([0, 1, 1, 2])
+    flat = torch.cat([pictures[:, v] for v in range(views)])
+    value, grad = value_and_gradient(loss, pictures, labels)
+    again, other = value_and_gradient(loss, flat, labels.repeat(views))
+    assert torch.equal(again, value)
+    assert torch.equal(torch.cat([grad[:, v] for v in range(views)]), other)
+
+
+# Precision.
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(loss: Method, half: torch.dtype) -> None:
+    """Half inputs, with and without autocast, give what float32 gives for the same numbers."""
+    z, labels = rows().to(half), torch.arange(10) % 3
+    value, grad = value_and_gradient(loss, z.float(), labels)
+    found, half_grad = value_and_gradient(loss, z, labels)
+    assert found.dtype == torch.float32 and half_grad.dtype == half
+    assert torch.equal(found, value) and torch.equal(half_grad, grad.to(half))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for x in (z, z.float()):
+            again, other = value_and_gradient(loss, x, labels)
+            assert torch.equal(again, value) and torch.equal(other, grad.to(x.dtype))
+
+
+def test_autocast_around_an_encoder(loss: Method) -> None:
+    """The embeddings of a bfloat16 layer, judged in float32; the gradient reaches its weights."""
+    layer = torch.nn.Linear(8, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        z = layer(rows(10, torch.float32))
+        assert z.dtype == torch.bfloat16
+        value = loss(z, torch.arange(10) % 3)
+    value.backward()
+    assert torch.equal(value, loss(z.detach().float(), torch.arange(10) % 3))
+    assert layer.weight.grad is not None and layer.weight.grad.any()
+
+
+# What is refused, and how.
+
+BAD: dict[str, tuple[Any, Any, str]] = {
+    "one axis": (torch.ones(4), torch.arange(4), r"embeddings are \(4,\).*\(N, D\) or \(B, V, D\)"),
+    "four axes": (torch.ones(4, 2, 3, 3), torch.arange(4), r"embeddings are \(4, 2, 3, 3\)"),
+    "a list": ([[1.0, 2.0]], torch.arange(1), "embeddings are .*list.*give a tensor"),
+    "integers": (torch.ones(4, 8).long(), torch.arange(4), "embeddings are torch.int64.*floating"),
+    "no columns": (torch.ones(4, 0), torch.arange(4), r"embeddings are \(4, 0\)"),
+    "no views": (torch.ones(4, 0, 8), torch.arange(4), r"embeddings are \(4, 0, 8\)"),
+    "float labels": (torch.ones(4, 8), torch.ones(4), r"labels are torch.float32.*labels.long\(\)"),
+    "boolean labels": (torch.ones(4, 8), torch.ones(4).bool(), "labels are torch.bool.*integers"),
+    "labels as a list": (torch.ones(2, 8), [0, 1], r"labels are .*list.*\(2,\)"),
+    "labels as columns": (
+        torch.ones(4, 8),
+        torch.ones(4, 1).long(),
+        r"labels are \(4, 1\).*\(4,\)",
+    ),
+    "too few labels": (torch.ones(4, 8), torch.arange(3), "3 labels for 4 rows"),
+    "too many labels": (torch.ones(4, 8), torch.arange(5), "5 labels for 4 rows"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_inputs_are_named(loss: Method, bad: str) -> None:
+    embeddings, labels, said = BAD[bad]
+    with pytest.raises(UserError, match=said):
+        loss(embeddings, labels)
+
+
+def test_missing_labels(loss: Method) -> None:
+    with pytest.raises(UserError, match="labels are missing"):
+        loss(rows())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_non_finite_embeddings_are_named_by_row(
+    loss: Method, bad: float, dtype: torch.dtype
+) -> None:
+    z = rows(10, dtype)
+    z[3, 1] = z[7, 0] = bad
+    z[7, 1] = -bad
+    with pytest.raises(UserError, match=r"NaN or infinity in 2 of 10 rows \(first: \[3, 7\]\)"):
+        loss(z, torch.arange(10) % 3)
+
+
+def test_huge_numbers_are_not_infinite(loss: Method) -> None:
+    """Their sum overflows; they do not."""
+    z = torch.full((4, 8), torch.finfo(torch.float64).max / 4, dtype=torch.float64)
+    all_finite(loss, z, torch.tensor([0, 0, 1, 1]))
+
+
+@pytest.mark.parametrize("method", [SCSSupCon, CSSupCon, CSSupConOverlap])
+@pytest.mark.parametrize("common_dim", [0, -1, 9])
+def test_common_dim_out_of_range(method: type[Method], common_dim: int) -> None:
+    with pytest.raises(UserError, match=rf"8 columns, common_dim is {common_dim}.*1 ≤ .* ≤ 8"):
+        method(common_dim)(rows(), torch.arange(10) % 3)
+
+
+def test_double_backward_is_refused(loss: Method) -> None:
+    z = rows().requires_grad_()
+    value = loss(z, torch.arange(10) % 3) + z.pow(3).sum()
+    with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
+        torch.autograd.grad(value, z, create_graph=True)[0].sum().backward()
