@@ -1,8 +1,7 @@
-"""What t and b are: presets, who sets them, how they are kept and watched."""
+"""What t and b are: presets, who sets them, how they are kept. test_watch.py sees them move."""
 
 import copy
 import math
-import warnings
 from typing import Any
 
 import pytest
@@ -178,54 +177,3 @@ def test_a_module_moved_to_another_type_still_works() -> None:
     loss(z, labels).backward()
     torch.testing.assert_close(loss(z, labels), expected, rtol=1e-5, atol=0)
     assert loss.log_t.grad is not None and loss.log_t.grad.dtype == torch.float32
-
-
-def steps(loss: Any, count: int, *optimisers: torch.optim.Optimizer) -> list[str]:
-    """Texts of the warnings that `count` steps raise."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for k in range(count):
-            loss(*batch(seed=k)).backward()
-            for optimiser in optimisers:
-                optimiser.step()
-    return [str(w.message) for w in caught]
-
-
-learners = pytest.mark.parametrize("learn", [("t", "b"), ("t",), ("b",)])
-
-
-@learners
-def test_forgotten_parameters_are_named_once_after_50_backward_passes(
-    learn: tuple[str, ...],
-) -> None:
-    loss = SCSSupCon(preset="siglip", learn=learn)
-    assert steps(loss, 49) == []
-    (text,) = steps(loss, 1)
-    assert "50 backward passes" in text and "param_groups" in text
-    assert steps(loss, 120) == []
-
-
-@learners
-def test_an_optimiser_that_has_them_silences_the_warning(learn: tuple[str, ...]) -> None:
-    loss = SCSSupCon(preset="siglip", learn=learn)
-    assert steps(loss, 120, torch.optim.SGD(loss.param_groups(lr=1e-3))) == []
-
-
-@pytest.mark.parametrize("forgotten", ["log_t", "b"])
-def test_one_of_the_two_forgotten(forgotten: str) -> None:
-    loss = SCSSupCon(preset="siglip")
-    given = [p for name, p in loss.named_parameters() if name != forgotten]
-    assert len(steps(loss, 120, torch.optim.SGD(given, lr=1e-3))) == 1
-
-
-def test_nothing_learnt_nothing_said() -> None:
-    assert steps(SCSSupCon(), 60) == []
-    fixed = SCSSupCon(preset="paper", learn=())
-    assert steps(fixed, 60) == []
-
-
-def test_a_copy_watches_its_own_parameters() -> None:
-    loss = SCSSupCon(preset="siglip")
-    twin = copy.deepcopy(loss)
-    assert steps(twin, 120, torch.optim.SGD(twin.param_groups(lr=1e-3))) == []
-    assert len(steps(loss, 60)) == 1

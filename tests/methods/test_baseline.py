@@ -1,0 +1,99 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from scs_supcon.errors import UserError
+from scs_supcon.methods import Batch, Network, Task
+from scs_supcon.methods.baseline import Baseline
+
+
+def reference(
+    h: list[list[float]], labels: list[int], w: list[list[float]], a: list[float]
+) -> float:
+    """−(1/n) Σ_i log softmax(W h_i + a)_{y_i}."""
+    total = 0.0
+    for row, y in zip(h, labels, strict=True):
+        logits = [
+            math.fsum(x * v for x, v in zip(row, weights, strict=True)) + bias
+            for weights, bias in zip(w, a, strict=True)
+        ]
+        top = max(logits)
+        total += top + math.log(math.fsum(math.exp(x - top) for x in logits)) - logits[y]
+    return total / len(h)
+
+
+def ready(classes: int = 3) -> tuple[Baseline, Network]:
+    network = Network(nn.Linear(6, 4), nn.Linear(4, 2)).double()
+    task = Task(network, (5,) * classes, features=4, dim=2, epochs=3)
+    return Baseline().for_task(task), network
+
+
+def layer(method: Baseline) -> nn.Linear:
+    assert method.classifier is not None
+    return method.classifier
+
+
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 1 << 20))
+def test_equal_to_the_plain_loop(n: int, classes: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    method, _ = ready(classes)
+    h = 3 * torch.randn(n, 4, dtype=torch.float64)
+    labels = torch.randint(0, classes, (n,))
+    w, a = layer(method).weight.tolist(), layer(method).bias.tolist()
+    expected = reference(h.tolist(), labels.tolist(), w, a)
+    assert method(h, labels).item() == pytest.approx(expected, rel=1e-10, abs=1e-13)
+
+
+def test_zero_logits_cost_the_logarithm_of_the_number_of_classes() -> None:
+    method, _ = ready(10)
+    value = method(torch.zeros(3, 4).double(), torch.tensor([0, 4, 9]))
+    nn.init.zeros_(layer(method).bias)
+    value = method(torch.zeros(3, 4).double(), torch.tensor([0, 4, 9]))
+    assert value.item() == pytest.approx(2.302585093, abs=1e-9)
+
+
+def test_it_sees_the_features_of_one_view_and_classifies_by_the_same_layer() -> None:
+    method, network = ready()
+    assert method.views == 1 and not method.adapted
+    images, labels = torch.randn(5, 6).double(), torch.tensor([0, 2, 1, 1, 0])
+    (value,) = method.losses(Batch(images, labels, torch.arange(5)), network).values()
+    features, embeddings = network(images)
+    logits = method.classify(features, embeddings)
+    assert logits is not None
+    torch.testing.assert_close(logits, layer(method)(features))
+    torch.testing.assert_close(value, nn.functional.cross_entropy(logits, labels))
+    value.backward()
+    assert all(p.grad is not None and p.grad.any() for p in network.encoder.parameters())
+
+
+def test_gradcheck() -> None:
+    method, _ = ready()
+    h = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 2, 1, 1, 0])
+
+    def value(h: Tensor, w: Tensor, a: Tensor) -> Tensor:
+        return method(h, labels)
+
+    leaves = (h, layer(method).weight, layer(method).bias)
+    assert torch.autograd.gradcheck(value, leaves)
+
+
+def test_weights_decay_and_biases_do_not() -> None:
+    method, _ = ready()
+    weights, biases = method.param_groups(0.3, 0.1)
+    assert weights["weight_decay"] == 0.1 and biases["weight_decay"] == 0
+    assert weights["lr"] == biases["lr"] == 0.3
+    assert [*weights["params"], *biases["params"]] == [layer(method).weight, layer(method).bias]
+
+
+def test_it_says_what_is_missing_or_wrong() -> None:
+    with pytest.raises(UserError, match=r"Baseline does not know its task.*for_task"):
+        Baseline()(torch.randn(2, 4), torch.tensor([0, 1]))
+    assert Baseline().classify(torch.randn(2, 4), torch.randn(2, 2)) is None
+    method, _ = ready(3)
+    with pytest.raises(UserError, match="labels go from 0 to 3: this task has 3 classes"):
+        method(torch.randn(2, 4).double(), torch.tensor([0, 3]))

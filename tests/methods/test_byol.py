@@ -1,0 +1,150 @@
+import copy
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from scs_supcon.errors import UserError
+from scs_supcon.heads import Projection
+from scs_supcon.methods import Batch, Network, Task
+from scs_supcon.methods.byol import BYOL, distance
+
+Vectors = list[list[float]]
+
+
+def reference(q1: Vectors, q2: Vectors, k1: Vectors, k2: Vectors) -> float:
+    """(1/B) Σ_i [2 − 2 cos(q_i¹, k_i²)] + [2 − 2 cos(q_i², k_i¹)]: Grill et al. (2020), Eq. 2."""
+
+    def cosine(x: list[float], y: list[float]) -> float:
+        return math.fsum(a * b for a, b in zip(x, y, strict=True)) / math.hypot(*x) / math.hypot(*y)
+
+    total = 0.0
+    for i in range(len(q1)):
+        total += 2 - 2 * cosine(q1[i], k2[i])
+        total += 2 - 2 * cosine(q2[i], k1[i])
+    return total / len(q1)
+
+
+def ready(**options: float) -> tuple[BYOL, Network]:
+    torch.manual_seed(0)
+    network = Network(nn.Linear(6, 4), Projection(4, 3, centre=True)).double()
+    method = BYOL(hidden=8, **options).for_task(Task(network, (5, 5), 4, 3, epochs=3))
+    return method, network
+
+
+def batch(pictures: int, seed: int = 0) -> Batch:
+    source = torch.Generator().manual_seed(seed)
+    images = torch.randn(2 * pictures, 6, generator=source, dtype=torch.float64)
+    return Batch(images, torch.arange(pictures) % 2, torch.arange(pictures))
+
+
+def moved(method: BYOL, network: Network) -> Network:
+    """Another network than the twin's: as if an optimiser had stepped."""
+    other = copy.deepcopy(network)
+    with torch.no_grad():
+        for p in other.parameters():
+            p.add_(torch.randn_like(p))
+    other(batch(7, seed=3).images)
+    return other
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 6), st.integers(0, 1 << 20))
+def test_equal_to_the_plain_loop(pictures: int, seed: int) -> None:
+    method, network = ready()
+    network = moved(method, network)
+    seen = batch(pictures, seed)
+    assert method.predictor is not None and method.twin is not None
+    with torch.no_grad():
+        q1, q2 = method.predictor(network(seen.images).embeddings).chunk(2)
+        k1, k2 = method.twin.network(seen.images).embeddings.chunk(2)
+    expected = reference(q1.tolist(), q2.tolist(), k1.tolist(), k2.tolist())
+    value = method.losses(seen, network)["predict"]
+    assert value.item() == pytest.approx(expected, rel=1e-10, abs=1e-12)
+
+
+def test_same_orthogonal_and_opposite_directions() -> None:
+    x = torch.tensor([[3.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
+    across = torch.tensor([[0.0, 5.0], [1.0, 0.0]], dtype=torch.float64)
+    assert distance(x, 2 * x).item() == 0
+    assert distance(x, across).item() == 2
+    assert distance(x, -x).item() == 4
+
+
+def test_the_target_has_no_gradient_and_the_prediction_the_right_one() -> None:
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    target = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: distance(x, target), (x,))
+    distance(x, target).backward()
+    assert target.grad is None
+
+
+def test_nothing_of_the_twin_learns() -> None:
+    method, network = ready()
+    method.losses(batch(5), network)["predict"].backward()
+    assert method.twin is not None and method.predictor is not None
+    twin = list(method.twin.parameters())
+    assert twin and not any(p.requires_grad or p.grad is not None for p in twin)
+    chosen = [id(p) for group in method.param_groups(0.1) for p in group["params"]]
+    assert sorted(chosen) == sorted(id(p) for p in method.predictor.parameters())
+    assert all(p.grad is not None for p in method.predictor.parameters())
+    assert all(p.grad is not None for p in network.parameters())
+
+
+def test_the_twin_follows_slower_and_slower() -> None:
+    method, network = ready()
+    assert method.momentum_at(0.0) == pytest.approx(0.996)
+    assert method.momentum_at(0.5) == pytest.approx(0.998)
+    assert method.momentum_at(1.0) == 1
+    before = copy.deepcopy(method.twin)
+    assert method.twin is not None and before is not None
+    online = moved(method, network)
+    method.after_step(online, 0.5)
+    for old, new, now in zip(
+        before.network.parameters(),
+        method.twin.network.parameters(),
+        online.parameters(),
+        strict=True,
+    ):
+        torch.testing.assert_close(new, 0.998 * old + 0.002 * now)
+    for new, now in zip(method.twin.network.buffers(), online.buffers(), strict=True):
+        assert torch.equal(new, now)
+
+
+def test_without_momentum_the_twin_is_the_network() -> None:
+    method, network = ready(momentum=0.0)
+    online = moved(method, network)
+    method.after_step(online, 0.0)
+    assert method.twin is not None
+    for new, now in zip(method.twin.network.parameters(), online.parameters(), strict=True):
+        assert torch.equal(new, now)
+
+
+def test_labels_are_not_used_and_views_may_be_swapped() -> None:
+    method, network = ready()
+    seen = batch(6)
+    value = method.losses(seen, network)["predict"]
+    other = Batch(seen.images, 1 - seen.labels, seen.indices)
+    assert torch.equal(method.losses(other, network)["predict"], value)
+    swapped = Batch(torch.cat(seen.images.chunk(2)[::-1]), seen.labels, seen.indices)
+    torch.testing.assert_close(method.losses(swapped, network)["predict"], value)
+
+
+def test_it_says_what_to_call() -> None:
+    with pytest.raises(UserError, match=r"twin: call for_task\(task\), then losses"):
+        BYOL()(torch.randn(4, 3), torch.arange(4))
+    _, network = ready()
+    with pytest.raises(UserError, match="does not know its task"):
+        BYOL().losses(batch(2), network)
+    for options in ({"momentum": 1.5}, {"momentum": -0.1}, {"hidden": 0}):
+        with pytest.raises(UserError):
+            BYOL(**options)  # type: ignore[arg-type]
+
+
+def test_a_row_counts_by_its_direction_alone() -> None:
+    x, y = torch.randn(2, 4, 3, dtype=torch.float64)
+    scale: Tensor = torch.rand(4, 1, dtype=torch.float64) + 0.5
+    torch.testing.assert_close(distance(scale * x, y), distance(x, y))
