@@ -1,0 +1,27 @@
+import subprocess
+import sys
+
+import pytest
+
+import scs_supcon
+
+HEAVY = ("timm", "torchvision", "sklearn", "pandas", "matplotlib", "pydantic", "lightning_fabric")
+
+
+def test_importing_a_loss_is_light() -> None:
+    code = "import sys; from scs_supcon import SCSSupCon; print(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert {"torch", "scs_supcon"} <= loaded
+    assert not loaded & set(HEAVY)
+
+
+def test_every_public_name_is_there() -> None:
+    assert sorted(scs_supcon.__all__) == list(scs_supcon.__all__)
+    for name in scs_supcon.__all__:
+        assert getattr(scs_supcon, name).__name__ == name
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'SCSSupConn'"):
+        _ = scs_supcon.SCSSupConn
