@@ -8,7 +8,7 @@ from typing import Any
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.methods.base import Batch, Look, Method, Network, Output, Task
 
-_SHARED = {"base", "fields", "watch"}
+_SHARED = {"base", "fields", "joint", "parts", "watch"}
 
 
 def available() -> list[str]:

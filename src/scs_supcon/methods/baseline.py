@@ -1,0 +1,30 @@
+"""Baseline: cross-entropy of a linear layer on the features.
+
+    L = −(1/n) Σ_i log softmax(W h_i + a)_{y_i}
+
+h are the features, as the encoder gives them; W, a the classifier. One view, one stage, no label
+smoothing. The paper speaks of dropout before the layer for convolutional encoders and does not say
+how much: there is none here.
+"""
+
+from torch import Tensor, nn
+
+from scs_supcon.methods.base import Batch
+from scs_supcon.methods.parts import ClassifierMethod, cross_entropy
+
+
+class Baseline(ClassifierMethod):
+    """Cross-entropy; `forward` takes features, once `for_task` has made the classifier.
+
+    Args:
+        gather_across_devices: mean over the rows of all processes.
+    """
+
+    views = 1
+
+    def judge(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
+        return {"classify": cross_entropy(self.logits(rows), labels)}
+
+    def losses(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+        seen = self.see(batch, network)
+        return self.judge(seen.features, seen.labels, self.views)
