@@ -1,0 +1,161 @@
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from scs_supcon import SupCon
+from scs_supcon.errors import UserError
+from scs_supcon.heads import unit
+from scs_supcon.methods import Batch, Network, Output, Task
+from scs_supcon.methods.timescl import TimeSCL, weighted_contrast
+
+Vectors = list[list[float]]
+
+
+def reference(
+    z: Vectors, labels: list[int], tau: float, kappa: float, frozen: Vectors | None = None
+) -> float:
+    """(1/n) Σ_i −Σ_p w_ip log softmax_{a≠i}(z_i·z_a/τ)_p, w_ip = softmax_p(z_i·z_p/κ).
+
+    z of unit length; w from `frozen`; a row without positives adds 0.
+    """
+    total = 0.0
+    for i in range(len(z)):
+        others = [a for a in range(len(z)) if a != i]
+        positives = [a for a in others if labels[a] == labels[i]]
+        if not positives:
+            continue
+        source = z if frozen is None else frozen
+        raw = {p: math.exp(dot(source[i], source[p]) / kappa) for p in positives}
+        log_z = math.log(math.fsum(math.exp(dot(z[i], z[a]) / tau) for a in others))
+        for p in positives:
+            w = raw[p] / math.fsum(raw.values())
+            total += w * (log_z - dot(z[i], z[p]) / tau)
+    return total / max(len(z), 1)
+
+
+def dot(x: list[float], y: list[float]) -> float:
+    return math.fsum(a * b for a, b in zip(x, y, strict=True))
+
+
+def double(rows: Any) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+T5 = double([[1, 0], [0.6, 0.8], [0.8, 0.6], [0, 1], [-0.8, 0.6]]), torch.tensor([0, 0, 0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("kappa", "expected"), [(math.inf, 0.9639273917), (1.0, 0.9445642968), (0.1, 0.8440444159)]
+)
+def test_gold_values(kappa: float, expected: float) -> None:
+    assert weighted_contrast(*T5, 0.5, kappa).item() == pytest.approx(expected, abs=1e-9)
+    if math.isfinite(kappa):
+        loss = TimeSCL(0.5, weight=1.0, first=kappa)
+        assert loss(*T5).item() == pytest.approx(expected, abs=1e-9)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    n = draw(st.integers(0, 8))
+    mix = draw(st.sampled_from(["any", "one", "different"]))
+    labels = {
+        "any": draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n)),
+        "one": [7] * n,
+        "different": list(range(n, 0, -1)),
+    }[mix]
+    source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
+    z = 2 * torch.randn(n, 4, generator=source, dtype=torch.float64)
+    if n > 2 and draw(st.booleans()):
+        z[1], z[2] = z[0], 0
+    return z, torch.tensor(labels, dtype=torch.long)
+
+
+@given(batches(), st.sampled_from([0.05, 0.5, 3.0]), st.sampled_from([0.1, 0.5, 10.0]))
+def test_equal_to_the_plain_loop(
+    batch: tuple[Tensor, Tensor], temperature: float, kappa: float
+) -> None:
+    z, labels = batch
+    z.requires_grad_()
+    value = TimeSCL(temperature, weight=0.7, first=kappa)(z, labels)
+    expected = 0.7 * reference(unit(z).tolist(), labels.tolist(), temperature, kappa)
+    assert value.item() == pytest.approx(expected, rel=1e-10, abs=1e-13)
+    value.backward()
+    assert z.grad is not None and z.grad.isfinite().all()
+
+
+@given(batches())
+def test_equal_weights_are_supcon(batch: tuple[Tensor, Tensor]) -> None:
+    z, labels = batch
+    value = weighted_contrast(unit(z), labels, 0.1, math.inf)
+    torch.testing.assert_close(value, SupCon(0.1)(z, labels), rtol=1e-10, atol=1e-12)
+
+
+def test_the_weights_carry_no_gradient() -> None:
+    """Central differences of the formula with its weights held fast."""
+    source = torch.Generator().manual_seed(0)
+    z = unit(torch.randn(6, 3, generator=source, dtype=torch.float64)).requires_grad_()
+    labels = torch.tensor([0, 1, 0, 0, 1, 2])
+    weighted_contrast(z, labels, 0.5, 0.3).backward()
+    assert z.grad is not None
+    base, step = z.tolist(), 1e-6
+    for i in range(6):
+        for j in range(3):
+            ends = []
+            for sign in (1, -1):
+                near = [row[:] for row in base]
+                near[i][j] += sign * step
+                ends.append(reference(near, labels.tolist(), 0.5, 0.3, frozen=base))
+            assert z.grad[i, j].item() == pytest.approx((ends[0] - ends[1]) / 2 / step, abs=1e-8)
+
+
+def look(_network: nn.Module) -> Output:
+    raise AssertionError("nothing to look at")
+
+
+def ready(epochs: int) -> tuple[TimeSCL, Network]:
+    network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
+    return TimeSCL().for_task(Task(network, (5,) * 3, 5, 4, epochs)), network
+
+
+def test_kappa_falls_evenly_on_a_logarithmic_scale() -> None:
+    method, _ = ready(epochs=5)
+    seen = []
+    for epoch in range(5):
+        method.on_epoch_start(epoch, look)
+        seen.append(method.scalars()["kappa"])
+    assert seen[0] == 10 and seen[-1] == pytest.approx(0.5)
+    assert [b / a for a, b in pairwise(seen)] == pytest.approx([0.05**0.25] * 4)
+    other, _ = ready(epochs=5)
+    other.load_state_dict(method.state_dict())
+    assert other.kappa == method.kappa
+    alone, _ = ready(epochs=1)
+    alone.on_epoch_start(0, look)
+    assert alone.kappa == 10
+
+
+def test_cross_entropy_joins_in_training() -> None:
+    method, network = ready(epochs=2)
+    images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
+    parts = method.losses(Batch(images, labels, torch.arange(4)), network)
+    features, embeddings = network(images)
+    logits = method.classify(features, embeddings)
+    assert logits is not None and method.adapted
+    expected = nn.functional.cross_entropy(logits, labels.repeat(2))
+    torch.testing.assert_close(parts["classify"], expected)
+    torch.testing.assert_close(parts["contrast"], method(embeddings, labels.repeat(2)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": 0.0}, {"first": math.inf}, {"last": -1.0}, {"weight": -1.0}],
+    ids=str,
+)
+def test_options_are_checked(options: dict[str, float]) -> None:
+    with pytest.raises(UserError, match=f"{next(iter(options))} is"):
+        TimeSCL(**options)  # type: ignore[arg-type]
