@@ -1,0 +1,133 @@
+"""DACL: SupCon with margins of the classes' own, raised by an adversary.
+
+    L = −(1/n) Σ_i log softmax(W h_i + a)_{y_i} + λ (1/n) Σ_i (1/|P_i|) Σ_{p∈P_i} L_ip
+
+    L_ip = −log [ e_ip / (e_ip + Σ_{a≠i,p} exp(z_i·z_a/τ)) ],   e_ip = exp((z_i·z_p − m_{y_i})/τ)
+
+z are the embeddings of unit length, h the features. The margins m start alike; after each step
+m ← Π(m + η ∂L/∂m), uphill, where Π is the nearest point with 0 ≤ m ≤ 0.5 and the mean of the start.
+∂L/∂m is never negative: without that budget every margin would go to the cap. m = 0 is SupCon.
+
+Adapted: the original (cited as xu2025few) could not be found; the paper speaks of "dynamic
+adversarial margins for contrastive learning", in one stage. All of the formula is ours.
+"""
+
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from scs_supcon.errors import UserError
+from scs_supcon.heads import unit
+from scs_supcon.methods.base import Task
+from scs_supcon.methods.joint import not_negative, positive
+from scs_supcon.methods.parts import ClassifierMethod, check_classes
+
+
+class DACL(ClassifierMethod):
+    """SupCon with adversarial margins, and cross-entropy; `forward` gives the first alone, times λ.
+
+    Args:
+        temperature: τ; similarities are divided by it.
+        weight: λ.
+        margin: every class's margin at the start, and their mean for ever.
+        cap: no margin is above it.
+        rate: η.
+        gather_across_devices: hold the rows against those of all processes.
+    """
+
+    adapted = True
+    margins: Tensor | None
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        *,
+        weight: float = 1.0,
+        margin: float = 0.1,
+        cap: float = 0.5,
+        rate: float = 0.01,
+        gather_across_devices: bool = False,
+    ) -> None:
+        super().__init__(gather_across_devices=gather_across_devices)
+        positive(temperature=temperature)
+        not_negative(weight=weight, margin=margin, rate=rate)
+        if not margin <= cap <= 2:
+            raise UserError(f"cap is {cap}: choose margin = {margin} ≤ cap ≤ 2")
+        self.temperature, self.weight, self.margin = temperature, weight, margin
+        self.cap, self.rate = cap, rate
+        self.register_buffer("margins", None)
+        self._slope: Tensor | None = None
+
+    def for_task(self, task: Task) -> Self:
+        """Make the classifier and a margin for every class."""
+        super().for_task(task)
+        assert self.classifier is not None
+        self.margins = torch.full_like(self.classifier.weight.detach()[:, 0], self.margin)
+        return self
+
+    def judge(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
+        if self.margins is None:
+            margins = torch.full_like(rows.detach()[:, 0], self.margin)
+        else:
+            check_classes(labels, len(self.margins))
+            margins = self.margins[labels].to(rows.dtype)
+        contrast, slope = margin_contrast(unit(rows), labels, margins, self.temperature)
+        if self.margins is not None:
+            self._slope = torch.zeros_like(self.margins).index_add_(
+                0, labels, slope.to(self.margins.dtype)
+            )
+        return {"contrast": self.weight * contrast}
+
+    def after_step(self, network: nn.Module, done: float) -> None:
+        if self._slope is not None and self.margins is not None:
+            raised = self.margins + self.rate * self._slope
+            self.margins = budgeted(raised, self.margin, self.cap)
+
+    def scalars(self) -> dict[str, float]:
+        if self.margins is None:
+            return {}
+        return {
+            "least_margin": float(self.margins.min()),
+            "largest_margin": float(self.margins.max()),
+        }
+
+
+def margin_contrast(
+    z: Tensor, labels: Tensor, margins: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Return the contrast, and its derivative by each row's margin, which has no gradient."""
+    with torch.autocast(z.device.type, enabled=False):
+        own = torch.eye(len(z), dtype=torch.bool, device=z.device)
+        same = (labels[:, None] == labels[None, :]) & ~own
+        some = same.any(1)
+        share = same[some].to(z.dtype) / (same[some].sum(1, keepdim=True) * max(len(z), 1))
+        s = (z[some] @ z.T / temperature).masked_fill(own[some], -torch.inf)
+        s = s - s.detach().logsumexp(1, keepdim=True)
+        rest = _others(s.exp())
+        pull = (s - margins[some, None] / temperature).masked_fill(~same[some], 0)
+        whole = pull.exp() + rest
+        slope = torch.zeros_like(margins)
+        with torch.no_grad():
+            slope[some] = (share * rest / whole).sum(1) / temperature
+        return (share * (whole.log() - pull)).sum(), slope
+
+
+def _others(e: Tensor) -> Tensor:
+    """Sum of a row without each of its entries in turn; subtracting them would lose digits."""
+    before = F.pad(e.cumsum(1)[:, :-1], (1, 0))
+    after = F.pad(e.flip(1).cumsum(1)[:, :-1], (1, 0)).flip(1)
+    return before + after
+
+
+def budgeted(margins: Tensor, mean: float, cap: float) -> Tensor:
+    """Return the nearest point with 0 ≤ m ≤ cap and this mean: all are shifted alike, then cut."""
+    low, high = float(margins.min()) - cap, float(margins.max())
+    for _ in range(100):
+        shift = (low + high) / 2
+        if float((margins.double() - shift).clamp(0, cap).mean()) > mean:
+            low = shift
+        else:
+            high = shift
+    return (margins.double() - high).clamp(0, cap).to(margins.dtype)

@@ -1,0 +1,213 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from scs_supcon import SupCon
+from scs_supcon.errors import UserError
+from scs_supcon.heads import unit
+from scs_supcon.methods import Batch, Network, Task
+from scs_supcon.methods.dacl import DACL, budgeted, margin_contrast
+
+Vectors = list[list[float]]
+
+
+def reference(z: Vectors, labels: list[int], margins: list[float], tau: float) -> float:
+    """(1/n) Σ_i (1/|P_i|) Σ_p −log [e_p/(e_p + Σ_{a≠i,p} exp(z_i·z_a/τ))].
+
+    e_p = exp((z_i·z_p − m_i)/τ); z of unit length; a row without positives adds 0.
+    """
+
+    def dot(i: int, j: int) -> float:
+        return math.fsum(a * b for a, b in zip(z[i], z[j], strict=True))
+
+    total = 0.0
+    for i in range(len(z)):
+        others = [a for a in range(len(z)) if a != i]
+        positives = [a for a in others if labels[a] == labels[i]]
+        for p in positives:
+            x = (dot(i, p) - margins[i]) / tau
+            rest = math.fsum(math.exp(dot(i, a) / tau - x) for a in others if a != p)
+            total += math.log1p(rest) / len(positives)
+    return total / max(len(z), 1)
+
+
+def double(rows: Any) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+T4 = double([[1, 0], [0.6, 0.8], [0, 1], [-0.8, 0.6]]), torch.tensor([0, 0, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("margin", "expected"),
+    [(0.0, 0.6680402017), (0.1, 0.7630787574), (0.2, 0.8666653052), (0.5, 1.2278269936)],
+)
+def test_gold_values(margin: float, expected: float) -> None:
+    assert DACL(0.5, margin=margin)(*T4).item() == pytest.approx(expected, abs=1e-9)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+    n = draw(st.integers(0, 8))
+    mix = draw(st.sampled_from(["any", "one", "different"]))
+    labels = {
+        "any": draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)),
+        "one": [2] * n,
+        "different": list(range(n, 0, -1)),
+    }[mix]
+    source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
+    z = 2 * torch.randn(n, 4, generator=source, dtype=torch.float64)
+    if n > 2 and draw(st.booleans()):
+        z[1], z[2] = z[0], 0
+    return z, torch.tensor(labels, dtype=torch.long)
+
+
+temperatures = st.sampled_from([0.02, 0.1, 0.5, 3.0])
+
+
+@given(batches(), temperatures, st.integers(0, 1 << 20))
+def test_equal_to_the_plain_loop(
+    batch: tuple[Tensor, Tensor], temperature: float, seed: int
+) -> None:
+    z, labels = batch
+    source = torch.Generator().manual_seed(seed)
+    margins = (torch.rand(9, generator=source, dtype=torch.float64) / 2)[labels]
+    z.requires_grad_()
+    value, _ = margin_contrast(unit(z), labels, margins, temperature)
+    expected = reference(unit(z).tolist(), labels.tolist(), margins.tolist(), temperature)
+    assert value.item() == pytest.approx(expected, rel=1e-10, abs=1e-13)
+    value.backward()
+    assert z.grad is not None and z.grad.isfinite().all()
+
+
+@given(batches(), temperatures)
+def test_without_margins_it_is_supcon(batch: tuple[Tensor, Tensor], temperature: float) -> None:
+    value = DACL(temperature, margin=0.0, weight=0.5)(*batch)
+    expected = 0.5 * SupCon(temperature)(*batch)
+    torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_gradcheck_and_the_slope_by_the_margins() -> None:
+    source = torch.Generator().manual_seed(0)
+    z = torch.randn(6, 3, generator=source, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 1, 0, 0, 1, 2])
+    margins = torch.tensor([0.1, 0.3, 0.1, 0.1, 0.3, 0.2], dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda z: margin_contrast(unit(z), labels, margins, 0.5)[0], (z,)
+    )
+    slope = margin_contrast(unit(z), labels, margins, 0.5)[1]
+    assert not slope.requires_grad
+    rows, step = unit(z).tolist(), 1e-6
+    for i in range(6):
+        ends = []
+        for sign in (1, -1):
+            near = margins.tolist()
+            near[i] += sign * step
+            ends.append(reference(rows, labels.tolist(), near, 0.5))
+        assert slope[i].item() == pytest.approx((ends[0] - ends[1]) / 2 / step, abs=1e-8)
+    assert (slope[:5] > 0).all() and slope[5] == 0
+
+
+def test_a_pair_alone_costs_nothing_and_separated_rows_stay_finite() -> None:
+    z = torch.tensor([[1.0, 0.0], [1.0, 0.0]], requires_grad=True)
+    value = DACL(margin=0.4)(z, torch.zeros(2).long())
+    value.backward()
+    assert value.item() == 0 and z.grad is not None and not z.grad.any()
+    far = torch.tensor([[1.0, 0.0], [1.0, 1e-4], [-1.0, 0.0], [-1.0, 1e-4]], requires_grad=True)
+    value = DACL(0.01)(far, torch.tensor([0, 0, 1, 1]))
+    value.backward()
+    assert 0 <= value.item() < 1e-30 and far.grad is not None and far.grad.isfinite().all()
+
+
+# The adversary.
+
+
+@given(
+    st.lists(st.floats(-0.5, 1.5), min_size=1, max_size=7),
+    st.floats(0.0, 0.5),
+    st.integers(0, 1 << 20),
+)
+def test_the_budget_is_kept_by_the_nearest_point(
+    raised: list[float], mean: float, seed: int
+) -> None:
+    margins = double(raised)
+    found = budgeted(margins, mean, 0.5)
+    assert found.mean().item() == pytest.approx(mean, abs=1e-12)
+    assert found.min() >= 0 and found.max() <= 0.5
+    source = torch.Generator().manual_seed(seed)
+    for _ in range(5):
+        point = budgeted(torch.rand(len(raised), generator=source).double(), mean, 0.5)
+        assert torch.dist(margins, found) <= torch.dist(margins, point) + 1e-9
+
+
+def ready(**options: float) -> tuple[DACL, Network]:
+    torch.manual_seed(0)
+    network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
+    return DACL(**options).for_task(Task(network, (5,) * 3, 5, 4, epochs=3)), network
+
+
+def test_margins_rise_where_it_hurts_most_and_their_mean_stays() -> None:
+    method, network = ready(rate=0.05)
+    assert method.margins is not None and method.margins.tolist() == [0.1] * 3
+    images = torch.randn(12, 6).double()
+    batch = Batch(images, torch.tensor([0, 0, 1, 1, 2, 2]), torch.arange(6))
+    labels = batch.labels.repeat(2)
+    margins = torch.full((12,), 0.1, dtype=torch.float64)
+    slope = margin_contrast(unit(network(images).embeddings), labels, margins, 0.1)[1]
+    by_class = torch.stack([slope[labels == k].sum() for k in range(3)])
+    method.losses(batch, network)
+    assert method.margins.tolist() == [0.1] * 3
+    method.after_step(network, 0.1)
+    torch.testing.assert_close(method.margins, 0.1 + 0.05 * (by_class - by_class.mean()))
+    for _ in range(30):
+        method.losses(batch, network)
+        method.after_step(network, 0.5)
+    assert method.margins.mean().item() == pytest.approx(0.1, abs=1e-12)
+    assert method.margins.min() >= 0 and method.margins.max() <= 0.5
+    assert method.scalars() == {
+        "least_margin": method.margins.min().item(),
+        "largest_margin": method.margins.max().item(),
+    }
+
+
+def test_margins_are_no_parameters_but_part_of_the_state() -> None:
+    method, network = ready()
+    assert {name for name, _ in method.named_parameters()} == {
+        "classifier.weight",
+        "classifier.bias",
+    }
+    images = torch.randn(8, 6).double()
+    method.losses(Batch(images, torch.tensor([0, 0, 1, 2]), torch.arange(4)), network)
+    method.after_step(network, 0.1)
+    other, _ = ready()
+    other.load_state_dict(method.state_dict())
+    assert method.margins is not None and other.margins is not None
+    assert torch.equal(other.margins, method.margins)
+    assert DACL().scalars() == {} and DACL.adapted
+
+
+def test_cross_entropy_joins_in_training() -> None:
+    method, network = ready()
+    images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
+    parts = method.losses(Batch(images, labels, torch.arange(4)), network)
+    features, embeddings = network(images)
+    logits = method.classify(features, embeddings)
+    assert logits is not None
+    expected = nn.functional.cross_entropy(logits, labels.repeat(2))
+    torch.testing.assert_close(parts["classify"], expected)
+    torch.testing.assert_close(parts["contrast"], method(embeddings, labels.repeat(2)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": 0.0}, {"margin": -0.1}, {"cap": 0.05}, {"cap": 3.0}, {"rate": -1.0}],
+    ids=str,
+)
+def test_options_are_checked(options: dict[str, float]) -> None:
+    with pytest.raises(UserError, match=f"{next(iter(options))} is"):
+        DACL(**options)  # type: ignore[arg-type]
