@@ -1,0 +1,48 @@
+"""CSA-RSIC: SupCon, and the two views of a picture close together.
+
+    L = L_SupCon(z; τ) + λ (1/B) Σ_i ‖ẑ_i¹ − ẑ_i²‖²
+
+ẑ¹, ẑ² are the embeddings of a picture's two views, of unit length: the second term is 2 − 2 cos.
+
+Adapted: the original (Cheng, Liu, Mao, Wu & Cambria, IEEE GRSL 2025) captions remote-sensing
+images; only its abstract could be read. Kept is its pair of losses, contrast plus consistency, with
+the two views in the place of picture and text; its modules for channel weights and for joining
+scales are left out, since no other method here has modules of its own. λ = 0 is SupCon.
+"""
+
+from torch import Tensor
+
+from scs_supcon.heads import unit
+from scs_supcon.methods.joint import JointMethod, not_negative, positive, supcon, two_views
+
+
+class CSARSIC(JointMethod):
+    """SupCon and view consistency; `forward` takes `(B, 2, D)`.
+
+    Args:
+        temperature: τ; similarities are divided by it.
+        weight: λ.
+        gather_across_devices: hold the rows against those of all processes.
+    """
+
+    adapted = True
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        *,
+        weight: float = 0.1,
+        gather_across_devices: bool = False,
+    ) -> None:
+        super().__init__(gather_across_devices=gather_across_devices)
+        positive(temperature=temperature)
+        not_negative(weight=weight)
+        self.temperature, self.weight = temperature, weight
+
+    def judge(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
+        first, second = two_views(self, unit(rows), views)
+        apart = (first - second).square().sum() / max(len(first), 1)
+        return {
+            "contrast": supcon(rows, labels, self.temperature),
+            "consistency": self.weight * apart,
+        }
