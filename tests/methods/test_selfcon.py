@@ -1,0 +1,171 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from scs_supcon import SimCLR, SupCon
+from scs_supcon.errors import UserError
+from scs_supcon.heads import unit
+from scs_supcon.methods import Batch, Network, Task
+from scs_supcon.methods.selfcon import SelfCon, pool
+
+Vectors = list[list[float]]
+
+
+def reference(exits: list[Vectors], labels: list[int], tau: float) -> float:
+    """SupCon over all exits of all pictures (Bae et al., Eq. 4, a mean); rows of unit length."""
+
+    def dot(x: list[float], y: list[float]) -> float:
+        return math.fsum(a * b for a, b in zip(x, y, strict=True))
+
+    rows = [(z, y) for exit in exits for z, y in zip(exit, labels, strict=True)]
+    total = 0.0
+    for i, (z, y) in enumerate(rows):
+        others = [row for k, row in enumerate(rows) if k != i]
+        positives = [p for p, theirs in others if theirs == y]
+        log_z = math.log(math.fsum(math.exp(dot(z, a) / tau) for a, _ in others))
+        total += math.fsum(log_z - dot(z, p) / tau for p in positives) / max(len(positives), 1)
+    return total / len(rows)
+
+
+class Convolutions(nn.Sequential):
+    """Two stages, tapped after the first."""
+
+    taps = {"0": 5}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(3, 5, 3), nn.ReLU(), nn.Conv2d(5, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        )
+
+
+def ready(encoder: nn.Module, features: int = 4) -> tuple[SelfCon, Network]:
+    network = Network(encoder, nn.Linear(features, 3)).double()
+    return SelfCon().for_task(Task(network, (5,) * 3, features, 3, epochs=3)), network
+
+
+def batch(*shape: int) -> Batch:
+    source = torch.Generator().manual_seed(0)
+    images = torch.randn(4, *shape, generator=source, dtype=torch.float64)
+    return Batch(images, torch.tensor([0, 1, 2, 1]), torch.arange(4))
+
+
+@given(
+    st.lists(st.integers(-1, 2), min_size=1, max_size=5),
+    st.integers(2, 3),
+    st.sampled_from([0.05, 0.5]),
+    st.integers(0, 1 << 20),
+)
+def test_equal_to_the_plain_loop(
+    labels: list[int], exits: int, temperature: float, seed: int
+) -> None:
+    source = torch.Generator().manual_seed(seed)
+    z = 2 * torch.randn(len(labels), exits, 4, generator=source, dtype=torch.float64)
+    value = SelfCon(temperature)(z, torch.tensor(labels))
+    expected = reference([unit(z[:, k]).tolist() for k in range(exits)], labels, temperature)
+    assert value.item() == pytest.approx(expected, rel=1e-10, abs=1e-13)
+
+
+def test_reductions() -> None:
+    source = torch.Generator().manual_seed(0)
+    z = torch.randn(6, 3, generator=source, dtype=torch.float64)
+    labels = torch.tensor([0, 1, 1, 2, 0, 0])
+    doubled = SupCon(0.1)(torch.cat([z, z]), labels.repeat(2))
+    torch.testing.assert_close(SelfCon()(torch.stack([z, z], 1), labels), doubled)
+    torch.testing.assert_close(SelfCon()(z, labels), SupCon(0.1)(z, labels))
+    exits = torch.randn(6, 2, 3, generator=source, dtype=torch.float64)
+    torch.testing.assert_close(SelfCon()(exits, torch.arange(6)), SimCLR(0.1)(exits))
+
+
+def test_gradcheck() -> None:
+    z = torch.randn(4, 2, 3, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 1, 2, 1])
+    assert torch.autograd.gradcheck(lambda z: SelfCon(0.5)(z, labels), (z,))
+
+
+def test_an_exit_stands_after_the_tap() -> None:
+    method, network = ready(Convolutions())
+    assert method.views == 1 and method.exits is not None and not method.adapted
+    seen = batch(3, 7, 7)
+    value = method.losses(seen, network)["contrast"]
+    tap = network.encoder.get_submodule("0")(seen.images).mean((2, 3))
+    exits = [network(seen.images).embeddings, method.exits[0](tap)]
+    expected = reference([unit(z).tolist() for z in exits], seen.labels.tolist(), 0.1)
+    assert value.item() == pytest.approx(expected, rel=1e-10)
+    value.backward()
+    for module in (network, method):
+        assert all(p.grad is not None and p.grad.any() for p in module.parameters())
+    assert not network.encoder.get_submodule("0")._forward_hooks
+
+
+def test_features_are_tapped_where_there_is_nothing_else() -> None:
+    """As with cached features, where the encoder is an identity."""
+    method, network = ready(nn.Identity(), features=6)
+    seen = batch(6)
+    assert method.exits is not None
+    exits = [network(seen.images).embeddings, method.exits[0](seen.images)]
+    expected = reference([unit(z).tolist() for z in exits], seen.labels.tolist(), 0.1)
+    assert method.losses(seen, network)["contrast"].item() == pytest.approx(expected, rel=1e-10)
+
+
+def test_cached_taps_stand_beside_cached_features() -> None:
+    """An encoder that only cuts its rows can offer taps too."""
+
+    class Cut(nn.Module):
+        def __init__(self, start: int, stop: int) -> None:
+            super().__init__()
+            self.start, self.stop = start, stop
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x[:, self.start : self.stop]
+
+    class Cached(nn.Module):
+        taps = {"tap": 2}  # noqa: RUF012
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.features, self.tap = Cut(0, 4), Cut(4, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.tap(x)
+            features: Tensor = self.features(x)
+            return features
+
+    method, network = ready(Cached())
+    seen = batch(6)
+    assert method.exits is not None
+    exits = [network(seen.images).embeddings, method.exits[0](seen.images[:, 4:])]
+    expected = reference([unit(z).tolist() for z in exits], seen.labels.tolist(), 0.1)
+    assert method.losses(seen, network)["contrast"].item() == pytest.approx(expected, rel=1e-10)
+
+
+def test_pool() -> None:
+    x = torch.randn(2, 5, 3, 4)
+    torch.testing.assert_close(pool(x, 5), x.mean((2, 3)))
+    torch.testing.assert_close(pool(x.permute(0, 2, 3, 1), 5), x.mean((2, 3)))
+    torch.testing.assert_close(pool(x.flatten(2).mT, 5), x.mean((2, 3)))
+    assert torch.equal(pool(x[:, :, 0, 0], 5), x[:, :, 0, 0])
+    with pytest.raises(UserError, match=r"\(2, 5, 3, 4\).*promise 7 channels"):
+        pool(x, 7)
+
+
+def test_nothing_stays_hooked_when_the_network_fails() -> None:
+    method, network = ready(Convolutions())
+    with pytest.raises(RuntimeError):
+        method.losses(batch(2, 7, 7), network)
+    assert not network.encoder.get_submodule("0")._forward_hooks
+
+
+def test_it_says_what_is_missing_or_wrong() -> None:
+    _, network = ready(nn.Identity(), features=6)
+    with pytest.raises(UserError, match="does not know its task"):
+        SelfCon().losses(batch(6), network)
+    wrong = Convolutions()
+    wrong.taps = {"layer2": 5}
+    with pytest.raises(UserError, match=r"taps 'layer2'.*no submodule"):
+        ready(wrong)
+    with pytest.raises(UserError, match="temperature is 0"):
+        SelfCon(0.0)
