@@ -1,0 +1,89 @@
+"""OSCS-SupCon: SCS-SupCon whose fields are made orthogonal (Wang & Dornaika, arXiv 2606.11233).
+
+    L = L_SCS + λ O
+
+    projected:  O = (1/n) Σ_i (ĉ_i·u_i)²,   u_i = ReLU(W s_i) of unit length
+    xcov:       O = ‖Ĉᵀ Ŝ / n‖²  (Frobenius)
+
+ĉ, ŝ are the common and the style field of unit length, as rows of Ĉ and Ŝ; W takes the style to
+the width of the common field.
+
+Adapted: only the abstract could be read ("orthogonality between common and style subspaces via a
+linear projection with ReLU"), so formula and λ are ours. W is orthogonal, drawn once and for ever:
+trained by the same loss it would turn u out of c's way and the constraint would say nothing. Where
+ReLU leaves nothing of a row, that row adds 0. The cross moments of `xcov` are not centred.
+"""
+
+from functools import lru_cache
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from scs_supcon.heads import unit
+from scs_supcon.methods.base import flatten
+from scs_supcon.methods.fields import one_of
+from scs_supcon.methods.joint import everyone, not_negative
+from scs_supcon.methods.scs_supcon import SCSSupCon
+
+Orthogonality = Literal["projected", "xcov"]
+
+
+class OSCSSupCon(SCSSupCon):
+    """SCS-SupCon with an orthogonality term.
+
+    Args:
+        common_dim: columns of the common field; default: three quarters of the embedding.
+        orthogonality: "projected" or "xcov", as above.
+        weight: λ.
+        options: as in `SCSSupCon`.
+    """
+
+    adapted = True
+
+    def __init__(
+        self,
+        common_dim: int | None = None,
+        *,
+        orthogonality: Orthogonality = "projected",
+        weight: float = 1e-2,
+        **options: Any,
+    ) -> None:
+        super().__init__(common_dim, **options)
+        one_of("orthogonality", orthogonality, ("projected", "xcov"))
+        not_negative(weight=weight)
+        self.orthogonality, self.weight = orthogonality, weight
+
+    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+        parts = super().terms(embeddings, labels)
+        rows, _ = flatten(embeddings, labels)
+        common, style = (unit(field) for field in self.fields(rows))
+        if self.weight and style.shape[1]:
+            if self.gather_across_devices:
+                common, style = everyone(common), everyone(style)
+            measure = projected if self.orthogonality == "projected" else xcov
+            parts["orthogonality"] = self.weight * measure(common, style)
+        return parts
+
+
+def projected(common: Tensor, style: Tensor) -> Tensor:
+    """Mean squared cosine between the common field and the projected style field."""
+    with torch.autocast(common.device.type, enabled=False):
+        w = projection(common.shape[1], style.shape[1]).to(style)
+        u = unit(torch.relu(style @ w.T))
+        return (common * u).sum(1).square().sum() / max(len(common), 1)
+
+
+def xcov(common: Tensor, style: Tensor) -> Tensor:
+    """Squared Frobenius norm of the cross moments of the two fields."""
+    with torch.autocast(common.device.type, enabled=False):
+        return (common.T @ style / max(len(common), 1)).square().sum()
+
+
+@lru_cache
+def projection(common_dim: int, style_dim: int) -> Tensor:
+    """W: orthogonal, the same for every run, process and restart."""
+    source = torch.Generator().manual_seed(0)
+    with torch.inference_mode(False):  # kept, so it must serve training too
+        w = torch.empty(common_dim, style_dim, dtype=torch.float64, device="cpu")
+        return nn.init.orthogonal_(w, generator=source)
