@@ -11,9 +11,11 @@ HEAVY = ("timm", "torchvision", "sklearn", "pandas", "matplotlib", "pydantic", "
 def test_importing_a_loss_is_light() -> None:
     code = "import sys; from scs_supcon import SCSSupCon; print(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    modules = done.stdout.split()
+    loaded = {name.partition(".")[0] for name in modules}
     assert {"torch", "scs_supcon"} <= loaded
     assert not loaded & set(HEAVY)
+    assert "torch._dynamo" not in modules  # the compiler doubles the time of the import
 
 
 def test_every_public_name_is_there() -> None:

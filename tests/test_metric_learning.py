@@ -24,7 +24,7 @@ def reference(
     common_dim: int,
     beta: float,
 ) -> float:
-    """Mean over the list of log(1 + exp(±(b − t c·c'))), less β times the mean ‖s − s'‖ of positives.
+    """Mean over the list of log(1 + exp(±(b − t c·c'))), less β mean ‖s − s'‖ of its positives.
 
     c and s: the fields of the row and of the reference, each of unit length.
     """

@@ -1,0 +1,171 @@
+"""Losses, heads and optimiser steps of several processes equal those of one with the joined batch.
+
+Run by pytest this file starts itself as `test_across_processes.py RANK WORLD FOLDER`, one per rank.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from scs_supcon import CSSupCon, CSSupConOverlap, SCSSupCon, SimCLR, SupCon
+from scs_supcon.heads import Projection
+from scs_supcon.methods import Method
+from scs_supcon.pairs import sum_gradients
+
+Arrays = dict[str, np.ndarray]
+Sizes = tuple[int, ...]
+
+# How many pictures each rank holds; the large ones go beyond the rows that solve b.
+SIZES: dict[int, list[Sizes]] = {
+    2: [(5, 8), (0, 7), (1, 1), (700, 500)],
+    3: [(4, 7, 3), (0, 6, 5), (0, 9, 0)],
+}
+LOSSES: dict[str, Callable[[bool], Method]] = {
+    "solved": lambda g: SCSSupCon(gather_across_devices=g),
+    "paper": lambda g: SCSSupCon(preset="paper", gather_across_devices=g),
+    "siglip": lambda g: SCSSupCon(preset="siglip", gather_across_devices=g),
+    "solved without self": lambda g: SCSSupCon(include_self=False, gather_across_devices=g),
+    "siglip without self": lambda g: SCSSupCon(
+        preset="siglip", include_self=False, pairs="balanced", gather_across_devices=g
+    ),
+    "divided": lambda g: SCSSupCon(
+        preset="paper", scale="divide", normalize="joint", beta=0.3, gather_across_devices=g
+    ),
+    "supcon": lambda g: SupCon(gather_across_devices=g),
+    "simclr": lambda g: SimCLR(gather_across_devices=g),
+    "cs_supcon": lambda g: CSSupCon(gather_across_devices=g),
+    "cs_supcon_overlap": lambda g: CSSupConOverlap(overlap=3, gather_across_devices=g),
+}
+
+
+def joined_batch(sizes: Sizes) -> tuple[Tensor, Tensor]:
+    """(B, 2, D) embeddings; the last rank holds a class of its own.
+
+    Of many pictures there is one view: which of their rows solve b depends on the order of rows.
+    """
+    n = sum(sizes)
+    source = torch.Generator().manual_seed(n)
+    z = torch.randn(n, 2 if n < 100 else 1, 8, generator=source, dtype=torch.float64)
+    labels = torch.randint(0, 4, (n,), generator=source)
+    labels[sum(sizes[:-1]) :: 3] = 9
+    return z, labels
+
+
+def judged(loss: Method, z: Tensor, labels: Tensor) -> Arrays:
+    z = z.clone().requires_grad_()
+    value = loss(z, labels)
+    value.backward()
+    assert z.grad is not None
+    found = {"value": value.detach(), "rows": z.grad}
+    if isinstance(loss, SCSSupCon):
+        found |= {
+            f"scalar {k}": torch.tensor(v, dtype=torch.float64) for k, v in loss.scalars().items()
+        }
+        found |= {f"by {k}": p.grad for k, p in loss.named_parameters() if p.grad is not None}
+    return {name: x.numpy() for name, x in found.items()}
+
+
+def encoder() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 8)).double()
+
+
+def trained(sizes_of_steps: list[Sizes], rank: int | None) -> Arrays:
+    """Weights, t and b after an SGD step per batch; by DDP on one rank's part if one is named."""
+    net = encoder()
+    loss = SCSSupCon(preset="siglip", gather_across_devices=rank is not None)
+    run: nn.Module = net
+    if rank is not None:
+        run = nn.parallel.DistributedDataParallel(net)
+        run.register_comm_hook(None, sum_gradients)
+    optimiser = torch.optim.SGD(
+        [{"params": list(net.parameters()), "lr": 0.5}, *loss.param_groups(lr=0.5)], momentum=0.9
+    )
+    for sizes in sizes_of_steps:
+        z, labels = joined_batch(sizes)
+        here = slice(None) if rank is None else own(sizes, rank)
+        optimiser.zero_grad()
+        loss(run(z[here].flatten(0, 1)), labels[here].repeat_interleave(2)).backward()
+        optimiser.step()
+    parts = [*net.named_parameters(), *loss.named_parameters()]
+    return {name: p.detach().numpy() for name, p in parts}
+
+
+def centred(sizes: Sizes, rank: int | None) -> Arrays:
+    """Rows, statistics and summed gradients of a centred projection, in training."""
+    torch.manual_seed(4)
+    head = Projection(8, 6, centre=True).double()
+    loss = SCSSupCon(preset="siglip", gather_across_devices=rank is not None)
+    z, labels = joined_batch(sizes)
+    here = slice(None) if rank is None else own(sizes, rank)
+    rows = head(z[here, 0])
+    loss(rows, labels[here]).backward()
+    found = {"rows": rows.detach(), **dict(head.named_buffers())}
+    for name, p in head.named_parameters():
+        assert p.grad is not None
+        if rank is not None:
+            dist.all_reduce(p.grad)
+        found[f"by {name}"] = p.grad
+    return {name: x.numpy() for name, x in found.items()}
+
+
+def own(sizes: Sizes, rank: int) -> slice:
+    return slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+
+
+def on_this_rank(rank: int, world: int) -> Arrays:
+    found: Arrays = {}
+    for k, sizes in enumerate(SIZES[world]):
+        z, labels = joined_batch(sizes)
+        here = own(sizes, rank)
+        for name, make in LOSSES.items():
+            parts = judged(make(True), z[here], labels[here])
+            found |= {f"{k} {name}: {part}": v for part, v in parts.items()}
+        found |= {f"{k} centred: {part}": v for part, v in centred(sizes, rank).items()}
+    if world == 2:  # building DDP takes seconds, so one group does it
+        found |= {f"step: {part}": v for part, v in trained(SIZES[2][:3], rank).items()}
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_several_processes(world: int, on_ranks: Callable[..., list[Arrays]]) -> None:
+    ranks = on_ranks(__file__, world)
+    for k, sizes in enumerate(SIZES[world]):
+        for name, make in LOSSES.items():
+            equal(ranks, f"{k} {name}: ", judged(make(False), *joined_batch(sizes)))
+        equal(ranks, f"{k} centred: ", centred(sizes, None))
+    if world == 2:
+        equal(ranks, "step: ", trained(SIZES[2][:3], None))
+
+
+def equal(ranks: list[Arrays], prefix: str, expected: Arrays) -> None:
+    """`rows` are spread over the ranks, everything else is the same on each of them."""
+    for part, want in expected.items():
+        parts = [rank[prefix + part] for rank in ranks]
+        for got in [np.concatenate(parts)] if part == "rows" else parts:
+            room = 1e-10 * max(np.abs(want).max(initial=0), 1e-4)
+            np.testing.assert_allclose(got, want, rtol=1e-10, atol=room, err_msg=prefix + part)
+
+
+def test_one_process_that_gathers_is_one_process() -> None:
+    batch = joined_batch((6,))
+    for make in LOSSES.values():
+        assert torch.equal(make(True)(*batch), make(False)(*batch))
+
+
+def main(rank: int, world: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store"), world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    np.savez(folder / f"{rank}.npz", **on_this_rank(rank, world))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
