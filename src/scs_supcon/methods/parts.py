@@ -130,8 +130,11 @@ class Queue(nn.Module):
     def push(self, rows: Tensor, labels: Tensor | None = None) -> None:
         """Put rows in, over the oldest."""
         size = len(self.rows)
-        place = (torch.arange(len(rows), device=self.rows.device) + self.pushed)[-size:] % size
-        self.rows[place] = rows[-size:].to(self.rows)
+        rows = rows[-size:] if size else rows[:0]
+        if not len(rows):
+            return
+        place = (self.pushed + torch.arange(len(rows), device=self.rows.device)) % size
+        self.rows[place] = rows.to(self.rows)
         if labels is not None:
             self.labels[place] = labels[-size:]
         self.pushed += len(rows)
