@@ -150,6 +150,19 @@ def test_equal_to_pytorch_metric_learning(
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.parametrize("temperature", [0.01, 0.1])
+def test_many_rows_equal_theirs_too(temperature: float) -> None:
+    """More than one tile of the usual size."""
+    labels = torch.arange(1100) % 40
+    ours = torch.randn(1100, 6, dtype=torch.float64, requires_grad=True)
+    theirs = ours.detach().clone().requires_grad_()
+    loss = SupCon(temperature)(ours, labels)
+    peer = SupConLoss(temperature, reducer=MeanReducer())(theirs, labels)
+    torch.autograd.backward([loss, peer])
+    torch.testing.assert_close(loss, peer, rtol=1e-10, atol=0)
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-8, atol=1e-13)
+
+
 @pytest.mark.parametrize("temperature", [0.05, 1.0])
 def test_gradcheck(temperature: float) -> None:
     z = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)

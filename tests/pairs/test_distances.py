@@ -118,6 +118,23 @@ def test_class_by_class_against_references(
     check(batch, others, piece)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("classes", [1, 5, 400])
+def test_a_large_batch_in_pieces_of_the_usual_size(classes: int, dtype: torch.dtype) -> None:
+    x, rows = made(1100, 6, (torch.arange(1100) % classes).tolist(), 0, twins=False)
+    same = (rows.labels[:, None] == rows.labels[None, :]).double().fill_diagonal_(0)
+    y = x.to(dtype, copy=True).requires_grad_()
+    found = class_distances(y, rows)
+    found.backward()
+    z = y.detach().double().requires_grad_()
+    expected = (same * torch.cdist(z, z) / same.sum(1).clamp_min(1)[:, None]).sum() / 1100
+    expected.backward()
+    assert y.grad is not None and z.grad is not None
+    room = 1e-10 if dtype == torch.float64 else 1e-6
+    torch.testing.assert_close(found.double(), expected, rtol=room, atol=0)
+    torch.testing.assert_close(y.grad.double(), z.grad, rtol=room, atol=room * 1e-2)
+
+
 @pytest.mark.parametrize("n", [8, 200])
 @pytest.mark.parametrize("gap", [1e-1, 1e-3, 1e-5])
 def test_near_duplicates_in_float32(n: int, gap: float) -> None:

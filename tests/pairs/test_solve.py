@@ -104,6 +104,15 @@ def test_up_to_1024_rows_every_pair_speaks(n: int, t: float, dtype: torch.dtype)
     assert abs(float(mean - same.double().mean())) <= 1e-6
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_share_of_almost_nothing_is_met_in_proportion(dtype: torch.dtype) -> None:
+    """All different, no self pairs: half a pair of half a million counts as positive."""
+    x, _ = centred(700, 20)
+    b = solve_bias(x.to(dtype), Rows(torch.arange(700)), 10.0, include_self=False)
+    judged = torch.sigmoid(10 * x @ x.T - b).fill_diagonal_(0).sum() / (700 * 699)
+    assert judged.item() == pytest.approx(0.5 / (700 * 699), rel=1e-4)
+
+
 @pytest.mark.parametrize("n", [1025, 1500, 4096])
 def test_beyond_that_an_evenly_spaced_subset_of_the_sorted_rows_speaks(n: int) -> None:
     x, rows = centred(n, 37)
