@@ -75,6 +75,11 @@ class Method(nn.Module):
 
     views = 2
 
+    @classmethod
+    def suggests(cls, preset: str | None) -> dict[str, dict[str, Any]]:
+        """Parts of a recipe that suit the method, such as {"head": {"overlap": 28}}."""
+        return {"head": {"centre": False}}
+
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, embeddings: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return the sum of the terms.

@@ -71,6 +71,11 @@ class SCSSupCon(FieldMethod):
 
     b: Tensor
 
+    @classmethod
+    def suggests(cls, preset: str | None) -> dict[str, dict[str, Any]]:
+        """Centred embeddings suit the solved boundary: their similarities lie around 0."""
+        return {"head": {"centre": preset in (None, "solved")}}
+
     def __init__(  # noqa: PLR0913
         self,
         common_dim: int | None = None,

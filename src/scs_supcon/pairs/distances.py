@@ -106,6 +106,8 @@ class _Block:
 def _blocks(rows: Rows, columns: Rows, itself: bool, piece: int) -> Iterator[_Block]:
     """Classes of like size together; a class too big for a piece is cut into bands of rows."""
     n = len(columns) if itself else len(rows)
+    if not len(rows) or not len(columns):
+        return
     if len(rows) * len(columns) <= SMALL:
         yield _everything(rows, columns, itself, n)
         return

@@ -1,0 +1,103 @@
+"""Before the first epoch: what training will look like, in a few lines."""
+
+import copy
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from scs_supcon.config import Recipe
+from scs_supcon.data.batches import lonely_share, plan_epoch, positives_per_anchor
+from scs_supcon.data.pictures import Pictures, Problem
+from scs_supcon.display import spell_seconds
+from scs_supcon.methods import Batch, Method
+
+FEW = 16  # pictures that are enough to time a step by
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of stage 1, estimated from a few pictures."""
+
+    seconds: float
+    bytes: int
+
+
+def describe_data(
+    pictures: Pictures, splits: NDArray[np.str_], problems: Iterable[Problem]
+) -> list[str]:
+    """Count pictures, classes and problems."""
+    parts = Counter(splits.tolist())
+    shares = ", ".join(
+        f"{parts[name]:,} {name}" for name in ("train", "val", "test") if parts[name]
+    )
+    lines = [f"data      {len(pictures):,} pictures of {len(pictures.classes)} classes: {shares}"]
+    kinds = Counter(problem.kind for problem in problems)
+    for kind, count in sorted(kinds.items()):
+        first = next(problem for problem in problems if problem.kind == kind)
+        lines.append(f"problem   {kind}: {count}, first {first.name}")
+    return lines
+
+
+def describe_batches(labels: NDArray[np.int64], recipe: Recipe, views: int) -> list[str]:
+    """Say how many classmates an anchor meets in a batch."""
+    how = recipe.pretrain
+    size = min(how.batch_size, len(labels))
+    plan = plan_epoch(
+        labels, size, kind=how.batches, per_class=how.per_class, seed=recipe.seed, epoch=0
+    )
+    mates, alone = positives_per_anchor(labels, plan), lonely_share(labels, plan)
+    kind = {"shuffle": "shuffled", "balanced": f"balanced, {how.per_class} of a class"}
+    text = kind.get(how.batches, f"long tail, {how.per_class} of a class")
+    return [
+        f"batches   {len(plan)} of about {size} pictures × {views} views, {text}",
+        f"pairs     {mates:.1f} other pictures of its class per anchor; "
+        f"{alone:.1%} of the anchors have only their own views",
+    ]
+
+
+def describe_cost(cost: Cost, recipe: Recipe) -> list[str]:
+    """Say how long stage 1 will take and what it will hold."""
+    what = "head on cached features" if recipe.encoder.frozen else "whole network"
+    return [
+        f"stage 1   {recipe.pretrain.epochs} epochs of {recipe.method.name}, {what}: about "
+        f"{spell_seconds(cost.seconds)} and {cost.bytes / 2**20:,.0f} MiB for a step"
+    ]
+
+
+def estimate(network: nn.Module, method: Method, batch: Batch, size: int, steps: int) -> Cost:
+    """Time one forward and backward pass of a few pictures, on copies that are thrown away."""
+    few = min(FEW, len(batch.labels))
+    views = len(batch.images) // len(batch.labels)
+    rows = torch.cat([torch.arange(few) + view * len(batch.labels) for view in range(views)])
+    sample = Batch(batch.images[rows], batch.labels[:few], batch.indices[:few])
+    held = 0
+
+    def note(tensor: Tensor) -> Tensor:
+        nonlocal held
+        held += tensor.numel() * tensor.element_size()
+        return tensor
+
+    state = torch.get_rng_state()
+    trial_network, trial_method = copy.deepcopy(network).train(), copy.deepcopy(method).train()
+    seconds = 0.0
+    for _ in range(2):  # the first pass also loads libraries
+        held, start = 0, time.perf_counter()
+        with torch.autograd.graph.saved_tensors_hooks(note, _same):
+            terms = trial_method.losses(sample, trial_network)
+        torch.autograd.backward(torch.stack(tuple(terms.values())).sum())
+        seconds = time.perf_counter() - start
+    torch.set_rng_state(state)
+    larger = size / few
+    weights = sum(p.numel() * p.element_size() for p in network.parameters())
+    return Cost(seconds * larger * steps, int(held * larger) + 3 * weights)
+
+
+def _same(tensor: Any) -> Any:
+    return tensor

@@ -1,0 +1,212 @@
+"""Stage 1: network and method learn together; the run can be taken up at any step."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from scs_supcon.config import PretrainRecipe, Recipe
+from scs_supcon.data.batches import Plan, batch_keys, plan_epoch
+from scs_supcon.data.pictures import Pictures
+from scs_supcon.data.views import ViewDataset, eval_view, seeded, train_view
+from scs_supcon.display import Tell
+from scs_supcon.methods import Batch, Method, Network, Output, Task
+from scs_supcon.optimise import (
+    Hooks,
+    Progress,
+    Stage,
+    cosine_lr,
+    make_optimizer,
+    optimise,
+    parameter_groups,
+)
+from scs_supcon.run_folder import Keeper, RunFolder, ignore_signals
+
+LOOK_BATCH = 64
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """What stage 1 learns from.
+
+    Attributes:
+        labels: class of each training picture.
+        batches: from (plan, epoch, rank, batches to skip) to batches on the CPU.
+        look: shows every training picture to a network, without gradients.
+    """
+
+    labels: NDArray[np.int64]
+    batches: Callable[[Plan, int, int, int], Iterator[Batch]]
+    look: Callable[[nn.Module], Output]
+
+
+def from_pictures(
+    pictures: Pictures, indices: NDArray[np.int64], recipe: Recipe, views: int, workers: int
+) -> TrainingSet:
+    """Learn from pictures: random views made anew for every epoch."""
+    learning = ViewDataset(pictures, indices, train_view(recipe.data), views, recipe.seed)
+    plain = ViewDataset(pictures, indices, eval_view(recipe.data), 1, recipe.seed)
+
+    def batches(plan: Plan, epoch: int, rank: int, skip: int) -> Iterator[Batch]:
+        for images, labels, chosen in _load(learning, batch_keys(plan, epoch, rank, skip), workers):
+            yield Batch(images.transpose(0, 1).flatten(0, 1), labels, chosen)
+
+    def look(network: nn.Module) -> Output:
+        keys = [(0, position) for position in range(len(indices))]
+        cuts = [keys[k : k + LOOK_BATCH] for k in range(0, len(keys), LOOK_BATCH)]
+        return _shown(network, (images[:, 0] for images, _, _ in _load(plain, cuts, workers)))
+
+    return TrainingSet(pictures.labels[indices], batches, look)
+
+
+def from_features(
+    features: Tensor,
+    labels: NDArray[np.int64],
+    indices: NDArray[np.int64],
+    recipe: Recipe,
+    views: int,
+) -> TrainingSet:
+    """Learn from cached features `(n, 1 + views, d)`: the evaluation view, then random views."""
+    cached = features.shape[1] - 1
+
+    def batches(plan: Plan, epoch: int, rank: int, skip: int) -> Iterator[Batch]:
+        with seeded(recipe.seed, epoch):
+            order = torch.rand(len(features), max(cached, views)).argsort(1)[:, :views] % cached + 1
+        for batch in plan[skip:]:
+            rows = torch.as_tensor(batch[rank])
+            chosen = features[rows[:, None], order[rows]]
+            images = chosen.transpose(0, 1).flatten(0, 1)
+            yield Batch(
+                images, torch.as_tensor(labels[batch[rank]]), torch.as_tensor(indices[batch[rank]])
+            )
+
+    def look(network: nn.Module) -> Output:
+        return _shown(network, torch.split(features[:, 0], 4096))
+
+    return TrainingSet(labels, batches, look)
+
+
+def pretrain(  # noqa: PLR0913
+    fabric: Fabric,
+    run: RunFolder,
+    network: Network,
+    method: Method,
+    training: TrainingSet,
+    recipe: Recipe,
+    tell: Tell = lambda done, total: None,
+) -> None:
+    """Train network and method in place, or take them up where they were left.
+
+    Args:
+        fabric: where to compute.
+        run: keeps checkpoints and metrics.
+        network: encoder and projection; the encoder of a frozen run is an identity.
+        method: the loss, already told its task.
+        training: what to learn from.
+        recipe: all numbers.
+        tell: called with (steps done, steps in all).
+    """
+    how = recipe.pretrain
+    method.to(fabric.device)
+    wrapped: Any = fabric.setup_module(network.to(fabric.device))
+    modules = {"network": wrapped, "method": method}
+    groups = parameter_groups(modules.values(), how.lr, how.weight_decay)
+    optimizer: Any = fabric.setup_optimizers(
+        make_optimizer(how.optimizer, groups, how.lr, how.momentum)
+    )
+    plan = _planner(training.labels, how, recipe.seed, fabric.world_size)
+    per_epoch = len(plan(0))
+    total = how.epochs * per_epoch
+
+    def batches(epoch: int, skip: int) -> Iterator[Batch]:
+        for batch in training.batches(plan(epoch), epoch, fabric.global_rank, skip):
+            yield Batch(
+                *(fabric.to_device(part) for part in (batch.images, batch.labels, batch.indices))
+            )
+
+    stage = Stage(
+        name="pretrain",
+        modules=modules,
+        losses=lambda batch: method.losses(batch, wrapped),
+        optimizer=optimizer,
+        schedule=_schedule(how, per_epoch),
+        batches=batches,
+        epochs=how.epochs,
+        clip_norm=how.clip_norm,
+    )
+    with Keeper(run, fabric, stage) as keeper:
+
+        def before_epoch(progress: Progress) -> None:
+            method.on_epoch_start(progress.epoch, training.look)
+
+        def after_step(progress: Progress, terms: dict[str, float]) -> None:
+            method.after_step(wrapped, progress.global_step / total)
+            keeper.after_step(progress, terms)
+            tell(progress.global_step, total)
+
+        def after_epoch(progress: Progress) -> None:
+            values = (
+                keeper.means() | method.scalars() | {"lr": stage.schedule(progress.global_step)}
+            )
+            run.append_metrics(stage.name, progress.epoch, progress.global_step, values)
+            keeper.after_epoch(progress)
+
+        optimise(fabric, stage, keeper.progress, Hooks(before_epoch, after_step, after_epoch))
+    network.eval()
+    method.eval()
+
+
+def task_of(
+    network: Network, labels: NDArray[np.int64], classes: int, width: int, recipe: Recipe
+) -> Task:
+    """What the method is told before training."""
+    counts = np.bincount(labels, minlength=classes)
+    return Task(network, tuple(counts.tolist()), width, recipe.head.dim, recipe.pretrain.epochs)
+
+
+def _planner(
+    labels: NDArray[np.int64], how: PretrainRecipe, seed: int, world: int
+) -> Callable[[int], Plan]:
+    def plan(epoch: int) -> Plan:
+        return plan_epoch(
+            labels,
+            min(how.batch_size, len(labels)),
+            kind=how.batches,
+            per_class=how.per_class,
+            seed=seed,
+            epoch=epoch,
+            world=world,
+        )
+
+    return plan
+
+
+def _schedule(how: PretrainRecipe, per_epoch: int) -> Callable[[int], float]:
+    total = how.epochs * per_epoch
+    warmup = math.ceil(how.warmup_epochs * per_epoch)
+    return lambda step: cosine_lr(step, total, warmup, how.lr, how.lr * how.lr_floor)
+
+
+def _load(
+    dataset: ViewDataset, keys: list[Any], workers: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    return iter(
+        DataLoader(dataset, batch_sampler=keys, num_workers=workers, worker_init_fn=ignore_signals)
+    )
+
+
+@torch.no_grad()
+def _shown(network: nn.Module, parts: Any) -> Output:
+    training = network.training
+    network.eval()
+    device = next(network.parameters()).device
+    seen = [network(part.to(device)) for part in parts]
+    network.train(training)
+    return Output(torch.cat([s.features for s in seen]), torch.cat([s.embeddings for s in seen]))

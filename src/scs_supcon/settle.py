@@ -1,0 +1,156 @@
+"""From what a person asked for, and what the data is like, to one whole recipe.
+
+Three layers, the later ones winning: what suits the data, the encoder and the method; a recipe
+file; the options of the command line.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scs_supcon.config import Recipe, Values, make_recipe, merge, override, read_recipe
+from scs_supcon.data.batches import choose_batches
+from scs_supcon.data.pictures import Pictures
+from scs_supcon.data.splits import assign_splits
+from scs_supcon.encoders import data_config, has_small_stem
+from scs_supcon.errors import UserError
+from scs_supcon.methods import method_class, parse
+
+SMALL = 64  # pictures up to this many pixels get an encoder made for small pictures
+MOST_PER_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a person asked for; None is left to us."""
+
+    source: str
+    method: str | None = None
+    encoder: str | None = None
+    weights: Path | None = None
+    from_scratch: bool = False
+    frozen: bool | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    seed: int | None = None
+    recipe: Path | None = None
+    assignments: Sequence[str] = ()
+
+
+def settle(wishes: Wishes, pictures: Pictures, accelerator: bool) -> Recipe:
+    """Return the whole recipe.
+
+    Args:
+        wishes: what was asked for.
+        pictures: the data, for its size and its classes.
+        accelerator: whether there is more than a CPU.
+    """
+    asked = _asked(wishes)
+    encoder = _encoder(asked.get("encoder", {}), pictures, accelerator)
+    data = _data(encoder, pictures) | asked.get("data", {})
+    method = asked.get("method", {})
+    made = method_class(method.get("name", "scs_supcon"))
+    suited = {
+        "encoder": encoder,
+        "data": data,
+        "pretrain": _pretrain(encoder),
+        **made.suggests(method.get("preset")),
+    }
+    first = make_recipe(merge(suited, asked))
+    labels = training_labels(pictures, first)
+    return make_recipe(merge(suited, {"pretrain": _batches(first, labels)}, asked))
+
+
+def training_labels(pictures: Pictures, recipe: Recipe) -> NDArray[np.int64]:
+    """Classes of the training pictures."""
+    labels: NDArray[np.int64] = pictures.labels[splits_of(pictures, recipe) == "train"]
+    return labels
+
+
+def splits_of(pictures: Pictures, recipe: Recipe) -> NDArray[np.str_]:
+    """ "train", "val" or "test" for every picture."""
+    data = recipe.data
+    return assign_splits(pictures, data.val_share, data.test_share, recipe.seed)
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot read the weights {path}: {error.strerror}") from error
+
+
+def _asked(wishes: Wishes) -> Values:
+    asked: Values = read_recipe(wishes.recipe) if wishes.recipe else {}
+    given: Values = {"data": {"source": wishes.source}}
+    if wishes.method is not None:
+        name, preset = parse(wishes.method)
+        given["method"] = {"name": name} | ({"preset": preset} if preset else {})
+    encoder: Values = {}
+    if wishes.encoder is not None:
+        encoder["name"] = wishes.encoder
+    if wishes.weights is not None:
+        encoder["weights"] = f"sha256:{file_digest(wishes.weights)}"
+    elif wishes.from_scratch:
+        encoder["weights"] = "scratch"
+    if wishes.frozen is not None:
+        encoder["frozen"] = wishes.frozen
+    pretrain = {"epochs": wishes.epochs, "batch_size": wishes.batch_size}
+    given["encoder"] = encoder
+    given["pretrain"] = {key: value for key, value in pretrain.items() if value is not None}
+    if wishes.seed is not None:
+        given["seed"] = wishes.seed
+    return override(merge(asked, given), wishes.assignments)
+
+
+def _encoder(asked: Values, pictures: Pictures, accelerator: bool) -> Values:
+    small = pictures.native_size <= SMALL
+    tiny = pictures.native_size <= 32 and len(pictures) <= 5000
+    usual = "tiny" if tiny else "resnet18" if small else "tf_efficientnet_lite0"
+    name = asked.get("name", usual)
+    weights = asked.get("weights", "scratch" if name == "tiny" or small else "pretrained")
+    frozen = asked.get("frozen", weights != "scratch" and not accelerator)
+    if frozen and weights == "scratch":
+        raise UserError(
+            "--frozen keeps the encoder as it is, and this one is random: give --weights FILE, "
+            "or leave out --frozen"
+        )
+    return {
+        "name": name,
+        "weights": weights,
+        "frozen": frozen,
+        "small_stem": small and weights == "scratch" and has_small_stem(name),
+        "frozen_views": 8 if accelerator else 4,
+    }
+
+
+def _data(encoder: Values, pictures: Pictures) -> dict[str, Any]:
+    made_for: dict[str, Any] = dict(data_config(encoder["name"]))
+    if encoder["weights"] == "scratch" and pictures.native_size <= SMALL:
+        made_for |= {"image_size": max(8, pictures.native_size), "crop_pct": 1.0}
+    return made_for | dict(pictures.view_defaults)
+
+
+def _pretrain(encoder: Values) -> Values:
+    """Schedules that were tried: see docs/benchmarks/recipes.md."""
+    if encoder["frozen"]:
+        return {"epochs": 100, "lr": 0.05, "warmup_epochs": 2.0, "clip_norm": 1.0}
+    if encoder["name"] == "tiny":
+        return {"epochs": 30, "lr": 0.1, "warmup_epochs": 2.0, "clip_norm": 1.0}
+    if encoder["weights"] == "scratch":
+        return {"epochs": 200, "lr": 0.1, "warmup_epochs": 10.0, "clip_norm": 1.0}
+    return {"epochs": 50, "lr": 0.01, "warmup_epochs": 2.0, "clip_norm": 1.0}
+
+
+def _batches(recipe: Recipe, labels: NDArray[np.int64]) -> Values:
+    size = min(MOST_PER_BATCH, len(labels))
+    asked = recipe.pretrain.batch_size
+    kind, per_class = choose_batches(labels, min(asked, size))
+    return {"batch_size": size, "batches": kind, "per_class": per_class}

@@ -1,0 +1,367 @@
+"""Both stages: from pictures to a finished run folder."""
+
+import inspect
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from scs_supcon import forecast
+from scs_supcon.conclude import Seen, headline, judge, see
+from scs_supcon.config import Recipe, make_recipe, merge, write_toml
+from scs_supcon.data.cache import ViewKind, frozen_features, keyed_views
+from scs_supcon.data.check import (
+    check_pictures,
+    keep_duplicates_together,
+    lonely_classes,
+    unusable,
+)
+from scs_supcon.data.folder import read_pictures
+from scs_supcon.data.pictures import Pictures, Problem, without
+from scs_supcon.data.splits import read_splits_csv, write_splits_csv
+from scs_supcon.data.views import seeded
+from scs_supcon.display import Display
+from scs_supcon.encoders import Encoder, build_encoder, encoder_key, fetch_weights, load_weights
+from scs_supcon.errors import UserError
+from scs_supcon.heads import Projection
+from scs_supcon.methods import Batch, Method, Network, build_method, method_class
+from scs_supcon.methods.fields import FieldMethod
+from scs_supcon.pretrain import TrainingSet, from_features, from_pictures, pretrain, task_of
+from scs_supcon.processes import make_fabric
+from scs_supcon.run_folder import RunFolder
+from scs_supcon.run_folder.durable import replacing
+from scs_supcon.settle import Wishes, settle, splits_of
+
+
+def train(  # noqa: PLR0913
+    source: str | Path,
+    *,
+    out: str | Path,
+    method: str | None = None,
+    encoder: str | None = None,
+    weights: str | Path | None = None,
+    from_scratch: bool = False,
+    frozen: bool | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    seed: int | None = None,
+    recipe: str | Path | None = None,
+    settings: Sequence[str] = (),
+    init_from: str | Path | None = None,
+    device: str = "auto",
+    workers: int | None = None,
+    cache: str | Path | None = None,
+    offline: bool = False,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Train both stages on a set of pictures and leave everything in one folder.
+
+    The same call again goes on where the last one stopped; a finished run is left alone.
+
+    Args:
+        source: folder of class folders, train/val/test folders, .csv, .parquet, "digits", "drawn".
+        out: the run's folder.
+        method: such as "scs_supcon" or "scs_supcon@paper"; `scs methods` lists them.
+        encoder: any timm model, or "tiny".
+        weights: a safetensors file for the encoder.
+        from_scratch: start the encoder from random weights.
+        frozen: train on cached features of the encoder as it is.
+        epochs: of stage 1.
+        batch_size: pictures in a step.
+        seed: all randomness follows from it.
+        recipe: a TOML file with any part of a recipe.
+        settings: such as "pretrain.lr=0.05".
+        init_from: a finished run whose encoder and head to start from.
+        device: "auto", "cpu", "cuda", …
+        workers: processes that load pictures; default: one per core.
+        cache: folder for the features of frozen encoders.
+        offline: never download weights.
+        overwrite: delete a finished run, or one with another recipe, first.
+        dry_run: go through everything with a few pictures, then remove it.
+        quiet: show nothing.
+
+    Returns:
+        The summary of the run: accuracies, where things are.
+    """
+    wishes = Wishes(
+        str(source),
+        method,
+        encoder,
+        Path(weights) if weights else None,
+        from_scratch,
+        frozen,
+        epochs,
+        batch_size,
+        seed,
+        Path(recipe) if recipe else None,
+        settings,
+    )
+    place = Place(device, _cores() if workers is None else workers, _cache(cache), offline)
+    start = None if init_from is None else Path(init_from)
+    session = Session(wishes, place, Display(quiet), start)
+    return session.rehearse() if dry_run else session.run(Path(out), overwrite)
+
+
+def recipe_of(source: str | Path, *, device: str = "auto", **options: Any) -> str:
+    """The whole recipe that `train` would follow, as TOML."""
+    options["weights"] = Path(options["weights"]) if options.get("weights") else None
+    assignments = options.pop("settings", ())
+    wishes = Wishes(str(source), **options, assignments=assignments)
+    return write_toml(settle(wishes, read_pictures(str(source)), accelerator(device)))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run computes; changes nothing in its result but the last bits."""
+
+    device: str
+    workers: int
+    cache: Path
+    offline: bool
+
+
+class Session:
+    """One call of `train`: the data as found, the recipe that follows, and the two stages."""
+
+    def __init__(self, wishes: Wishes, place: Place, display: Display, start: Path | None) -> None:
+        self.wishes, self.place, self.display, self.start = wishes, place, display, start
+        self.pictures, self.problems = self._read()
+        self.recipe = settle(wishes, self.pictures, accelerator(place.device))
+
+    def run(self, out: Path, overwrite: bool) -> dict[str, Any]:
+        """Train, or go on, and return the summary."""
+        fabric = make_fabric(self.place.device, self.recipe.pretrain.precision)
+        self.display.quiet |= not fabric.is_global_zero
+        with RunFolder.open(
+            out, write_toml(self.recipe), overwrite=overwrite, fabric=fabric
+        ) as run:
+            done = run.finished
+            if done is not None:
+                self.display.line(f"{out} is finished: {headline(done)}")
+                return done
+            with seeded(self.recipe.seed):
+                return self._train(fabric, run)
+
+    def rehearse(self) -> dict[str, Any]:
+        """Go through everything with one batch of pictures and one epoch of each stage."""
+        few = _few(self.pictures, splits_of(self.pictures, self.recipe), self.recipe)
+        self.pictures = few
+        short = {"pretrain": {"epochs": 1, "warmup_epochs": 0.0}, "probe": {"epochs": 1}}
+        self.recipe = make_recipe(merge(self.recipe.model_dump(exclude_none=True), short))
+        with tempfile.TemporaryDirectory(prefix="scs-dry-run-") as folder:
+            summary = self.run(Path(folder) / "run", overwrite=False)
+        self.display.line("dry run passed: one batch of everything; nothing was kept")
+        return summary
+
+    def _train(self, fabric: Fabric, run: RunFolder) -> dict[str, Any]:
+        recipe, pictures = self.recipe, self.pictures
+        splits = self._splits(run, fabric.is_global_zero)
+        self._say(forecast.describe_data(pictures, splits, self.problems))
+        with seeded(recipe.seed, 1):
+            encoder = self._encoder()
+            width = encoder.num_features
+            projection = Projection(width, recipe.head.dim, recipe.head.hidden, recipe.head.centre)
+            frozen = recipe.encoder.frozen
+            network = Network(nn.Identity() if frozen else encoder, projection)
+            method = make_method(recipe, fabric.world_size)
+            indices = np.flatnonzero(splits == "train")
+            labels = pictures.labels[indices]
+            method.for_task(task_of(network, labels, len(pictures.classes), width, recipe))
+        self._say(forecast.describe_batches(labels, recipe, method.views))
+        parts = Parts(pictures, splits, encoder, network, method)
+        training = self._training_set(fabric, parts, indices)
+        self._estimate(network, method, training)
+        with self.display.progress("stage 1") as tell:
+            pretrain(fabric, run, network, method, training, recipe, tell)
+        return self._conclude(fabric, run, parts)
+
+    def _conclude(self, fabric: Fabric, run: RunFolder, parts: "Parts") -> dict[str, Any]:
+        seen = {split: self._see(fabric, run, parts, split) for split in ("train", "val", "test")}
+        recipe = self.recipe
+        judged = judge(
+            fabric, run, seen, len(self.pictures.classes), recipe.probe, recipe.seed, self.display
+        )
+        summary = judged.summary | {"run": str(run.path), "model": str(run.path / "model")}
+        run.finish(summary)
+        shutil.rmtree(run.path / "features", ignore_errors=True)
+        return summary
+
+    def _see(self, fabric: Fabric, run: RunFolder, parts: "Parts", split: str) -> Seen:
+        """Look at a split through the trained network, under the views that stage 2 learns from."""
+        indices = np.flatnonzero(parts.splits == split)
+        encoder = self.recipe.encoder
+        kind: ViewKind = "train" if encoder.frozen else "probe"
+        views = encoder.frozen_views if encoder.frozen else self.recipe.probe.views
+        folder = None if encoder.frozen else run.path / "features"
+        features = self.features(
+            fabric, parts, indices, kind, views if split == "train" else 0, folder
+        )
+        projection = parts.network.projection
+        return see(features, indices, self.pictures.labels, projection, parts.method)
+
+    def _read(self) -> tuple[Pictures, list[Problem]]:
+        pictures = read_pictures(self.wishes.source)
+        with self.display.progress("checking pictures") as tell:
+            problems = check_pictures(
+                pictures, self.place.workers, lambda done: tell(done, len(pictures))
+            )
+        bad = unusable(pictures, problems)
+        for problem in problems:
+            if problem.kind in ("unreadable", "truncated", "too large"):
+                self.display.line(f"left out: {problem.detail}")
+        pictures = without(pictures, bad) if bad else pictures
+        return keep_duplicates_together(pictures, problems), problems
+
+    def _splits(self, run: RunFolder, first: bool) -> NDArray[np.str_]:
+        """Draw the splits; a run that goes on must find the pictures it began with."""
+        splits = splits_of(self.pictures, self.recipe)
+        file = run.path / "splits.csv"
+        if file.exists():
+            if not np.array_equal(read_splits_csv(file, self.pictures), splits):
+                raise UserError(
+                    f"the pictures are not those that {run.path} began with: bring them back, "
+                    "or start another run with another --out"
+                )
+        elif first:
+            with replacing(file) as temporary:
+                write_splits_csv(temporary, self.pictures, splits)
+            run.write_json("classes.json", list(self.pictures.classes))
+        self.problems = [p for p in self.problems if p.kind != "one picture"]
+        self.problems += lonely_classes(
+            self.pictures.labels[splits == "train"], self.pictures.classes
+        )
+        return splits
+
+    def _encoder(self) -> Encoder:
+        wanted = self.recipe.encoder
+        encoder = build_encoder(
+            wanted.name, small_stem=wanted.small_stem, in_size=self.recipe.data.image_size
+        )
+        if wanted.weights == "pretrained":
+            load_weights(encoder, fetch_weights(wanted.name, self.place.offline))
+        elif wanted.weights != "scratch":
+            if self.wishes.weights is None:
+                raise UserError("this recipe needs its weights file: give it with --weights FILE")
+            load_weights(encoder, self.wishes.weights)
+        how = "its features are computed once" if wanted.frozen else "it is trained"
+        begin = {"scratch": "random weights", "pretrained": "timm's weights"}
+        start = begin.get(wanted.weights, f"weights from {self.wishes.weights}")
+        self._say([f"encoder   {wanted.name}, {start}; {how}"])
+        return encoder
+
+    def _training_set(
+        self, fabric: Fabric, parts: "Parts", indices: NDArray[np.int64]
+    ) -> TrainingSet:
+        recipe, views = self.recipe, parts.method.views
+        if not recipe.encoder.frozen:
+            return from_pictures(self.pictures, indices, recipe, views, self.place.workers)
+        features = self.features(fabric, parts, indices, "train", recipe.encoder.frozen_views)
+        return from_features(features, self.pictures.labels[indices], indices, recipe, views)
+
+    def features(
+        self,
+        fabric: Fabric,
+        parts: "Parts",
+        indices: NDArray[np.int64],
+        kind: ViewKind,
+        views: int,
+        folder: Path | None = None,
+    ) -> Tensor:
+        """Features `(n, 1 + views, d)`: the evaluation view, then random ones."""
+        keyed = keyed_views("eval", self.recipe.data)
+        keyed += keyed_views(kind, self.recipe.data, views) if views else []
+        encoder = parts.encoder.to(fabric.device)
+        if not fabric.is_global_zero:
+            fabric.barrier()  # the first process computes, the others read what it kept
+        with self.display.progress("features") as tell:
+            found = frozen_features(
+                self.pictures,
+                indices,
+                encoder=encoder,
+                encoder_key=encoder_key(encoder),
+                transforms=keyed,
+                cache_dir=folder or self.place.cache,
+                workers=self.place.workers,
+                progress=tell,
+            )
+        if fabric.is_global_zero:
+            fabric.barrier()
+        return torch.from_numpy(found)
+
+    def _estimate(self, network: Network, method: Method, training: TrainingSet) -> None:
+        how = self.recipe.pretrain
+        size = min(how.batch_size, len(training.labels))
+        plan = [[np.arange(min(forecast.FEW, size))]]
+        batch: Batch = next(training.batches(plan, 0, 0, 0))
+        steps = how.epochs * -(-len(training.labels) // size)
+        cost = forecast.estimate(network, method, batch, size, steps)
+        self._say(forecast.describe_cost(cost, self.recipe))
+
+    def _say(self, lines: list[str]) -> None:
+        for line in lines:
+            self.display.line(line)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of."""
+
+    pictures: Pictures
+    splits: NDArray[np.str_]
+    encoder: Encoder
+    network: Network
+    method: Method
+
+
+def make_method(recipe: Recipe, world: int = 1) -> Method:
+    """Build the method; the head's numbers say where its fields lie."""
+    options: dict[str, Any] = dict(recipe.method.options)
+    made = method_class(recipe.method.name)
+    if issubclass(made, FieldMethod):
+        options = {"common_dim": recipe.head.common_dim, "overlap": recipe.head.overlap} | options
+    if world > 1 and "gather_across_devices" in inspect.signature(made).parameters:
+        options["gather_across_devices"] = True
+    return build_method(recipe.method.name, recipe.method.preset, **options)
+
+
+def accelerator(device: str) -> bool:
+    """Whether this device is more than a CPU."""
+    if device == "auto":
+        return torch.cuda.is_available() or torch.backends.mps.is_available()
+    return not device.startswith("cpu")
+
+
+def _few(pictures: Pictures, splits: NDArray[np.str_], recipe: Recipe) -> Pictures:
+    """A few pictures of every class and split, about one batch in all."""
+    most = max(4, recipe.pretrain.batch_size // len(pictures.classes))
+    keep: list[int] = []
+    for label in range(len(pictures.classes)):
+        for split, count in (("train", most), ("val", 1), ("test", 1)):
+            found = np.flatnonzero((pictures.labels == label) & (splits == split))
+            keep += found[:count].tolist()
+    left_out = np.setdiff1d(np.arange(len(pictures)), keep)
+    return without(replace(pictures, splits=splits), left_out)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _cache(given: str | Path | None) -> Path:
+    if given is not None:
+        return Path(given)
+    if "SCS_CACHE" in os.environ:
+        return Path(os.environ["SCS_CACHE"])
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "scs-supcon" / "features"
