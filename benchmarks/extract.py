@@ -1,0 +1,136 @@
+"""Our feature extraction against timm's own recipe on the same pictures.
+
+    python benchmarks/extract.py DATA --encoder tf_efficientnet_lite0 --weights FILE.safetensors
+
+timm's recipe: `create_transform`, a DataLoader with as many workers, the model's forward pass in
+inference mode; once in its default layout, once with channels last. Ours: `frozen_features` into an
+empty cache, writing included. They take turns. Printed are pictures per second (median over the
+rounds), the ratio ours / theirs, how far the features differ, and how quickly the cache reads
+back. Target: at least 1 against the better of theirs.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from PIL import Image
+from timm.data import create_transform, resolve_model_data_config
+from torch.utils.data import DataLoader, Dataset
+
+from scs_supcon.config import DataRecipe
+from scs_supcon.data.cache import frozen_features, keyed_views
+from scs_supcon.data.folder import read_pictures
+from scs_supcon.data.pictures import Pictures
+from scs_supcon.encoders import Encoder, build_encoder, data_config, encoder_key, load_weights
+
+Features = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class Files(Dataset[torch.Tensor]):
+    """Pictures as timm's own dataset reads them."""
+
+    def __init__(self, paths: list[Path], transform: Callable[[Image.Image], torch.Tensor]) -> None:
+        self.paths = paths
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        with Image.open(self.paths[index]) as image:
+            return self.transform(image.convert("RGB"))
+
+
+def timms(
+    encoder: Encoder, paths: list[Path], options: argparse.Namespace, layout: torch.memory_format
+) -> Features:
+    """Features by timm's recipe."""
+    model = timm.create_model(encoder.name, num_classes=0).eval()
+    model.load_state_dict(encoder.body.state_dict())
+    model.to(memory_format=layout)
+    transform = create_transform(**resolve_model_data_config(model), is_training=False)
+    loader = DataLoader(
+        Files(paths, transform), batch_size=options.batch_size, num_workers=options.workers
+    )
+    with torch.inference_mode():
+        batches = [model(images.contiguous(memory_format=layout)).numpy() for images in loader]
+    return np.concatenate(batches)
+
+
+def ours(encoder: Encoder, pictures: Pictures, chosen: list[int], cache: str, w: int) -> Features:
+    """Features by `frozen_features`."""
+    data = DataRecipe(source="measured", **data_config(encoder.name))
+    features = frozen_features(
+        pictures,
+        chosen,
+        encoder=encoder,
+        encoder_key=encoder_key(encoder),
+        transforms=keyed_views("eval", data),
+        cache_dir=cache,
+        workers=w,
+    )
+    return features[:, 0]
+
+
+def timed(work: Callable[[], Features]) -> tuple[float, Features]:
+    """Seconds and result."""
+    began = time.perf_counter()
+    result = work()
+    return time.perf_counter() - began, result
+
+
+def main() -> None:
+    """Take turns and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("data", type=Path, help="folder of class folders")
+    parser.add_argument("--encoder", default="tf_efficientnet_lite0")
+    parser.add_argument("--weights", type=Path, help="safetensors; random weights without it")
+    parser.add_argument("--pictures", type=int, default=512)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--batch-size", type=int, default=64, help="of timm's recipe")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+
+    size = data_config(options.encoder)["image_size"]
+    encoder = build_encoder(options.encoder, small_stem=False, in_size=size)
+    if options.weights:
+        load_weights(encoder, options.weights)
+    pictures = read_pictures(options.data)
+    count = min(options.pictures, len(pictures))
+    chosen = np.linspace(0, len(pictures) - 1, count).astype(int).tolist()
+    paths = [options.data / pictures.names[index] for index in chosen]
+
+    seconds: dict[str, list[float]] = {}
+    results: dict[str, Features] = {}
+    for _ in range(options.rounds):
+        with TemporaryDirectory() as cache:
+            turns = {
+                "ours": lambda: ours(encoder, pictures, chosen, cache, options.workers),
+                "timm": lambda: timms(encoder, paths, options, torch.contiguous_format),
+                "timm, channels last": lambda: timms(encoder, paths, options, torch.channels_last),
+                "ours, from the cache": lambda: ours(encoder, pictures, chosen, cache, 0),
+            }
+            for name, work in turns.items():
+                taken, results[name] = timed(work)
+                seconds.setdefault(name, []).append(taken)
+
+    rate = {name: count / statistics.median(taken) for name, taken in seconds.items()}
+    print(f"{options.encoder}, {count} pictures, {size} pixels, {options.workers} workers")
+    for name, value in rate.items():
+        print(f"  {name:<22}{value:9.1f} pictures/s")
+    better = max(rate["timm"], rate["timm, channels last"])
+    ratios = rate["ours"] / rate["timm"], rate["ours"] / better
+    print(f"  ours / timm {ratios[0]:.2f}, ours / the better of timm's {ratios[1]:.2f}")
+    difference = np.abs(results["ours"] - results["timm"]).max()
+    print(f"  largest difference {difference:.1e} in features up to {results['timm'].max():.1f}")
+
+
+if __name__ == "__main__":
+    main()
