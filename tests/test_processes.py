@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +14,7 @@ from scs_supcon.optimise import Hooks, Progress, Stage, make_optimizer, optimise
 from scs_supcon.processes import make_fabric
 
 ROWS, LR = 10, 0.1
+SETTINGS = {"step": {"epochs": 1, "clip_norm": 0.0}, "steps": {"epochs": 4, "clip_norm": 0.2}}
 
 
 class Network(nn.Module):
@@ -59,7 +59,7 @@ class JoinedLoss(nn.Module):
         }
 
 
-def train(out, *, epochs=1, clip_norm=0.0):
+def train(out, epochs, clip_norm):
     fabric = make_fabric("cpu", "64-true")
     torch.manual_seed(fabric.global_rank)  # the first process's weights count
     network, loss = Network(), JoinedLoss()
@@ -86,10 +86,10 @@ def train(out, *, epochs=1, clip_norm=0.0):
     save_file(state, f"{out}-{fabric.global_rank}.safetensors")
 
 
-def torchrun(*arguments):
+def torchrun(out):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     result = subprocess.run(
-        [*command, "--nproc-per-node", "2", __file__, *map(str, arguments)],
+        [*command, "--nproc-per-node", "2", __file__, str(out)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -100,18 +100,20 @@ def torchrun(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("epochs", "clip_norm"), [(1, 0.0), (4, 0.2)])
-def test_two_processes_are_one(tmp_path, epochs, clip_norm):
-    train(tmp_path / "one", epochs=epochs, clip_norm=clip_norm)
-    torchrun(tmp_path / "two", epochs, clip_norm)
-    one = load_file(tmp_path / "one-0.safetensors")
-    first, second = (load_file(tmp_path / f"two-{rank}.safetensors") for rank in (0, 1))
-    for key, value in one.items():
-        assert torch.equal(first[key], second[key]), key
-        if key == "seen":
-            assert first[key] == 7 * epochs  # batch statistics are those of the first process
-        else:
-            torch.testing.assert_close(first[key], value, rtol=1e-12, atol=1e-14)
+def test_two_processes_are_one(tmp_path):
+    """One plain step, and several with clipping and weight decay."""
+    for out, settings in SETTINGS.items():
+        train(tmp_path / out, **settings)
+    torchrun(tmp_path / "two-")
+    for out, settings in SETTINGS.items():
+        one = load_file(tmp_path / f"{out}-0.safetensors")
+        first, second = (load_file(tmp_path / f"two-{out}-{rank}.safetensors") for rank in (0, 1))
+        for key, value in one.items():
+            assert torch.equal(first[key], second[key]), key
+            if key == "seen":  # batch statistics are those of the first process
+                assert first[key] == 7 * settings["epochs"]
+            else:
+                torch.testing.assert_close(first[key], value, rtol=1e-12, atol=1e-14)
 
 
 def test_a_device_that_is_not_there():
@@ -136,4 +138,5 @@ def test_one_process_by_default():
 
 
 if __name__ == "__main__":
-    train(Path(sys.argv[1]), epochs=int(sys.argv[2]), clip_norm=float(sys.argv[3]))
+    for out, settings in SETTINGS.items():
+        train(sys.argv[1] + out, **settings)

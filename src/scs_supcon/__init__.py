@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from scs_supcon.methods.simclr import SimCLR
     from scs_supcon.methods.supcon import SupCon
     from scs_supcon.metric_learning import MetricLearningLoss
+    from scs_supcon.training import train
 
 __version__ = "0.1.0"
 
@@ -20,6 +21,7 @@ _HOME = {
     "CSSupCon": "methods.cs_supcon",
     "CSSupConOverlap": "methods.cs_supcon_overlap",
     "MetricLearningLoss": "metric_learning",
+    "train": "training",
 }
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "SCSSupCon",
     "SimCLR",
     "SupCon",
+    "train",
 ]
 
 

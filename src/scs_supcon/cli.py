@@ -99,7 +99,7 @@ def train(
         scs train ./birds --out runs/birds
         scs train digits --out runs/digits --method supcon
     """
-    from scs_supcon import train as training
+    from scs_supcon import training
     from scs_supcon.conclude import describe
 
     options: dict[str, Any] = {

@@ -81,7 +81,7 @@ class NonFinite(UserError):
         """Name the place and the batch."""
         indices = getattr(batch, "indices", None)
         self.epoch, self.step = progress.epoch, progress.step
-        self.indices: list[int] = [] if indices is None else indices.tolist()
+        self.indices: list[int] = indices.tolist() if isinstance(indices, Tensor) else []
         super().__init__(
             f"epoch {self.epoch + 1}, step {self.step + 1}: {what}. Indices of the batch: "
             f"{', '.join(map(str, self.indices)) or 'not known'}. The weights were not touched. "
