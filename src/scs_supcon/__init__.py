@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from scs_supcon.methods.simclr import SimCLR
     from scs_supcon.methods.supcon import SupCon
     from scs_supcon.metric_learning import MetricLearningLoss
+    from scs_supcon.model import load
     from scs_supcon.training import train
 
 __version__ = "0.1.0"
@@ -21,6 +22,7 @@ _HOME = {
     "CSSupCon": "methods.cs_supcon",
     "CSSupConOverlap": "methods.cs_supcon_overlap",
     "MetricLearningLoss": "metric_learning",
+    "load": "model",
     "train": "training",
 }
 
@@ -31,6 +33,7 @@ __all__ = [
     "SCSSupCon",
     "SimCLR",
     "SupCon",
+    "load",
     "train",
 ]
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,16 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from scs_supcon.config import ProbeRecipe
+from scs_supcon import model
+from scs_supcon.config import ProbeRecipe, Recipe
+from scs_supcon.data.pictures import Pictures
 from scs_supcon.display import Display, Tell
 from scs_supcon.methods import Method
 from scs_supcon.optimise import Progress
 from scs_supcon.probe import Classifier, Readouts, train_bank
 from scs_supcon.results import metrics
 from scs_supcon.run_folder import RunFolder
+from scs_supcon.run_folder.durable import replacing
 
 CHUNK = 4096
 
@@ -58,16 +62,7 @@ def see(
     return Seen(indices, torch.from_numpy(labels[indices]), features, shaped)
 
 
-@dataclass(frozen=True)
-class Judged:
-    """The chosen classifier, and every method's accuracy under the same split."""
-
-    classifier: Classifier
-    linear: Classifier
-    summary: dict[str, Any]
-
-
-def judge(  # noqa: PLR0913
+def train_classifiers(  # noqa: PLR0913
     fabric: Fabric,
     run: RunFolder,
     seen: Mapping[str, Seen],
@@ -75,50 +70,110 @@ def judge(  # noqa: PLR0913
     probe: ProbeRecipe,
     seed: int,
     display: Display,
-) -> Judged:
+) -> tuple[Classifier, Classifier]:
     """Train the classifier on the readout, and beside it a plain one on the encoder's features."""
     train, val = seen["train"], seen["val"]
-    banks = {}
-    for name in ("probe", "linear"):
-        learn, choose = (
-            (train.readout, val.readout) if name == "probe" else (train.features, val.features)
-        )
+    stages = {
+        "probe": ("stage 2", train.readout, val.readout),
+        "linear": ("linear probe of the encoder", train.features, val.features),
+    }
+    found = []
+    for name, (title, learn, choose) in stages.items():
         readouts = Readouts(name, learn, train.labels, choose[:, 0], val.labels, classes)
-        title = "stage 2" if name == "probe" else "linear probe of the encoder"
         with display.progress(title) as tell:
             told = partial(_told, tell, probe.epochs)
-            banks[name] = train_bank(fabric, run, readouts, probe, seed, told)
-    judged = seen["test"] if len(seen["test"].labels) else val
-    summary = _summary(banks["probe"], banks["linear"], train, judged)
-    summary["judged_on"] = "test" if judged is seen["test"] else "val"
-    summary["bank"] = [vars(member) for member in banks["probe"].bank]
-    return Judged(banks["probe"], banks["linear"], summary)
+            found.append(train_bank(fabric, run, readouts, probe, seed, told))
+    return found[0], found[1]
 
 
 def _told(tell: Tell, epochs: int, progress: Progress) -> None:
     tell(progress.epoch, epochs)
 
 
-def _summary(probe: Classifier, linear: Classifier, train: Seen, judged: Seen) -> dict[str, Any]:
-    chances = probe.probabilities(judged.readout[:, 0])
+def assemble(
+    recipe: Recipe,
+    pictures: Pictures,
+    seen: Mapping[str, Seen],
+    network: model.Network,
+    classifier: Classifier,
+    boundary: float | None,
+) -> model.Model:
+    """Put the model together from what training left."""
+    evidence = model.Evidence(
+        [pictures.names[index] for index in seen["train"].indices],
+        *((seen[split].features[:, 0], seen[split].labels) for split in ("train", "val")),
+    )
+    return model.build_model(recipe, pictures.classes, network, classifier, evidence, boundary)
+
+
+def summarise(made: model.Model, linear: Classifier, seen: Mapping[str, Seen]) -> dict[str, Any]:
+    """Judge the model on the test pictures (on validation, if there are none) and say how well."""
+    split = "test" if len(seen["test"].labels) else "val"
+    judged, train = seen[split], seen["train"]
+    judgement = made.judge(judged.features[:, 0])
+    chances, labels = judgement.probabilities, judged.labels
+    right = chances.argmax(1) == labels
     known = train.readout[:, 0], train.labels
-    asked = judged.readout[:, 0], judged.labels
-    low, high = metrics.accuracy_interval(chances.argmax(1) == judged.labels)
     of_features = linear.probabilities(judged.features[:, 0])
+    asked = judged.readout[:, 0], labels
+    encoder = train.features[:, 0], train.labels, judged.features[:, 0], labels
     return {
-        "accuracy": metrics.top_k(chances, judged.labels),
-        "interval": [low, high],
-        "metrics": metrics.summary(chances, judged.labels),
+        "accuracy": metrics.top_k(chances, labels),
+        "interval": list(metrics.accuracy_interval(right)),
+        "judged_on": split,
+        "pictures": len(labels),
+        "metrics": metrics.summary(chances, labels),
+        "refused": float(judgement.none_of_these.double().mean()),
+        "boundary": made.facts.boundary.model_dump(),
         "baselines": {
             "kNN on the readout": metrics.knn_accuracy(*known, *asked),
             "nearest class mean": metrics.nearest_mean_accuracy(*known, *asked),
-            "linear probe of the encoder": metrics.top_k(of_features, judged.labels),
-            "kNN on the encoder": metrics.knn_accuracy(
-                train.features[:, 0], train.labels, judged.features[:, 0], judged.labels
-            ),
+            "linear probe of the encoder": metrics.top_k(of_features, labels),
+            "kNN on the encoder": metrics.knn_accuracy(*encoder),
         },
-        "pictures": len(judged.labels),
     }
+
+
+def write_predictions(
+    path: Path, made: model.Model, pictures: Pictures, seen: Mapping[str, Seen]
+) -> None:
+    """Keep what the model says of every validation and test picture, one row each."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = []
+    for split in ("val", "test"):
+        part = seen[split]
+        judgement = made.judge(part.features[:, 0])
+        best = judgement.probabilities.argmax(1)
+        chances = judgement.probabilities.float().numpy()
+        columns = {
+            "name": [pictures.names[index] for index in part.indices],
+            "split": [split] * len(part.labels),
+            "label": [pictures.classes[label] for label in part.labels],
+            "prediction": [made.classes[index] for index in best],
+            "none_of_these": judgement.none_of_these.tolist(),
+            "similarity": judgement.similarity.tolist(),
+            "probabilities": list(chances),
+        }
+        tables.append(pa.table(columns, schema=_prediction_schema(pa)))
+    with replacing(path) as temporary:
+        pq.write_table(pa.concat_tables(tables), temporary)
+
+
+def _prediction_schema(pa: Any) -> Any:
+    text = pa.string()
+    return pa.schema(
+        {
+            "name": text,
+            "split": text,
+            "label": text,
+            "prediction": text,
+            "none_of_these": pa.bool_(),
+            "similarity": pa.float64(),
+            "probabilities": pa.list_(pa.float32()),
+        }
+    )
 
 
 def headline(summary: Mapping[str, Any]) -> str:
@@ -134,11 +189,14 @@ def describe(summary: Mapping[str, Any]) -> str:
     """The result for a person: headline, baselines, where to look."""
     lines = [headline(summary), "", "beside it, on the same pictures:"]
     lines += [f"  {name:<30} {value:.2%}" for name, value in summary["baselines"].items()]
-    accuracies = [member["val_accuracy"] for member in summary["bank"]]
+    accuracies = [head["val_accuracy"] for head in summary["bank"]]
+    boundary = summary["boundary"]
     lines += [
         f"  {'spread of the bank of heads':<30} {min(accuracies):.2%} to {max(accuracies):.2%} "
         "(validation)",
         "",
+        f"{summary['refused']:.1%} of these pictures would be called none of these classes "
+        f"(similarity below {boundary['threshold']:.3f})",
         f"model     {summary['model']}",
         f"use it    scs predict {summary['run']} picture.jpg",
     ]

@@ -20,6 +20,7 @@ from scs_supcon.data.splits import assign_splits
 from scs_supcon.encoders import data_config, has_small_stem
 from scs_supcon.errors import UserError
 from scs_supcon.methods import method_class, parse
+from scs_supcon.model.files import WEIGHTS, read_model
 
 SMALL = 64  # pictures up to this many pixels get an encoder made for small pictures
 MOST_PER_BATCH = 256
@@ -39,6 +40,7 @@ class Wishes:
     batch_size: int | None = None
     seed: int | None = None
     recipe: Path | None = None
+    init_from: Path | None = None
     assignments: Sequence[str] = ()
 
 
@@ -88,7 +90,8 @@ def file_digest(path: Path) -> str:
 
 
 def _asked(wishes: Wishes) -> Values:
-    asked: Values = read_recipe(wishes.recipe) if wishes.recipe else {}
+    asked: Values = _as_before(wishes.init_from) if wishes.init_from else {}
+    asked = merge(asked, read_recipe(wishes.recipe) if wishes.recipe else {})
     given: Values = {"data": {"source": wishes.source}}
     if wishes.method is not None:
         name, preset = parse(wishes.method)
@@ -108,6 +111,20 @@ def _asked(wishes: Wishes) -> Values:
     if wishes.seed is not None:
         given["seed"] = wishes.seed
     return override(merge(asked, given), wishes.assignments)
+
+
+def _as_before(run: Path) -> Values:
+    """Encoder, head and preparation of the pictures as in the run that is started from."""
+    facts, _ = read_model(run)
+    before = facts.recipe.model_dump(mode="json")
+    kept = ("image_size", "mean", "std", "interpolation", "crop_pct")
+    folder = run if (run / WEIGHTS).is_file() else run / "model"
+    encoder = {key: before["encoder"][key] for key in ("name", "small_stem", "frozen")}
+    return {
+        "data": {key: before["data"][key] for key in kept},
+        "encoder": encoder | {"weights": f"sha256:{file_digest(folder / WEIGHTS)}"},
+        "head": before["head"],
+    }
 
 
 def _encoder(asked: Values, pictures: Pictures, accelerator: bool) -> Values:

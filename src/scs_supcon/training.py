@@ -15,8 +15,16 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from scs_supcon import forecast
-from scs_supcon.conclude import Seen, headline, judge, see
+from scs_supcon import forecast, model
+from scs_supcon.conclude import (
+    Seen,
+    assemble,
+    headline,
+    see,
+    summarise,
+    train_classifiers,
+    write_predictions,
+)
 from scs_supcon.config import Recipe, make_recipe, merge, write_toml
 from scs_supcon.data.cache import ViewKind, frozen_features, keyed_views
 from scs_supcon.data.check import (
@@ -105,17 +113,18 @@ def train(  # noqa: PLR0913
         batch_size,
         seed,
         Path(recipe) if recipe else None,
+        Path(init_from) if init_from else None,
         settings,
     )
     place = Place(device, _cores() if workers is None else workers, _cache(cache), offline)
-    start = None if init_from is None else Path(init_from)
-    session = Session(wishes, place, Display(quiet), start)
+    session = Session(wishes, place, Display(quiet))
     return session.rehearse() if dry_run else session.run(Path(out), overwrite)
 
 
 def recipe_of(source: str | Path, *, device: str = "auto", **options: Any) -> str:
     """The whole recipe that `train` would follow, as TOML."""
-    options["weights"] = Path(options["weights"]) if options.get("weights") else None
+    for name in ("weights", "recipe", "init_from"):
+        options[name] = Path(options[name]) if options.get(name) else None
     assignments = options.pop("settings", ())
     wishes = Wishes(str(source), **options, assignments=assignments)
     return write_toml(settle(wishes, read_pictures(str(source)), accelerator(device)))
@@ -134,8 +143,8 @@ class Place:
 class Session:
     """One call of `train`: the data as found, the recipe that follows, and the two stages."""
 
-    def __init__(self, wishes: Wishes, place: Place, display: Display, start: Path | None) -> None:
-        self.wishes, self.place, self.display, self.start = wishes, place, display, start
+    def __init__(self, wishes: Wishes, place: Place, display: Display) -> None:
+        self.wishes, self.place, self.display = wishes, place, display
         self.pictures, self.problems = self._read()
         self.recipe = settle(wishes, self.pictures, accelerator(place.device))
 
@@ -173,6 +182,8 @@ class Session:
             width = encoder.num_features
             projection = Projection(width, recipe.head.dim, recipe.head.hidden, recipe.head.centre)
             frozen = recipe.encoder.frozen
+            if self.wishes.init_from is not None:
+                model.fill_from(self.wishes.init_from, encoder, projection)
             network = Network(nn.Identity() if frozen else encoder, projection)
             method = make_method(recipe, fabric.world_size)
             indices = np.flatnonzero(splits == "train")
@@ -189,10 +200,20 @@ class Session:
     def _conclude(self, fabric: Fabric, run: RunFolder, parts: "Parts") -> dict[str, Any]:
         seen = {split: self._see(fabric, run, parts, split) for split in ("train", "val", "test")}
         recipe = self.recipe
-        judged = judge(
+        classifier, linear = train_classifiers(
             fabric, run, seen, len(self.pictures.classes), recipe.probe, recipe.seed, self.display
         )
-        summary = judged.summary | {"run": str(run.path), "model": str(run.path / "model")}
+        method = parts.method
+        network = model.Network(parts.encoder, parts.network.projection, method.reads)
+        boundary = method.boundary_of()
+        made = assemble(recipe, self.pictures, seen, network, classifier, boundary)
+        summary = summarise(made, linear, seen)
+        summary |= {"bank": [vars(head) for head in classifier.bank], "run": str(run.path)}
+        summary["model"] = str(run.path / "model")
+        if fabric.is_global_zero:
+            counts = {split: len(part.labels) for split, part in seen.items()}
+            made.save(run.path / "model", summary["metrics"], counts)
+            write_predictions(run.path / "predictions.parquet", made, self.pictures, seen)
         run.finish(summary)
         shutil.rmtree(run.path / "features", ignore_errors=True)
         return summary
@@ -250,13 +271,14 @@ class Session:
         )
         if wanted.weights == "pretrained":
             load_weights(encoder, fetch_weights(wanted.name, self.place.offline))
-        elif wanted.weights != "scratch":
+        elif wanted.weights != "scratch" and self.wishes.init_from is None:
             if self.wishes.weights is None:
                 raise UserError("this recipe needs its weights file: give it with --weights FILE")
             load_weights(encoder, self.wishes.weights)
         how = "its features are computed once" if wanted.frozen else "it is trained"
         begin = {"scratch": "random weights", "pretrained": "timm's weights"}
-        start = begin.get(wanted.weights, f"weights from {self.wishes.weights}")
+        file = self.wishes.init_from or self.wishes.weights
+        start = begin.get(wanted.weights, f"weights from {file}")
         self._say([f"encoder   {wanted.name}, {start}; {how}"])
         return encoder
 

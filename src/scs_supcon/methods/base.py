@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +74,7 @@ class Method(nn.Module):
     """
 
     views = 2
+    reads: Literal["common", "features"] = "features"  # what stage 2 sees
 
     @classmethod
     def suggests(cls, preset: str | None) -> dict[str, dict[str, Any]]:
@@ -105,7 +106,7 @@ class Method(nn.Module):
         return self.terms(embeddings, batch.labels.repeat(self.views))
 
     def readout(self, features: Tensor, embeddings: Tensor) -> Tensor:
-        """What stage 2 sees."""
+        """What stage 2 sees, as `reads` says."""
         return features
 
     def scalars(self) -> dict[str, float]:

@@ -50,6 +50,8 @@ class FieldMethod(Method):
             joined one, the gradient of this process's rows too; see `pairs.sum_gradients`.
     """
 
+    reads = "common"
+
     def __init__(
         self,
         common_dim: int | None = None,
