@@ -1,0 +1,285 @@
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from scs_supcon import SupCon
+from scs_supcon.errors import UserError
+from scs_supcon.heads import unit
+from scs_supcon.methods import Batch, Network, Output, Task
+from scs_supcon.methods.pcl import (
+    PCL,
+    Clustering,
+    concentrations,
+    prototype_loss,
+    spherical_kmeans,
+)
+
+Vectors = list[list[float]]
+
+
+def reference(z: Vectors, own: list[int], centres: Vectors, phi: list[float], m: int) -> float:
+    """Σ_i −log [exp(z_i·c_s/φ_s) / Σ_{j∈{s}∪O} exp(z_i·c_j/φ_j)]: Li et al. (2021), Eq. 11.
+
+    O: clusters of other classes (cluster j is of class j // m) that have members (φ > 0).
+    """
+    total = 0.0
+    for row, s in zip(z, own, strict=True):
+        logits = {
+            j: math.fsum(a * b for a, b in zip(row, c, strict=True)) / phi[j]
+            for j, c in enumerate(centres)
+            if j == s or (j // m != s // m and phi[j] > 0)
+        }
+        top = max(logits.values())
+        total += top + math.log(math.fsum(math.exp(x - top) for x in logits.values())) - logits[s]
+    return total
+
+
+def reference_phi(far: list[float], member: list[int], clusters: int, tau: float) -> list[float]:
+    """Eq. 12 with α = 10, then the official code's rules: none alone, percentiles, mean τ."""
+    raw: list[float | None] = []
+    for k in range(clusters):
+        inside = [d for d, c in zip(far, member, strict=True) if c == k]
+        if not inside:
+            raw.append(None)
+        elif len(inside) == 1 or not any(inside):
+            raw.append(-1.0)
+        else:
+            raw.append(math.fsum(inside) / (len(inside) * math.log(len(inside) + 10)))
+    told = [x for x in raw if x is not None and x > 0]
+    if not told:
+        return [0.0 if x is None else tau for x in raw]
+    filled = [x if x is None or x > 0 else max(told) for x in raw]
+    there = sorted(x for x in filled if x is not None)
+
+    def percentile(share: float) -> float:
+        at = share * (len(there) - 1)
+        low = math.floor(at)
+        high = min(low + 1, len(there) - 1)
+        return there[low] + (at - low) * (there[high] - there[low])
+
+    cut = [x if x is None else min(max(x, percentile(0.1)), percentile(0.9)) for x in filled]
+    mean = math.fsum(x for x in cut if x is not None) / len(there)
+    return [0.0 if x is None else tau * x / mean for x in cut]
+
+
+def double(rows: Any) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+T4 = double([[1, 0], [0.6, 0.8], [0, 1], [-0.8, 0.6]])
+
+
+@pytest.mark.parametrize(
+    ("phi", "expected"), [([0.2, 0.2], 0.0513817415), ([0.2, 0.4], 0.1856442310)]
+)
+def test_gold_values(phi: list[float], expected: float) -> None:
+    centres = unit(T4.view(2, 2, 2).mean(1))
+    value = prototype_loss(T4, torch.tensor([0, 0, 1, 1]), centres, double(phi), 1) / 4
+    assert value.item() == pytest.approx(expected, abs=1e-9)
+
+
+@given(
+    st.integers(1, 4),
+    st.sampled_from([1, 2, 4]),
+    st.integers(1, 7),
+    st.integers(0, 1 << 20),
+)
+def test_equal_to_the_plain_loop(classes: int, m: int, n: int, seed: int) -> None:
+    source = torch.Generator().manual_seed(seed)
+    z = unit(torch.randn(n, 3, generator=source, dtype=torch.float64)).requires_grad_()
+    centres = unit(torch.randn(classes * m, 3, generator=source, dtype=torch.float64))
+    own = torch.randint(0, classes * m, (n,), generator=source)
+    phi = torch.rand(classes * m, generator=source, dtype=torch.float64) + 0.05
+    phi[torch.rand(classes * m, generator=source) < 0.3] = 0  # nobody is in these
+    phi[own] += 0.1
+    value = prototype_loss(z, own, centres, phi, m)
+    expected = reference(z.tolist(), own.tolist(), centres.tolist(), phi.tolist(), m)
+    assert value.item() == pytest.approx(expected, rel=1e-10, abs=1e-12)
+    value.backward()
+    assert z.grad is not None and z.grad.isfinite().all()
+
+
+def test_one_prototype_per_class_and_one_temperature_is_cross_entropy() -> None:
+    source = torch.Generator().manual_seed(0)
+    z, centres = (unit(torch.randn(k, 4, generator=source, dtype=torch.float64)) for k in (6, 3))
+    labels = torch.tensor([0, 2, 1, 1, 0, 2])
+    value = prototype_loss(z, labels, centres, double([0.1] * 3), 1) / 6
+    expected = nn.functional.cross_entropy(z @ centres.T / 0.1, labels)
+    torch.testing.assert_close(value, expected)
+
+
+def test_gradcheck() -> None:
+    source = torch.Generator().manual_seed(0)
+    z = torch.randn(5, 3, generator=source, dtype=torch.float64, requires_grad=True)
+    centres = unit(torch.randn(6, 3, generator=source, dtype=torch.float64))
+    phi, own = double([0.3, 0.2, 0.0, 0.5, 0.4, 0.0]), torch.tensor([0, 1, 3, 4, 4])
+    assert torch.autograd.gradcheck(lambda z: prototype_loss(z, own, centres, phi, 2), (z,))
+
+
+# Clusters.
+
+
+def test_the_spread_of_a_cluster() -> None:
+    """Distances 0.1, 0.2, 0.3: 0.2/ln 13. Two clusters show the ratio, which the mean hides."""
+    far = double([0.1, 0.2, 0.3, 0.2, 0.2])
+    low, high = 0.2 / math.log(13), 0.2 / math.log(12)
+    assert low == pytest.approx(0.0779742491, abs=1e-10)
+    found = concentrations(far, torch.tensor([0, 0, 0, 1, 1]), 2, 1.0)
+    cut = [low + 0.1 * (high - low), low + 0.9 * (high - low)]
+    assert found.tolist() == pytest.approx([2 * x / sum(cut) for x in cut])
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.25, 0.7, 1.3]), st.integers(0, 5)), max_size=14)
+)
+def test_concentrations_equal_the_plain_loop(members: list[tuple[float, int]]) -> None:
+    far, member = [d for d, _ in members], [k for _, k in members]
+    found = concentrations(double(far), torch.tensor(member, dtype=torch.long), 7, 0.1)
+    assert found.tolist() == pytest.approx(reference_phi(far, member, 7, 0.1), rel=1e-10)
+
+
+def test_k_means_finds_what_is_there() -> None:
+    source = torch.Generator().manual_seed(0)
+    true = unit(double([[1, 0, 0], [0, 1, 0], [-1, 0.1, 0], [0, 0, 1]]))
+    which = torch.arange(40) % 4
+    noise = 0.05 * torch.randn(40, 3, generator=source, dtype=torch.float64)
+    rows = unit(true[which] + noise)
+    chosen, centres = spherical_kmeans(rows, 4)
+    assert len({(int(a), int(b)) for a, b in zip(chosen, which, strict=True)}) == 4
+    torch.testing.assert_close(torch.linalg.vector_norm(centres, dim=1), torch.ones(4).double())
+    for k in range(4):
+        torch.testing.assert_close(centres[k], unit(rows[chosen == k].sum(0)[None])[0])
+    again, _ = spherical_kmeans(rows, 4)
+    assert torch.equal(again, chosen)
+
+
+def test_k_means_of_few_or_equal_rows() -> None:
+    chosen, centres = spherical_kmeans(T4[:2], 4)
+    assert sorted(chosen.tolist()) == [0, 1] and len(centres) == 2
+    chosen, _ = spherical_kmeans(T4[[0, 0, 0]], 2)
+    assert chosen.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("m", [1, 2, 4])
+def test_clusters_lie_inside_classes(m: int) -> None:
+    """A class of one, a class of none, pictures whose class is not known."""
+    source = torch.Generator().manual_seed(0)
+    rows = unit(torch.randn(9, 3, generator=source, dtype=torch.float64))
+    labels = torch.tensor([0, 0, 0, 0, 0, 2, 3, 3, -1])
+    clustering = Clustering(m, 4, 9, torch.zeros(4 * m, 3, dtype=torch.float64))
+    clustering.renew(rows, labels, 0.1)
+    inside = clustering.member[:8]
+    assert torch.equal(inside // m, labels[:8]) and clustering.member[8] == -1
+    there = torch.bincount(inside, minlength=4 * m) > 0
+    assert torch.equal(clustering.phi > 0, there)
+    assert clustering.phi[there].mean().item() == pytest.approx(0.1)
+    for k in there.nonzero()[:, 0].tolist():
+        members = rows[:8][inside == k]
+        torch.testing.assert_close(clustering.centres[k], unit(members.sum(0)[None])[0])
+    some = clustering(rows, torch.arange(9)) * 9
+    expected = reference(
+        rows[:8].tolist(),
+        inside.tolist(),
+        clustering.centres.tolist(),
+        clustering.phi.tolist(),
+        m,
+    )
+    assert some.item() == pytest.approx(expected, rel=1e-10)
+
+
+# In training.
+
+LABELS = torch.tensor([0, 1, 2, 1, 0, 0, 2, 1, 1, 2, 0, 0])
+
+
+def ready(**options: Any) -> tuple[PCL, Network, Callable[[nn.Module], Output]]:
+    torch.manual_seed(0)
+    network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
+    method = PCL(**options).for_task(Task(network, (5, 4, 3), 5, 4, epochs=20))
+    pictures = torch.randn(12, 6, dtype=torch.float64)
+
+    def look(network: nn.Module) -> Output:
+        output: Output = network(pictures)
+        return output
+
+    return method, network, look
+
+
+def batch(indices: Tensor) -> Batch:
+    source = torch.Generator().manual_seed(int(indices[0]))
+    images = torch.randn(2 * len(indices), 6, generator=source, dtype=torch.float64)
+    return Batch(images, LABELS[indices], indices)
+
+
+def test_warm_up_is_supcon_alone_and_learns_the_labels() -> None:
+    method, network, look = ready()
+    for indices in torch.arange(12).split(4):
+        method.on_epoch_start(1, look)
+        seen = batch(indices)
+        parts = method.losses(seen, network)
+        z = network(seen.images).embeddings
+        torch.testing.assert_close(parts["contrast"], SupCon(0.1)(z, seen.labels.repeat(2)))
+        assert parts["prototype"] == 0
+    assert torch.equal(method.known, LABELS)
+
+
+def test_afterwards_each_granularity_adds_its_mean() -> None:
+    method, network, look = ready(granularities=(1, 2))
+    assert method.twin is not None and method.clusterings is not None
+    method.losses(batch(torch.arange(12)), network)
+    with torch.no_grad():
+        method.twin.network.get_parameter("encoder.weight").add_(0.3)
+    method.on_epoch_start(2, look)
+    twins = unit(look(method.twin.network).embeddings)
+    expected = 0.0
+    seen = batch(torch.arange(3, 8))
+    z = unit(network(seen.images).embeddings)
+    for m, clustering in zip((1, 2), method.clusterings, strict=True):
+        assert isinstance(clustering, Clustering)
+        again = Clustering(m, 3, 12, torch.zeros(3 * m, 4, dtype=torch.float64))
+        again.renew(twins, LABELS, 0.1)
+        for name in ("centres", "phi", "member"):
+            assert torch.equal(getattr(again, name), getattr(clustering, name))
+        own = again.member[seen.indices].repeat(2)
+        expected += reference(
+            z.tolist(), own.tolist(), again.centres.tolist(), again.phi.tolist(), m
+        )
+    parts = method.losses(seen, network)
+    assert parts["prototype"].item() == pytest.approx(expected / 2 / 10, rel=1e-10)
+    parts["prototype"].backward()
+    assert all(p.grad is not None for p in network.parameters())
+    assert not list(method.param_groups(0.1)) and method.adapted
+
+
+def test_the_state_brings_the_clusters_back() -> None:
+    method, network, look = ready()
+    method.losses(batch(torch.arange(12)), network)
+    method.after_step(network, 0.1)
+    method.on_epoch_start(5, look)
+    other, _, _ = ready()
+    other.load_state_dict(method.state_dict())
+    seen = batch(torch.arange(4))
+    assert other.losses(seen, network) == method.losses(seen, network)
+
+
+def test_forward_is_supcon() -> None:
+    z, labels = torch.randn(6, 4), torch.tensor([0, 1, 1, 0, 2, 2])
+    assert torch.equal(PCL()(z, labels), SupCon(0.1)(z, labels))
+
+
+def test_it_says_what_is_missing_or_wrong() -> None:
+    method, network, _ = ready()
+    with pytest.raises(UserError, match="does not know its task"):
+        PCL().losses(batch(torch.arange(4)), network)
+    seen = batch(torch.arange(4))
+    with pytest.raises(UserError, match="indices go up to 12, the task has 12"):
+        method.losses(Batch(seen.images, seen.labels, torch.tensor([0, 1, 2, 12])), network)
+    for options in ({"granularities": ()}, {"granularities": (0,)}, {"warmup": 2.0}):
+        with pytest.raises(UserError, match=next(iter(options))):
+            PCL(**options)
