@@ -80,7 +80,7 @@ def everyone(rows: Tensor, views: int = 1) -> Tensor:
     if not several_processes():
         return rows
     tail = rows.shape[1:]
-    packed = rows.view(views, len(rows) // views, *tail).transpose(0, 1).flatten(1)
+    packed = rows.reshape(views, len(rows) // views, *tail).transpose(0, 1).flatten(1)
     ids = torch.arange(len(packed), device=rows.device) + (dist.get_rank() << 40)
     joined, order = gather_rows(packed, ids)
     assert order.own is not None
