@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import scs_supcon.data.cache as cache_module
 from scs_supcon.config import DataRecipe
 from scs_supcon.data.cache import SHARD_ROWS, frozen_features, keyed_views
 from scs_supcon.data.folder import read_pictures
@@ -147,6 +148,18 @@ def test_worker_count_and_threads_change_no_bit(birds: Pictures, tmp_path: Path)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_encoding_in_this_process_as_for_an_accelerator_gives_the_same(
+    birds: Pictures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    reference = extract(birds, tmp_path / "workers")
+    monkeypatch.setattr(cache_module, "_on_cpu", lambda encoder: False)
+    encoder = Small()
+    here = extract(birds, tmp_path / "here", encoder=encoder, workers=workers)
+    assert encoder.passes == [2]
+    np.testing.assert_allclose(here, reference, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -115,9 +115,10 @@ def frozen_features(  # noqa: PLR0913 - each names one part of what a row depend
 
     tell = progress or (lambda done, total: None)
     tell(int(found.sum()), found.size)
-    todo = _Todo(pictures, tuple(index_of.items()), tuple(transforms), _for_inference(encoder))
-    for chunk, features in _computed(todo, _chunks(found), workers):
-        rows, views = chunk
+    if chunks := _chunks(found):
+        encoder = _for_inference(encoder)
+    todo = _Todo(pictures, tuple(index_of.items()), tuple(transforms), encoder)
+    for (rows, views), features in _computed(todo, chunks, workers):
         _must_be_finite(features, [pictures.names[todo.wanted[row][1]] for row in rows])
         digests = [todo.wanted[row][0] for row in rows]
         write_shard(folder, digests, [view_digests[view] for view in views], features)
@@ -147,7 +148,7 @@ class _Todo(Dataset["NDArray[np.float32] | Tensor | UserError"]):
             views = torch.stack(list(self._views(chunk)))
         except UserError as error:
             return error
-        if _device(self.encoder).type != "cpu":
+        if not _on_cpu(self.encoder):
             return views
         with _one_thread():
             return _encode(self.encoder, views)
@@ -168,10 +169,10 @@ class _Todo(Dataset["NDArray[np.float32] | Tensor | UserError"]):
 
 def _encode(encoder: nn.Module, images: Tensor) -> NDArray[np.float32]:
     """Features of pictures, in passes of one size: others could mean other last bits."""
-    device = _device(encoder)
     size = SHARD_ROWS
-    if device.type == "cpu":
+    if _on_cpu(encoder):
         size = min(CPU_PICTURES, max(1, CPU_PIXELS // images[0, 0].numel()))
+    device = _device(encoder)
     passes = []
     for start in range(0, len(images), size):
         some = images[start : start + size]
@@ -236,6 +237,10 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def _on_cpu(encoder: nn.Module) -> bool:
+    return _device(encoder).type == "cpu"
 
 
 def _device(encoder: nn.Module) -> torch.device:
