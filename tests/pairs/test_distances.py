@@ -157,6 +157,15 @@ def test_near_duplicates_in_float32(n: int, gap: float) -> None:
     assert (grad - exact_grad).abs().max() <= (4 * eps + 1e-14 / gap**2) * exact_grad.abs().max()
 
 
+@pytest.mark.parametrize("n", [8, 140])
+@pytest.mark.parametrize("gap", [1e-4, 1e-7, 1e-10])
+def test_near_duplicates_in_float64(n: int, gap: float) -> None:
+    """Subtracted, not multiplied: as exact as any other distance."""
+    one = torch.randn(n // 2, 3, dtype=torch.float64)
+    x = torch.cat([one, one + gap * torch.randn(one.shape, dtype=torch.float64)])
+    check(sort_rows(x, torch.arange(n // 2).repeat(2)), None, 1 << 19)
+
+
 @pytest.mark.parametrize("n", [6, 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_coincident_rows_have_distance_and_gradient_zero(n: int, dtype: torch.dtype) -> None:

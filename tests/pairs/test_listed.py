@@ -96,6 +96,13 @@ def test_a_list_longer_than_one_chunk() -> None:
     torch.testing.assert_close(whole, torch.stack(parts).mean(), rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("x", [-45.0, -20.5, 15.0, 19.9, 20.1, 25.0, 35.0, 39.9, 40.1])
+def test_no_step_where_softplus_turns_linear(x: float) -> None:
+    one, here = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.long)
+    loss = listed_pairs(one, one, (here, here), torch.tensor([False]), scalar(0.0), scalar(-x))
+    assert loss.item() == pytest.approx(max(x, 0) + math.log1p(math.exp(-abs(x))), rel=1e-14)
+
+
 def test_gradcheck() -> None:
     q = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     r = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)

@@ -185,6 +185,13 @@ def test_a_tiny_loss_is_right_in_every_digit() -> None:
     assert loss.item() == pytest.approx(value, rel=1e-11, abs=0)
 
 
+@pytest.mark.parametrize("x", [-45.0, -20.5, 15.0, 19.9, 20.1, 25.0, 35.0, 39.9, 40.1])
+def test_no_step_where_softplus_turns_linear(x: float) -> None:
+    row = torch.ones(1, 1, dtype=torch.float64)
+    loss = sigmoid_pairs(row, Rows(torch.tensor([0])), scalar(0.0), scalar(x))
+    assert loss.item() == pytest.approx(max(x, 0) + math.log1p(math.exp(-abs(x))), rel=1e-14)
+
+
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("weighting", ["all", "balanced", "positives"])
 @pytest.mark.parametrize("apart", [False, True])

@@ -166,6 +166,21 @@ def test_any_length_of_rows_stays_finite(length: float, dtype: torch.dtype) -> N
     assert x.grad is not None and x.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("temperature", [0.04, 0.02, 0.005, 1e-4])
+def test_a_row_opposite_to_all_others(temperature: float, dtype: torch.dtype) -> None:
+    """All its logits are far below the largest: exponentials of one shift for all would vanish."""
+    x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.96, 0.28], [0.8, 0.6]], dtype=dtype)
+    rows = Rows(torch.tensor([0, 0, 1, 1]))
+    x.requires_grad_()
+    loss = softmax_pairs(x, rows, temperature)
+    loss.backward()
+    value, by_q, _ = reference(x.tolist(), rows.labels.tolist(), temperature)
+    assert loss.item() == pytest.approx(value, rel=1e-6)
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, torch.tensor(by_q, dtype=dtype), rtol=1e-4, atol=1e-5)
+
+
 def test_an_incoming_gradient_scales_ours() -> None:
     x, rows = unit_rows(12, 3, 4)
     x.requires_grad_()
