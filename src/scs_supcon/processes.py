@@ -1,5 +1,6 @@
 """One process or many: where a run computes, and how processes join their gradients."""
 
+import atexit
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -45,7 +46,15 @@ def make_fabric(device: str = "auto", precision: str = "32-true") -> Fabric:
         options |= {"devices": [int(number)] if number else 1}
     fabric = Fabric(**options)
     fabric.launch()
+    if world > 1:
+        atexit.register(_leave)
     return fabric
+
+
+def _leave() -> None:
+    """Close the group: its threads would abort a process that ends under them."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _best_device() -> str:
@@ -72,6 +81,15 @@ def local_parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Add up the gradients of all processes."""
     _exchange((p.grad for p in parameters if p.grad is not None), distributed.all_reduce)
+
+
+def gather(tensor: Tensor) -> list[Tensor]:
+    """Return the tensors of all processes, in their order; all have one shape."""
+    if not distributed.is_initialized():
+        return [tensor]
+    parts = [torch.empty_like(tensor) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(parts, tensor)
+    return parts
 
 
 def share_buffers(modules: Iterable[nn.Module]) -> None:

@@ -1,0 +1,239 @@
+"""The folder of a run: one owner, one recipe, and everything the run writes.
+
+`RunFolder.open` brings the folder back to its last good checkpoint; from there the run goes on as
+if it had never stopped. Of several processes only the first writes.
+"""
+
+import json
+import tomllib
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from lightning_fabric import Fabric
+
+from scs_supcon.errors import UserError
+from scs_supcon.run_folder import durable
+from scs_supcon.run_folder.checkpoint import (
+    Checkpoint,
+    last_stage,
+    read_checkpoint,
+    sweep,
+    write_checkpoint,
+)
+from scs_supcon.run_folder.environment import describe_environment
+from scs_supcon.run_folder.journal import Journal
+from scs_supcon.run_folder.lock import Lock
+
+RECIPE, ENVIRONMENT, FINISHED = "recipe.toml", "environment.json", "finished.json"
+NUMBERED = "checkpoints/[a-z]*-[0-9][0-9][0-9][0-9][0-9][0-9]."
+
+# All that a run writes; overwriting removes these and nothing else. The recipe goes last, so that
+# a removal cut short is taken up again.
+OWN = (
+    *(NUMBERED + suffix for suffix in ("sha256", "json", "safetensors")),
+    "tensorboard/*/events.out.tfevents.*",
+    *(f"model/{name}" for name in ("weights.safetensors", "model.json", "SHA256SUMS", "README.md")),
+    *("classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "report.html"),
+    *(ENVIRONMENT, FINISHED, RECIPE),
+)
+
+
+class RunFolder:
+    """A run's folder, held by this process until it is closed."""
+
+    def __init__(self, path: Path, lock: Lock | None):
+        """Use `open`. Without a lock nothing is written."""
+        self.path = path
+        self._lock = lock
+        self._journal = Journal(path)
+        self._checkpoints = path / "checkpoints"
+        self._found: dict[str, Checkpoint] = {}
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        recipe: str,
+        *,
+        overwrite: bool = False,
+        fabric: Fabric | None = None,
+    ) -> Self:
+        """Begin a run in a new folder, or take up the one that is there.
+
+        Args:
+            path: the folder; made if needed.
+            recipe: the recipe as TOML. A run with another one is refused.
+            overwrite: delete a finished run, or one with another recipe, and begin again. An
+                unfinished run with this recipe goes on: a line may always be repeated.
+            fabric: needed when there are several processes.
+
+        Raises:
+            UserError: the folder is in use, belongs to another recipe, or cannot be written.
+        """
+        folder = Path(path)
+        if fabric is not None and not fabric.is_global_zero:
+            fabric.barrier()  # until the first process has put the folder in order
+            return cls(folder, None)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            run = cls(folder, Lock(folder / ".lock"))
+        except OSError as error:
+            raise durable.explained(error, folder) from error
+        try:
+            run._take_up(recipe, overwrite)
+        except BaseException:
+            run.close()
+            raise
+        if fabric is not None:
+            fabric.barrier()
+        return run
+
+    @property
+    def finished(self) -> dict[str, Any] | None:
+        """What `finish` was told, or None while there is something left to do."""
+        file = self.path / FINISHED
+        return json.loads(file.read_text()) if file.exists() else None
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Note that nothing is left to do."""
+        if self._lock:
+            self._journal.flush()
+        self.write_json(FINISHED, dict(summary))
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file of the run in one step."""
+        if self._lock:
+            durable.write_text(self.path / name, text)
+
+    def write_json(self, name: str, value: Any) -> None:
+        """Write a JSON file of the run in one step."""
+        if self._lock:
+            durable.write_json(self.path / name, value)
+
+    def append_metrics(
+        self, stage: str, epoch: int, step: int, values: Mapping[str, float]
+    ) -> None:
+        """Add numbers to metrics.csv and TensorBoard."""
+        if self._lock:
+            self._journal.append(stage, epoch, step, values)
+
+    def save_checkpoint(self, stage: str, checkpoint: Checkpoint) -> None:
+        """Make everything up to here durable."""
+        if self._lock:
+            state = {"metrics_bytes": self._journal.flush(), "training": checkpoint.state}
+            write_checkpoint(self._checkpoints, stage, Checkpoint(checkpoint.tensors, state))
+
+    def load_checkpoint(self, stage: str) -> Checkpoint | None:
+        """Return where a stage is to go on, or None at its beginning."""
+        found = self._found.pop(stage, None) or read_checkpoint(self._checkpoints, stage)
+        return Checkpoint(found.tensors, found.state["training"]) if found else None
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._journal.close()
+        if self._lock:
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        """Return the folder itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _take_up(self, recipe: str, overwrite: bool) -> None:
+        if (self.path / RECIPE).exists():
+            differences = _differences(self.path / RECIPE, recipe)
+            if overwrite and (differences or self.finished is not None):
+                self._clear()
+            elif differences:
+                raise UserError(
+                    f"{self.path} holds a run with another recipe:\n  "
+                    + "\n  ".join(differences)
+                    + "\nChoose another folder, or say --overwrite to delete that run."
+                )
+        if not (self.path / RECIPE).exists():
+            self._begin(recipe)
+        if self.finished is None:
+            self._compare_environment()
+            self._rewind()
+
+    def _begin(self, recipe: str) -> None:
+        strangers = [file for file in self._own_files() if file.name != ENVIRONMENT]
+        if strangers:
+            raise UserError(
+                f"{self.path} holds {strangers[0].name} but no {RECIPE}, so it is not a run: "
+                "choose another folder"
+            )
+        self.write_json(ENVIRONMENT, describe_environment())
+        self.write_text(RECIPE, recipe)
+
+    def _rewind(self) -> None:
+        """Go back to the last good checkpoint of the stage that was saved last."""
+        sweep(self._checkpoints)
+        stage = last_stage(self._checkpoints)
+        found = read_checkpoint(self._checkpoints, stage) if stage else None
+        if stage and found:
+            self._found[stage] = found
+        self._journal.rewind(found.state["metrics_bytes"] if found else 0)
+
+    def _compare_environment(self) -> None:
+        changes = _changes(
+            json.loads((self.path / ENVIRONMENT).read_text()), describe_environment()
+        )
+        if changes:
+            warnings.warn(
+                f"{self.path} was begun in another environment, so the last digits may differ from "
+                f"an unbroken run: {'; '.join(changes)}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _own_files(self) -> list[Path]:
+        return [file for pattern in OWN for file in sorted(self.path.glob(pattern))]
+
+    def _clear(self) -> None:
+        for file in self._own_files():
+            file.unlink()
+        for pattern in ("checkpoints", "tensorboard/*", "tensorboard", "model"):
+            for folder in self.path.glob(pattern):
+                with suppress(OSError):  # not empty: something in it is not ours
+                    folder.rmdir()
+
+
+def _differences(file: Path, recipe: str) -> list[str]:
+    try:
+        then = tomllib.loads(file.read_text())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{file} cannot be read ({error}): choose another folder") from error
+    return _changes(then, tomllib.loads(recipe))
+
+
+def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a line for each value that changed, such as `pretrain.lr: 0.1 then, 0.2 now`."""
+    old, new = _flat(then), _flat(now)
+    keys = sorted(old.keys() | new.keys())
+    return [
+        f"{key}: {old.get(key, 'not there')} then, {new.get(key, 'not there')} now"
+        for key in keys
+        if old.get(key) != new.get(key)
+    ]
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= (
+            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+    return flat

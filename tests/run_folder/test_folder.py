@@ -1,0 +1,203 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+
+from scs_supcon.errors import UserError
+from scs_supcon.run_folder import Checkpoint, RunFolder
+
+RECIPE = 'seed = 0\n[pretrain]\nlr = 0.1\nepochs = 3\n[method]\nname = "scs_supcon"\n'
+OTHER = RECIPE.replace("0.1", "0.2").replace("epochs = 3\n", "").replace("scs_s", "s")
+
+
+def save(run, stage, number):
+    run.save_checkpoint(stage, Checkpoint({"a": torch.tensor(number)}, {"number": number}))
+
+
+def names(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def begin(path, recipe=RECIPE):
+    with RunFolder.open(path, recipe) as run:
+        run.append_metrics("pretrain", 1, 10, {"loss": 1.0})
+        save(run, "pretrain", 1)
+        run.append_metrics("pretrain", 2, 20, {"loss": 0.5})
+        run.write_json("classes.json", ["a", "b"])
+        run.write_text("model/README.md", "card")
+
+
+def test_a_new_run(tmp_path):
+    with RunFolder.open(tmp_path / "runs" / "x", RECIPE) as run:
+        assert run.finished is None
+        assert run.load_checkpoint("pretrain") is None
+        assert (run.path / "recipe.toml").read_text() == RECIPE
+        environment = json.loads((run.path / "environment.json").read_text())
+        assert environment["libraries"]["torch"]
+
+
+def test_an_unfinished_run_goes_on_from_its_last_checkpoint(tmp_path):
+    begin(tmp_path)
+    with RunFolder.open(tmp_path, RECIPE + "\n# the same in other words\n") as run:
+        found = run.load_checkpoint("pretrain")
+        assert found.state == {"number": 1}
+        assert torch.equal(found.tensors["a"], torch.tensor(1))
+        assert (tmp_path / "metrics.csv").read_text().splitlines()[1:] == ["pretrain,1,10,loss,1.0"]
+
+
+def test_metrics_follow_the_stage_that_was_saved_last(tmp_path):
+    begin(tmp_path)
+    with RunFolder.open(tmp_path, RECIPE) as run:
+        run.append_metrics("probe", 1, 5, {"loss": 3.0})
+        save(run, "probe", 2)
+        run.append_metrics("probe", 2, 10, {"loss": 2.0})
+        save(run, "probe", 3)
+        run.append_metrics("probe", 3, 15, {"loss": 1.0})
+    (tmp_path / "checkpoints" / "probe-000003.json").write_text('{"trunca')
+    with (
+        pytest.warns(RuntimeWarning, match="probe-000003 .* cannot be used"),
+        RunFolder.open(tmp_path, RECIPE) as run,
+    ):
+        assert run.load_checkpoint("pretrain").state == {"number": 1}
+        assert run.load_checkpoint("probe").state == {"number": 2}
+        lines = (tmp_path / "metrics.csv").read_text().splitlines()
+        assert lines[1:] == ["pretrain,1,10,loss,1.0", "probe,1,5,loss,3.0"]
+
+
+def test_a_run_without_checkpoint_begins_again(tmp_path):
+    with RunFolder.open(tmp_path, RECIPE) as run:
+        run.append_metrics("pretrain", 1, 10, {"loss": 1.0})
+    with RunFolder.open(tmp_path, RECIPE) as run:
+        run.append_metrics("pretrain", 1, 10, {"loss": 1.0})
+    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 2
+
+
+def test_a_finished_run_says_so_and_is_left_alone(tmp_path):
+    begin(tmp_path)
+    with RunFolder.open(tmp_path, RECIPE) as run:
+        run.append_metrics("probe", 1, 5, {"loss": 3.0})
+        run.finish({"accuracy": 0.97})
+    before = {name: (tmp_path / name).read_bytes() for name in names(tmp_path)}
+    with RunFolder.open(tmp_path, RECIPE) as run:
+        assert run.finished == {"accuracy": 0.97}
+    assert {name: (tmp_path / name).read_bytes() for name in names(tmp_path)} == before
+
+
+def test_another_recipe_is_refused_with_its_differences(tmp_path):
+    begin(tmp_path)
+    before = names(tmp_path)
+    with pytest.raises(UserError) as caught:
+        RunFolder.open(tmp_path, OTHER)
+    assert str(caught.value) == (
+        f"{tmp_path} holds a run with another recipe:\n"
+        "  method.name: scs_supcon then, supcon now\n"
+        "  pretrain.epochs: 3 then, not there now\n"
+        "  pretrain.lr: 0.1 then, 0.2 now\n"
+        "Choose another folder, or say --overwrite to delete that run."
+    )
+    assert names(tmp_path) == before
+    RunFolder.open(tmp_path, RECIPE).close()  # the refused one does not hold the folder
+
+
+def test_overwriting_deletes_what_a_run_writes_and_nothing_else(tmp_path):
+    begin(tmp_path)
+    foreign = {"notes.txt", "model/mine.txt", "checkpoints/my-best.json", "figures/old.png"}
+    for name in foreign:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    with RunFolder.open(tmp_path, OTHER, overwrite=True) as run:
+        assert run.load_checkpoint("pretrain") is None
+    assert names(tmp_path) == foreign | {"recipe.toml", "environment.json", ".lock"}
+    assert not (tmp_path / "tensorboard").exists()
+    assert (tmp_path / "recipe.toml").read_text() == OTHER
+
+
+def test_a_line_that_says_overwrite_may_be_repeated(tmp_path):
+    begin(tmp_path, OTHER)
+    with RunFolder.open(tmp_path, RECIPE, overwrite=True) as run:
+        save(run, "pretrain", 7)
+    with RunFolder.open(tmp_path, RECIPE, overwrite=True) as run:
+        assert run.load_checkpoint("pretrain").state == {"number": 7}
+        run.finish({})
+    with RunFolder.open(tmp_path, RECIPE, overwrite=True) as run:
+        assert run.finished is None
+        assert run.load_checkpoint("pretrain") is None
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_that_are_not_a_run_are_never_replaced(tmp_path, overwrite):
+    (tmp_path / "metrics.csv").write_text("mine")
+    with pytest.raises(UserError, match=r"holds metrics.csv but no recipe.toml"):
+        RunFolder.open(tmp_path, RECIPE, overwrite=overwrite)
+    assert (tmp_path / "metrics.csv").read_text() == "mine"
+
+
+def test_other_files_do_no_harm(tmp_path):
+    (tmp_path / "log.txt").write_text("started")
+    RunFolder.open(tmp_path, RECIPE).close()
+
+
+def test_a_recipe_that_cannot_be_read(tmp_path):
+    begin(tmp_path)
+    (tmp_path / "recipe.toml").write_text("seed = ")
+    with pytest.raises(UserError, match=r"recipe.toml cannot be read"):
+        RunFolder.open(tmp_path, RECIPE)
+
+
+def test_another_environment_is_told(tmp_path):
+    begin(tmp_path)
+    file = tmp_path / "environment.json"
+    environment = json.loads(file.read_text())
+    environment["libraries"]["torch"] = "2.0"
+    file.write_text(json.dumps(environment))
+    with pytest.warns(RuntimeWarning, match=r"libraries.torch: 2.0 then"):
+        RunFolder.open(tmp_path, RECIPE).close()
+
+
+def test_a_second_process_is_refused(tmp_path):
+    code = (
+        "import sys; from scs_supcon.run_folder import RunFolder\n"
+        "try: RunFolder.open(sys.argv[1], sys.argv[2])\n"
+        "except ValueError as error: print(error)"
+    )
+    with RunFolder.open(tmp_path, RECIPE):
+        result = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path), RECIPE],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert result.stdout.startswith(f"{tmp_path} is in use by process {os.getpid()} on ")
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "x").write_text("")
+    with pytest.raises(UserError, match="a file stands where a folder is needed"):
+        RunFolder.open(tmp_path / "x" / "y", RECIPE)
+
+
+READ_ONLY = """
+import os, sys
+from scs_supcon.run_folder import RunFolder
+if os.geteuid() == 0:
+    os.seteuid(65534)  # permissions do not bind the superuser
+for path in sys.argv[1:]:
+    try: RunFolder.open(path, "seed = 0")
+    except ValueError as error: print(error)
+"""
+
+
+def test_a_read_only_folder():
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o555)
+        paths = [folder, f"{folder}/new"]
+        result = subprocess.run(
+            [sys.executable, "-c", READ_ONLY, *paths], capture_output=True, text=True, check=True
+        )
+    for path, line in zip(paths, result.stdout.splitlines(), strict=True):
+        assert line.startswith(f"cannot write {path}: no permission to write there: choose another")
