@@ -54,6 +54,8 @@ class Centre(nn.Module):
             return (x - self.mean) * torch.rsqrt(self.var + self.eps)
         x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         count = _joined_sum(x.new_tensor(float(len(x))))
+        if not count:
+            return x
         mean = _joined_sum(x.sum(0)) / count
         var = _joined_sum((x - mean).square().sum(0)) / count
         with torch.no_grad():

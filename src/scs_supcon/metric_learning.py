@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.base import Method, flatten
+from scs_supcon.methods.base import Method, flatten, total
 from scs_supcon.methods.scs_supcon import SCSSupCon
 from scs_supcon.methods.supcon import SupCon
 
@@ -31,7 +31,6 @@ class MetricLearningLoss(nn.Module):
         super().__init__()
         self.method = method
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(
         self,
         embeddings: Tensor,
@@ -43,14 +42,12 @@ class MetricLearningLoss(nn.Module):
         if ref_emb is not None:
             ref_emb, ref_labels = _checked(embeddings, ref_emb, ref_labels)
         if indices_tuple is not None:
-            terms = self._listed(embeddings, labels, indices_tuple, ref_emb)
-        elif ref_emb is None or ref_labels is None:
-            terms = self.method.terms(embeddings, labels)
-        elif isinstance(self.method, SCSSupCon | SupCon):
-            terms = self.method.against(embeddings, labels, ref_emb, ref_labels)
-        else:
-            raise UserError(f"{type(self.method).__name__} takes no ref_emb: use SCSSupCon")
-        return torch.stack(list(terms.values())).sum()
+            return total(self._listed, embeddings, labels, indices_tuple, ref_emb)
+        if ref_emb is None or ref_labels is None:
+            return total(self.method.terms, embeddings, labels)
+        if isinstance(self.method, SCSSupCon | SupCon):
+            return total(self.method.against, embeddings, labels, ref_emb, ref_labels)
+        raise UserError(f"{type(self.method).__name__} takes no ref_emb: use SCSSupCon")
 
     def _listed(
         self, embeddings: Tensor, labels: Tensor, chosen: IndicesTuple, ref_emb: Tensor | None

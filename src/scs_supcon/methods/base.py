@@ -81,7 +81,6 @@ class Method(nn.Module):
         """Parts of a recipe that suit the method, such as {"head": {"overlap": 28}}."""
         return {"head": {"centre": False}}
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, embeddings: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return the sum of the terms.
 
@@ -89,8 +88,7 @@ class Method(nn.Module):
             embeddings: `(N, D)`, or `(B, V, D)` for V views of B pictures.
             labels: integers, `(N,)` or `(B,)`.
         """
-        parts = list(self.terms(embeddings, labels).values())
-        return torch.stack(parts).sum() if len(parts) > 1 else parts[0]
+        return total(self.terms, embeddings, labels)
 
     def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
         """Return the named terms whose sum is the loss."""
@@ -131,6 +129,17 @@ class Method(nn.Module):
 
     def after_step(self, network: nn.Module, done: float) -> None:
         """Called after each step of the optimiser; `done` is the share of training behind us."""
+
+
+def total(terms: Callable[..., dict[str, Tensor]], *arguments: Any) -> Tensor:
+    """Sum the terms; under `torch.compile` they stay outside the compiled graph.
+
+    The decorator `torch.compiler.disable` would load the compiler on import, for everybody.
+    """
+    if torch.compiler.is_compiling():
+        terms = torch.compiler.disable(terms)  # type: ignore[no-untyped-call]
+    parts = list(terms(*arguments).values())
+    return torch.stack(parts).sum() if len(parts) > 1 else parts[0]
 
 
 def check_positive(name: str, value: float) -> None:

@@ -154,7 +154,8 @@ class SCSSupCon(FieldMethod):
         """Terms over listed pairs (row, reference) only; divisor: their number."""
         (q, q_style), (r, r_style) = self.fields(embeddings), self.fields(ref_emb)
         t = self._multiplier()
-        b = self.b
+        b = self.b * 1
+        self._watch_scalars(t, b)
         if self.bias == "solve":
             with torch.no_grad():
                 logits = (q[pairs[0]] * r[pairs[1]]).sum(1) * t.detach()
@@ -180,10 +181,7 @@ class SCSSupCon(FieldMethod):
         t = self._multiplier()
         # Not the parameter itself: a hook on that would stay for good.
         b = self._solved(sides, float(t.detach())) if self.bias == "solve" else self.b * 1
-        if self.training and torch.is_grad_enabled():
-            self._watch.look("log_t", self.log_t, t)
-            if isinstance(self.b, nn.Parameter):
-                self._watch.look("b", self.b, b)
+        self._watch_scalars(t, b)
         parts = {
             "contrast": sigmoid_pairs(
                 sides.common,
@@ -205,6 +203,12 @@ class SCSSupCon(FieldMethod):
             )
             parts["style"] = -self.beta * distance
         return parts
+
+    def _watch_scalars(self, t: Tensor, b: Tensor) -> None:
+        if self.training and torch.is_grad_enabled():
+            self._watch.look("log_t", self.log_t, t)
+            if isinstance(self.b, nn.Parameter):
+                self._watch.look("b", self.b, b)
 
     def _multiplier(self) -> Tensor:
         """What the similarity is multiplied by: t, or 1/t."""
