@@ -98,9 +98,13 @@ def test_sinkhorn_marginals(pictures: int, count: int, seed: int) -> None:
     torch.testing.assert_close(settled.sum(0), even, rtol=1e-6, atol=0)
 
 
-def test_sharp_scores_stay_finite_in_float32() -> None:
-    q = sinkhorn(torch.tensor([[1000.0, -1000.0], [999.0, -1000.0], [-1000.0, 1000.0]]))
-    assert q.isfinite().all() and torch.allclose(q.sum(1), torch.ones(3))
+def test_the_sharpest_codes_there_can_be_are_right_in_float32() -> None:
+    """All rows at one prototype, none at the others: cosines of ±1 over ε = 0.05."""
+    scores = torch.tensor([[1.0, -1.0], [1.0, -1.0], [1.0, -0.9], [-1.0, 1.0]]) / 0.05
+    torch.testing.assert_close(sinkhorn(scores), sinkhorn(scores.double()).float())
+    q = sinkhorn(torch.tensor([[20.0, -20.0]] * 5))
+    torch.testing.assert_close(q, torch.full((5, 2), 0.5))
+    assert sinkhorn(torch.zeros(0, 3)).shape == (0, 3)
 
 
 def test_equal_scores_cost_the_logarithm_of_the_number_of_prototypes() -> None:

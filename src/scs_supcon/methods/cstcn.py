@@ -139,8 +139,15 @@ def codes(rows: Tensor, past: Tensor, prototypes: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sinkhorn(logits: Tensor, rounds: int = ROUNDS) -> Tensor:
-    """Balance exp(logits): columns get like sums, then every row sums to 1."""
+    """Balance exp(logits): columns get like sums, then every row sums to 1.
+
+    Cosines over ε differ by at most 40, so that no exponential here is too small for float32.
+    """
+    if not len(logits):
+        return logits
+    share = torch.exp(logits - logits.max())
+    row = share.new_ones(len(share))
     for _ in range(rounds):
-        logits = logits - logits.logsumexp(0, keepdim=True)
-        logits = logits - logits.logsumexp(1, keepdim=True)
-    return logits.exp()
+        column = 1 / (row @ share)
+        row = 1 / (share @ column)
+    return share * row[:, None] * column
