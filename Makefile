@@ -31,4 +31,12 @@ fix: $(READY) ## let ruff repair what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-.PHONY: help demo test test-fast check fix
+bench: $(READY) ## measure against the peers, side by side; writes docs/benchmarks/
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all,bench]'
+	$(BIN)/python benchmarks/pairs.py
+	$(BIN)/python benchmarks/loop.py
+
+torture: $(READY) ## kill runs at random moments and compare what comes out
+	$(BIN)/python -m pytest tests/test_torture.py
+
+.PHONY: help demo test test-fast check fix bench torture
