@@ -164,6 +164,9 @@ def test_margins_rise_where_it_hurts_most_and_their_mean_stays() -> None:
     assert method.margins.tolist() == [0.1] * 3
     method.after_step(network, 0.1)
     torch.testing.assert_close(method.margins, 0.1 + 0.05 * (by_class - by_class.mean()))
+    raised = method.margins.clone()
+    method.after_step(network, 0.1)  # no new losses: nothing to climb
+    assert torch.equal(method.margins, raised)
     for _ in range(30):
         method.losses(batch, network)
         method.after_step(network, 0.5)

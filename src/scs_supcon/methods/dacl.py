@@ -84,6 +84,7 @@ class DACL(ClassifierMethod):
         if self._slope is not None and self.margins is not None:
             raised = self.margins + self.rate * self._slope
             self.margins = budgeted(raised, self.margin, self.cap)
+            self._slope = None
 
     def scalars(self) -> dict[str, float]:
         if self.margins is None:
