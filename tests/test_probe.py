@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,16 +78,12 @@ def test_the_paper_s_head_is_a_member_of_the_bank(tmp_path: Path) -> None:
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_every_other_head_sees_the_readout_at_length_one(tmp_path: Path) -> None:
+def test_every_other_head_sees_the_readout_centred_at_length_one(tmp_path: Path) -> None:
     readouts = digits(views=1)
-    length = float(readouts.train.square().sum(-1).mean().sqrt())
-    scaled = Readouts(
-        "probe",
-        readouts.train / length,
-        readouts.train_labels,
-        readouts.val / length,
-        readouts.val_labels,
-        10,
+    mean = readouts.train.mean((0, 1))
+    length = float((readouts.train - mean).square().sum(-1).mean().sqrt())
+    scaled = replace(
+        readouts, train=(readouts.train - mean) / length, val=(readouts.val - mean) / length
     )
     probe = ProbeRecipe(epochs=5, batch_size=128, lrs=(3.0,), weight_decays=(1e-2,), plain_lr=1e-12)
     found = train(tmp_path, readouts, probe)
@@ -95,15 +92,20 @@ def test_every_other_head_sees_the_readout_at_length_one(tmp_path: Path) -> None
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_scale_of_the_readout_does_not_matter(tmp_path: Path) -> None:
+def test_scale_and_offset_of_the_readout_do_not_matter(tmp_path: Path) -> None:
     small = digits()
-    large = Readouts(
-        "probe", small.train * 64, small.train_labels, small.val * 64, small.val_labels, 10
-    )
-    probe = ProbeRecipe(epochs=3, lrs=(1.0, 10.0), plain_lr=1e-9)
+    large = replace(small, train=small.train * 64 + 4096, val=small.val * 64 + 4096)
+    probe = ProbeRecipe(epochs=3, lrs=(1.0, 10.0), plain_lr=1e-12)
     first = train(tmp_path / "a", small, probe).probabilities(small.val)
     second = train(tmp_path / "b", large, probe).probabilities(large.val)
-    torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-5)
+
+
+def test_a_readout_without_any_variation_is_no_crash(tmp_path: Path) -> None:
+    flat = digits()
+    flat = replace(flat, train=torch.ones_like(flat.train), val=torch.ones_like(flat.val))
+    found = train(tmp_path, flat, ProbeRecipe(epochs=1))
+    assert found.probabilities(flat.val).isfinite().all()
 
 
 def test_validation_chooses_by_accuracy_then_likelihood(tmp_path: Path) -> None:
@@ -129,14 +131,7 @@ def test_all_views_are_learnt_from(tmp_path: Path) -> None:
     turned = readouts.train[torch.argsort(readouts.train_labels, stable=True).roll(60)]
     ordered = readouts.train[torch.argsort(readouts.train_labels, stable=True)]
     labels = readouts.train_labels.sort(stable=True).values
-    torn = Readouts(
-        "probe",
-        torch.cat([ordered, turned], 1),
-        labels,
-        readouts.val,
-        readouts.val_labels,
-        10,
-    )
+    torn = replace(readouts, train=torch.cat([ordered, turned], 1), train_labels=labels)
     probe = ProbeRecipe(epochs=10)
     assert train(tmp_path / "a", torn, probe).bank != train(tmp_path / "b", readouts, probe).bank
     assert max(m.val_accuracy for m in train(tmp_path / "a", torn, probe).bank) < 0.9
@@ -185,8 +180,8 @@ def test_two_banks_of_one_run_do_not_meet(tmp_path: Path) -> None:
 
 def test_what_cannot_be_learnt_from_is_refused(tmp_path: Path) -> None:
     good = digits()
-    empty = Readouts("probe", good.train, good.train_labels, good.val[:0], good.val_labels[:0], 10)
-    flat = Readouts("probe", good.train[:, 0], good.train_labels, good.val, good.val_labels, 10)
+    empty = replace(good, val=good.val[:0], val_labels=good.val_labels[:0])
+    flat = replace(good, train=good.train[:, 0])
     with pytest.raises(UserError, match="no validation picture"):
         train(tmp_path / "a", empty, ProbeRecipe(epochs=1))
     with pytest.raises(UserError, match=r"\(n, views, D\)"):
@@ -242,6 +237,6 @@ def test_perfect_validation_does_not_mean_certainty(n: int) -> None:
 
 def test_worthless_logits_give_a_high_temperature() -> None:
     logits = torch.eye(4)
-    assert fit_temperature(logits, torch.tensor([1, 2, 3, 0])) == pytest.approx(1e3, rel=1e-3)
+    assert fit_temperature(logits, torch.tensor([1, 2, 3, 0])) == pytest.approx(1e6, rel=1e-3)
     assert math.isfinite(fit_temperature(torch.zeros(3, 4), torch.tensor([0, 1, 2])))
     assert math.isfinite(fit_temperature(torch.zeros(3, 1), torch.tensor([0, 0, 0])))

@@ -188,11 +188,11 @@ class ProbeRecipe(Section):
     batch_size: Count = 512
     """Pictures per step."""
     lrs: Annotated[tuple[Positive, ...], Field(min_length=1)] = (0.1, 1.0, 3.0, 10.0, 30.0)
-    """Learning rates in the bank, for a readout brought to a root mean square length of 1."""
+    """Learning rates in the bank, for a readout that is centred and scaled to length 1."""
     weight_decays: Annotated[tuple[NonNegative, ...], Field(min_length=1)] = (0.0, 1e-4)
     """Weight decays in the bank."""
     plain_lr: Positive = 3.0
-    """Learning rate of one more head, without scaling or decay: stage 2 as in the paper."""
+    """Learning rate of one more head, on the readout as it is: stage 2 as in the paper."""
     momentum: Momentum = 0.9
     """Momentum of SGD."""
     views: Count = 4

@@ -5,7 +5,7 @@ weight decay, trains together as one layer. Validation chooses one of them, and 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,7 +47,7 @@ class Readouts:
 class Member:
     """One head of the bank and how it did on validation.
 
-    `plain` marks the head that saw the readout unscaled: the paper's own stage 2.
+    `plain` marks the head that saw the readout as it is: the paper's own stage 2.
     """
 
     lr: float
@@ -84,54 +84,63 @@ class _Batch:
 
 
 class Bank(nn.Module):
-    """Heads with rates of their own as one linear layer that trains at rate 1.
+    """Heads with rates of their own as one layer that trains at rate 1.
 
     A step of SGD at rate η on w is a step at rate 1 on v where w = √η v, momentum included. The
     decay that belongs to w is a term of the loss. Terms are means over the heads, hence the √heads.
-    The readout is divided by its usual length, so that rates mean the same for every encoder; the
-    plain head's rates undo that.
+
+    The readout is centred and divided by its usual length, so that rates mean the same for every
+    encoder. The first head is the plain one: it sees the readout as it is.
     """
 
     rates: Tensor
-    bias_rates: Tensor
     decays: Tensor
+    mean: Tensor
     length: Tensor
 
-    def __init__(self, members: tuple[Member, ...], width: int, classes: int, length: float):
+    def __init__(self, members: Sequence[Member], readouts: Readouts) -> None:
         super().__init__()
-        squared = [length**2 if member.plain else 1.0 for member in members]
-        pairs = list(zip(members, squared, strict=True))
-        heads = len(members)
-        columns = {
-            "rates": [math.sqrt(heads * m.lr * factor) for m, factor in pairs],
-            "bias_rates": [math.sqrt(heads * m.lr) for m in members],
-            "decays": [m.weight_decay / factor for m, factor in pairs],
+        width, heads = readouts.train.shape[-1], len(members)
+        rows = readouts.train.flatten(0, 1)
+        mean = rows.mean(0)
+        length = (rows - mean).square().sum(1).mean().sqrt()
+        constants = {
+            "rates": torch.tensor([math.sqrt(heads * member.lr) for member in members]),
+            "decays": torch.tensor([member.weight_decay for member in members]),
+            "mean": mean,
+            "length": torch.where(length > 0, length, 1.0),
         }
-        for name, values in columns.items():
-            self.register_buffer(name, torch.tensor(values, dtype=torch.float32), persistent=False)
-        self.register_buffer("length", torch.tensor(length), persistent=False)
-        self.weight = nn.Parameter(torch.zeros(heads, classes, width))
-        self.bias = nn.Parameter(torch.zeros(heads, classes))
+        for name, value in constants.items():
+            self.register_buffer(name, value, persistent=False)
+        self.weight = nn.Parameter(torch.zeros(heads, readouts.classes, width))
+        self.bias = nn.Parameter(torch.zeros(heads, readouts.classes))
 
     def forward(self, readout: Tensor) -> Tensor:
         """Return the logits of every head: (n, heads, classes)."""
-        weight, bias = self.heads()
-        flat = F.linear(readout, weight.flatten(0, 1), bias.flatten())
-        return flat.view(len(readout), *bias.shape)
+        weight, bias = self._scaled()
+        scaled = (readout - self.mean) / self.length
+        plain = F.linear(readout, weight[0], bias[0])
+        others = F.linear(scaled, weight[1:].flatten(0, 1), bias[1:].flatten())
+        return torch.cat([plain, others], 1).view(len(readout), *bias.shape)
 
     def heads(self) -> tuple[Tensor, Tensor]:
-        """Return the weights (heads, classes, D) and biases on the readout as it is."""
-        weight = self.weight * (self.rates / self.length)[:, None, None]
-        return weight, self.bias * self.bias_rates[:, None]
+        """Return float64 weights (heads, classes, D) and biases for the readout as it is."""
+        weight, bias = (part.detach().cpu().double() for part in self._scaled())
+        weight[1:] /= self.length.cpu()
+        bias[1:] -= weight[1:] @ self.mean.cpu().double()
+        return weight, bias
+
+    def _scaled(self) -> tuple[Tensor, Tensor]:
+        return self.weight * self.rates[:, None, None], self.bias * self.rates[:, None]
 
     def terms(self, batch: _Batch) -> dict[str, Tensor]:
         """Return mean cross-entropy and mean decay ½ λ ‖w‖² of the heads."""
         logits = self(batch.readout)
         labels = batch.labels[:, None].expand(logits.shape[:2])
-        scaled = (self.weight * self.rates[:, None, None]).square().sum((1, 2))
+        sizes = self.rates.square() * self.weight.square().sum((1, 2))
         return {
             "cross_entropy": F.cross_entropy(logits.flatten(0, 1), labels.flatten()),
-            "decay": (self.decays * scaled).mean() / 2,
+            "decay": (self.decays * sizes).mean() / 2,
         }
 
 
@@ -157,8 +166,7 @@ def train_bank(
     """
     _check(readouts)
     members = _members(probe)
-    length = float(readouts.train.square().sum(-1).mean().sqrt()) or 1.0
-    bank = Bank(members, readouts.train.shape[-1], readouts.classes, length).to(fabric.device)
+    bank = Bank(members, readouts).to(fabric.device)
     stage = _stage(fabric, readouts, probe, seed, bank)
     with Keeper(run, fabric, stage) as keeper:
 
@@ -195,7 +203,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
         spread = (p * (logits - mean[:, None]).square()).sum(1)
         return float((mean - wanted).mean()), float(spread.mean())
 
-    low, high, sharpness = 1e-3, 1e3, 1.0
+    low, high, sharpness = 1e-6, 1e6, 1.0
     for _ in range(100):
         slope, curvature = slopes(sharpness)
         low, high = (sharpness, high) if slope < 0 else (low, sharpness)
@@ -267,8 +275,7 @@ def _stage(fabric: Fabric, readouts: Readouts, probe: ProbeRecipe, seed: int, ba
 
 def _choose(bank: Bank, members: tuple[Member, ...], readouts: Readouts) -> Classifier:
     """Judge every head on validation, take the best and calibrate it."""
-    with torch.no_grad():
-        weights, biases = (part.cpu().double() for part in bank.heads())
+    weights, biases = bank.heads()
     val, labels = readouts.val.cpu().double(), readouts.val_labels.cpu()
     logits = [val @ weight.T + bias for weight, bias in zip(weights, biases, strict=True)]
     judged = [
