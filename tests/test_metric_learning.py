@@ -188,6 +188,7 @@ def test_a_memory_of_past_batches(miner: nn.Module | None) -> None:
         assert z.grad is not None and z.grad.isfinite().all()
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor:UserWarning")  # in their progress bar
 @pytest.mark.parametrize("miner", [None, MINERS["triplets"]], ids=["all pairs", "mined"])
 def test_a_trainer_of_theirs_moves_network_t_and_b(miner: nn.Module | None) -> None:
     labels = torch.arange(24) % 3

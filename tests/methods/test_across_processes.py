@@ -133,6 +133,7 @@ def on_this_rank(rank: int, world: int) -> Arrays:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 def test_several_processes(world: int, on_ranks: Callable[..., list[Arrays]]) -> None:
     ranks = on_ranks(__file__, world)

@@ -118,6 +118,20 @@ def test_the_order_of_rows(loss: Method) -> None:
     torch.testing.assert_close(other, grad[order], rtol=1e-9, atol=1e-14)
 
 
+def test_the_direction_of_the_axes(loss: Method) -> None:
+    """Each field may be turned by itself; shared columns cannot."""
+    if getattr(loss, "overlap", 0):
+        return
+    z, labels = rows(), torch.tensor([0, 0, 1, 1, 1, 2, 3, 3, 0, 9])
+    turn = torch.zeros(8, 8, dtype=torch.float64)
+    turn[:6, :6], _ = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))
+    turn[6:, 6:], _ = torch.linalg.qr(torch.randn(2, 2, dtype=torch.float64))
+    value, grad = value_and_gradient(loss, z, labels)
+    again, other = value_and_gradient(loss, z @ turn, labels)
+    torch.testing.assert_close(again, value, rtol=1e-12, atol=0)
+    torch.testing.assert_close(other, grad @ turn, rtol=1e-9, atol=1e-12)
+
+
 def test_the_names_of_labels(loss: Method) -> None:
     z, labels = rows(), torch.tensor([0, 0, 1, 1, 1, 2, 3, 3, 0, 4])
     value, grad = value_and_gradient(loss, z, labels)
@@ -196,6 +210,15 @@ def test_autocast_around_an_encoder(loss: Method) -> None:
     value.backward()
     assert torch.equal(value, loss(z.detach().float(), torch.arange(10) % 3))
     assert layer.weight.grad is not None and layer.weight.grad.any()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_cuda_gives_what_the_cpu_gives(loss: Method) -> None:
+    z, labels = rows(1500), torch.arange(1500) % 37
+    value, grad = value_and_gradient(loss, z, labels)
+    found, other = value_and_gradient(loss.cuda(), z.cuda(), labels.cuda())
+    torch.testing.assert_close(found.cpu(), value, rtol=1e-9, atol=0)
+    torch.testing.assert_close(other.cpu(), grad, rtol=1e-7, atol=1e-12)
 
 
 # What is refused, and how.
