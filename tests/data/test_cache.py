@@ -1,8 +1,6 @@
 import hashlib
 import itertools
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -10,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import Tensor, nn
@@ -327,8 +326,10 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(
         assert done >= kept  # what was on disk before the kill is there after it
         kept = done
         time.sleep(delay)
-        os.kill(run.pid, signal.SIGKILL)
+        workers = psutil.Process(run.pid).children()
+        run.kill()
         run.wait(timeout=60)
+        assert not psutil.wait_procs(workers, timeout=60)[1]  # nobody is left behind
         assert not (tmp_path / "torn.bin").exists()
     assert start(source, tmp_path / "torn", tmp_path / "torn.bin").wait(timeout=200) == 0
     assert (tmp_path / "torn.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()

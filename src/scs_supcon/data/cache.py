@@ -132,10 +132,12 @@ Chunk = tuple[tuple[int, ...], tuple[int, ...]]  # rows and columns of the table
 
 
 @dataclass(frozen=True, eq=False)
-class _Todo(Dataset["NDArray[np.float32] | Tensor | UserError"]):
-    """What computing needs; an item is the features of one chunk, or on an accelerator its views.
+class _Todo(Dataset[Tensor | UserError]):
+    """What computing needs; an item is the features of one chunk, for an accelerator its views.
 
-    Errors for people come back as values: a loader would bury them in a traceback.
+    Items are tensors, which travel through shared memory: an array would go through a pipe, and a
+    worker whose reader was killed would wait there for ever. Errors for people come back as
+    values: a loader would bury them in a traceback.
     """
 
     pictures: Pictures
@@ -143,7 +145,7 @@ class _Todo(Dataset["NDArray[np.float32] | Tensor | UserError"]):
     transforms: tuple[tuple[str, View], ...]
     encoder: nn.Module
 
-    def __getitem__(self, chunk: Chunk) -> "NDArray[np.float32] | Tensor | UserError":
+    def __getitem__(self, chunk: Chunk) -> Tensor | UserError:
         try:
             views = torch.stack(list(self._views(chunk)))
         except UserError as error:
@@ -151,7 +153,7 @@ class _Todo(Dataset["NDArray[np.float32] | Tensor | UserError"]):
         if not _on_cpu(self.encoder):
             return views
         with _one_thread():
-            return _encode(self.encoder, views)
+            return torch.from_numpy(_encode(self.encoder, views))
 
     def _views(self, chunk: Chunk) -> Iterator[Tensor]:
         rows, columns = chunk
@@ -203,7 +205,7 @@ def _computed(
     for chunk, item in zip(chunks, loader, strict=True):
         if isinstance(item, UserError):
             raise item
-        rows = _encode(todo.encoder, item) if isinstance(item, Tensor) else item
+        rows = item.numpy() if _on_cpu(todo.encoder) else _encode(todo.encoder, item)
         yield chunk, rows.reshape(len(chunk[0]), len(chunk[1]), -1)
 
 
