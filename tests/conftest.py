@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,22 +38,22 @@ def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> OnRanks:
 
     def start(script: str, world: int) -> list[Arrays]:
         folder = tmp_path_factory.mktemp("ranks")
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, script, str(rank), str(world), str(folder)],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(world)
-        ]
-        try:
-            said = [rank.communicate(timeout=300)[0] for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-        for rank, text in zip(ranks, said, strict=True):
-            assert rank.returncode == 0, text
+        logs = [folder / f"{rank}.log" for rank in range(world)]
+        ranks = []
+        for rank, log in enumerate(logs):
+            command = [sys.executable, script, str(rank), str(world), str(folder)]
+            with log.open("w") as file:
+                ranks.append(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT))
+        stop = time.monotonic() + 300
+        # A rank that fails leaves the others waiting for it.
+        while any(rank.poll() is None for rank in ranks) and time.monotonic() < stop:
+            if any(rank.poll() for rank in ranks):
+                break
+            time.sleep(0.05)
+        for rank in ranks:
+            rank.kill()
+        codes = [rank.wait() for rank in ranks]
+        assert not any(codes), "\n".join(log.read_text() for log in logs)
         return [read(folder / f"{rank}.npz") for rank in range(world)]
 
     return start
