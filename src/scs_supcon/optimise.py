@@ -187,8 +187,9 @@ def cosine_lr(step: int, total: int, warmup: int, base: float, floor: float = 0.
 def parameter_groups(modules: Iterable[nn.Module], lr: float, weight_decay: float) -> list[Group]:
     """Return optimiser groups: weights decay; biases, norms and other vectors do not.
 
-    A module with `param_groups(lr)` of its own (a method) is asked; one with `no_weight_decay()`
-    (timm's transformers) names further parameters to spare, such as position embeddings.
+    A module with `param_groups(lr, weight_decay)` of its own (a method) is asked; one with
+    `no_weight_decay()` (timm's transformers) names further parameters to spare, such as position
+    embeddings.
     """
     decayed: dict[nn.Parameter, None] = {}
     spared: dict[nn.Parameter, None] = {}
@@ -196,7 +197,7 @@ def parameter_groups(modules: Iterable[nn.Module], lr: float, weight_decay: floa
     for module in modules:
         own: Any = getattr(module, "param_groups", None)
         if own is not None:
-            groups += own(lr)
+            groups += own(lr, weight_decay)
             continue
         for part in module.modules():
             spare: Any = getattr(part, "no_weight_decay", set)

@@ -17,9 +17,11 @@ from scs_supcon.data.batches import Plan, batch_keys, plan_epoch
 from scs_supcon.data.pictures import Pictures
 from scs_supcon.data.views import ViewDataset, eval_view, seeded, train_view
 from scs_supcon.display import Tell
+from scs_supcon.errors import UserError
 from scs_supcon.methods import Batch, Method, Network, Output, Task
 from scs_supcon.optimise import (
     Hooks,
+    NonFinite,
     Progress,
     Stage,
     cosine_lr,
@@ -37,11 +39,13 @@ class TrainingSet:
     """What stage 1 learns from.
 
     Attributes:
-        labels: class of each training picture.
+        names: of the training pictures.
+        labels: class of each.
         batches: from (plan, epoch, rank, batches to skip) to batches on the CPU.
         look: shows every training picture to a network, without gradients.
     """
 
+    names: list[str]
     labels: NDArray[np.int64]
     batches: Callable[[Plan, int, int, int], Iterator[Batch]]
     look: Callable[[nn.Module], Output]
@@ -55,42 +59,45 @@ def from_pictures(
     plain = ViewDataset(pictures, indices, eval_view(recipe.data), 1, recipe.seed)
 
     def batches(plan: Plan, epoch: int, rank: int, skip: int) -> Iterator[Batch]:
-        for images, labels, chosen in _load(learning, batch_keys(plan, epoch, rank, skip), workers):
-            yield Batch(images.transpose(0, 1).flatten(0, 1), labels, chosen)
+        keys = batch_keys(plan, epoch, rank, skip)
+        for asked, (images, labels, _) in zip(keys, _load(learning, keys, workers), strict=True):
+            positions = torch.tensor([position for _, position, _ in asked])
+            yield Batch(images.transpose(0, 1).flatten(0, 1), labels, positions)
 
     def look(network: nn.Module) -> Output:
         keys = [(0, position) for position in range(len(indices))]
         cuts = [keys[k : k + LOOK_BATCH] for k in range(0, len(keys), LOOK_BATCH)]
         return _shown(network, (images[:, 0] for images, _, _ in _load(plain, cuts, workers)))
 
-    return TrainingSet(pictures.labels[indices], batches, look)
+    return _training_set(pictures, indices, batches, look)
 
 
 def from_features(
-    features: Tensor,
-    labels: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    recipe: Recipe,
-    views: int,
+    features: Tensor, pictures: Pictures, indices: NDArray[np.int64], recipe: Recipe, views: int
 ) -> TrainingSet:
     """Learn from cached features `(n, 1 + views, d)`: the evaluation view, then random views."""
     cached = features.shape[1] - 1
+    labels = torch.from_numpy(pictures.labels[indices])
 
     def batches(plan: Plan, epoch: int, rank: int, skip: int) -> Iterator[Batch]:
         with seeded(recipe.seed, epoch):
             order = torch.rand(len(features), max(cached, views)).argsort(1)[:, :views] % cached + 1
         for batch in plan[skip:]:
-            rows = torch.as_tensor(batch[rank])
+            rows = torch.from_numpy(batch[rank])
             chosen = features[rows[:, None], order[rows]]
-            images = chosen.transpose(0, 1).flatten(0, 1)
-            yield Batch(
-                images, torch.as_tensor(labels[batch[rank]]), torch.as_tensor(indices[batch[rank]])
-            )
+            yield Batch(chosen.transpose(0, 1).flatten(0, 1), labels[rows], rows)
 
     def look(network: nn.Module) -> Output:
         return _shown(network, torch.split(features[:, 0], 4096))
 
-    return TrainingSet(labels, batches, look)
+    return _training_set(pictures, indices, batches, look)
+
+
+def _training_set(
+    pictures: Pictures, indices: NDArray[np.int64], batches: Any, look: Any
+) -> TrainingSet:
+    names = [pictures.names[index] for index in indices]
+    return TrainingSet(names, pictures.labels[indices], batches, look)
 
 
 def pretrain(  # noqa: PLR0913
@@ -158,7 +165,11 @@ def pretrain(  # noqa: PLR0913
             run.append_metrics(stage.name, progress.epoch, progress.global_step, values)
             keeper.after_epoch(progress)
 
-        optimise(fabric, stage, keeper.progress, Hooks(before_epoch, after_step, after_epoch))
+        try:
+            optimise(fabric, stage, keeper.progress, Hooks(before_epoch, after_step, after_epoch))
+        except NonFinite as error:
+            names = ", ".join(training.names[index] for index in error.indices)
+            raise UserError(f"{error}\nThey are: {names}") from error
     network.eval()
     method.eval()
 

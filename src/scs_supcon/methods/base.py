@@ -19,7 +19,7 @@ class Batch:
     Attributes:
         images: all views, view-major: view 1 of every picture, then view 2, …
         labels: `(B,)` class of each picture.
-        indices: `(B,)` which picture it is.
+        indices: `(B,)` which training picture it is, counted from 0.
     """
 
     images: Tensor
@@ -74,6 +74,7 @@ class Method(nn.Module):
     """
 
     views = 2
+    adapted = False  # whether the original is for other data, or could not be found
     reads: Literal["common", "features"] = "features"  # what stage 2 sees
 
     @classmethod
