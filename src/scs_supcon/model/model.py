@@ -1,0 +1,187 @@
+"""The finished artefact: pictures in; names, probabilities, embeddings and neighbours out."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from scs_supcon.errors import UserError
+from scs_supcon.model.answers import Embeddings, Failure, Neighbour, Prediction, Predictions
+from scs_supcon.model.card import write_card
+from scs_supcon.model.facts import Facts
+from scs_supcon.model.files import write_model
+from scs_supcon.model.judge import Judge, Judgement
+from scs_supcon.model.reader import Item, Progress, Reader, no_progress
+from scs_supcon.model.readout import Network, ReadOut, in_passes
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """Embeddings that are kept to look up neighbours: unit vectors (n, D), classes (n,)."""
+
+    vectors: Tensor
+    labels: Tensor
+
+
+class Model:
+    """A trained classifier of pictures. Get one from `load` or `build_model`.
+
+    The encoder and all that follows work in passes of one size: what a picture gets depends neither
+    on the pictures beside it nor on whether it is judged at the end of training or years later.
+    """
+
+    def __init__(self, facts: Facts, network: Network, judge: Judge, gallery: Gallery) -> None:
+        self.facts = facts
+        self._reader = Reader(network.encoder, facts.recipe.data)
+        self._read_out = ReadOut(network, facts.recipe.head)
+        self._judge = judge
+        self._gallery = gallery
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of all classes, added ones last."""
+        return self.facts.classes
+
+    def predict(
+        self, pictures: Sequence[Item], topk: int = 5, progress: Progress = no_progress
+    ) -> Predictions:
+        """Name each picture, by path or as a PIL image; unreadable ones come back as failures."""
+        if topk < 1:
+            raise UserError(f"topk is {topk}: ask for at least 1 class")
+        read = self._reader.read(pictures, progress)
+        judgement = self.judge(read.features)
+        best = judgement.probabilities.sort(dim=1, descending=True, stable=True)
+        records = []
+        for row, name in enumerate(read.names):
+            pairs = zip(best.indices[row, :topk].tolist(), best.values[row].tolist(), strict=False)
+            top = tuple((self.classes[index], value) for index, value in pairs)
+            records.append(
+                Prediction(
+                    name,
+                    *top[0],
+                    top,
+                    bool(judgement.none_of_these[row]),
+                    self.classes[int(judgement.nearest[row])],
+                    float(judgement.similarity[row]),
+                )
+            )
+        return Predictions(tuple(records), read.failures)
+
+    def embed(self, pictures: Sequence[Item], progress: Progress = no_progress) -> Embeddings:
+        """Return the common and style vectors of each picture.
+
+        Methods without fields have the encoder's features for common, minus their mean over the
+        training pictures and at unit length, and no style.
+        """
+        read = self._reader.read(pictures, progress)
+        common, style = (part.float().numpy() for part in self.fields(read.features))
+        return Embeddings(read.names, common, style, read.failures)
+
+    def neighbours(self, picture: Item, k: int = 10) -> list[Neighbour]:
+        """Return the k training pictures most similar to a picture."""
+        common, _ = self.fields(self.features([picture]))
+        similarities = self._gallery.vectors.double() @ common[0]
+        order = similarities.sort(descending=True, stable=True)
+        return [
+            Neighbour(
+                self.facts.pictures[index], self.classes[int(self._gallery.labels[index])], value
+            )
+            for index, value in zip(order.indices[:k].tolist(), order.values.tolist(), strict=False)
+        ]
+
+    def add_class(self, name: str, pictures: Sequence[Item]) -> tuple[Failure, ...]:
+        """Teach the model a class by the mean of some of its pictures, without training.
+
+        From then on predictions know the class, and its pictures can be neighbours; `save` keeps
+        it. The ratios between the probabilities of the trained classes stay as they were. How much
+        an added class takes from them is decided by the distances to class means, with a sharpness
+        found on the validation pictures; `judge.py` has the formula. Five pictures or more are
+        advisable: with a single one the class's spread is taken to be the usual one.
+
+        Returns:
+            The pictures that could not be read; the others were used.
+        """
+        if not name or name in self.classes:
+            raise UserError(f"the name of a new class is {name!r}: choose one that is not taken")
+        read = self._reader.read(pictures)
+        if not read.names:
+            reasons = "; ".join(failure.reason for failure in read.failures[:3])
+            raise UserError(f"no picture of {name!r} can be used. {reasons}".rstrip())
+        vectors, _ = self.fields(read.features)
+        labels = torch.full((len(read.names),), len(self.classes))
+        self._judge = self._judge.with_class(vectors)
+        self._gallery = Gallery(
+            torch.cat([self._gallery.vectors, vectors.float()]),
+            torch.cat([self._gallery.labels, labels]),
+        )
+        self.facts = self.facts.model_copy(
+            update={
+                "classes": (*self.classes, name),
+                "pictures": (*self.facts.pictures, *read.names),
+            }
+        )
+        return read.failures
+
+    def features(self, pictures: Sequence[Item], progress: Progress = no_progress) -> Tensor:
+        """Return the encoder's features (n, F) of pictures that all have to be readable."""
+        read = self._reader.read(pictures, progress)
+        if read.failures:
+            raise UserError("\n".join(failure.reason for failure in read.failures))
+        return read.features
+
+    def fields(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the common and style vectors (float64) of features (n, F), as `embed` does."""
+
+        def both(rows: Tensor) -> tuple[Tensor, Tensor]:
+            readout, style = self._read_out(rows)
+            return self._judge.vectors(readout), style
+
+        common, style = in_passes(both, features)
+        return common, style
+
+    def judge(self, features: Tensor) -> Judgement:
+        """Return probabilities and the rest for features (n, F), as `predict` does."""
+        return Judgement(
+            *in_passes(lambda rows: self._judge.judge(self._read_out(rows)[0]), features)
+        )
+
+    def save(
+        self,
+        folder: str | Path,
+        metrics: Mapping[str, float] | None = None,
+        counts: Mapping[str, int] | None = None,
+    ) -> None:
+        """Write the model's folder: tensors, facts, hashes and a model card.
+
+        Args:
+            folder: made if needed; a model that is there is replaced.
+            metrics: how well it did on the test pictures, for the card.
+            counts: how many pictures there were, by "train", "val", "test".
+        """
+        updates: dict[str, object] = {}
+        if metrics is not None:
+            updates["metrics"] = {k: v for k, v in metrics.items() if math.isfinite(v)}
+        if counts is not None:
+            updates["counts"] = dict(counts)
+        self.facts = self.facts.model_copy(update=updates)
+        write_model(Path(folder), self.facts, self._tensors(), write_card(self.facts))
+
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = {f"encoder/{k}": v for k, v in self._reader.encoder.state_dict().items()}
+        if self._read_out.head is not None:
+            # The head came in float32: this loses nothing.
+            head = self._read_out.head.state_dict()
+            tensors |= {f"head/{k}": v.float() for k, v in head.items()}
+        judge = self._judge
+        return tensors | {
+            "classifier/weight": judge.classifier.weight,
+            "classifier/bias": judge.classifier.bias,
+            "classes/centre": judge.centre,
+            "classes/means": judge.means,
+            "classes/tightness": judge.tightness,
+            "gallery/vectors": self._gallery.vectors,
+            "gallery/labels": self._gallery.labels,
+        }

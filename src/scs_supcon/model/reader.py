@@ -1,0 +1,99 @@
+"""Pictures to features, in the very way in which training evaluates them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from scs_supcon.config import DataRecipe
+from scs_supcon.data.cache import CPU_PICTURES, CPU_PIXELS, SHARD_ROWS, _encode, _for_inference
+from scs_supcon.data.opening import PictureError, open_picture
+from scs_supcon.data.views import eval_view
+from scs_supcon.errors import UserError
+from scs_supcon.model.answers import Failure
+
+Item = str | Path | Image.Image
+Progress = Callable[[int, int], None]
+
+
+class Read(NamedTuple):
+    """Names and features (n, F) of the readable pictures in their order, and the other ones."""
+
+    names: tuple[str, ...]
+    features: Tensor
+    failures: tuple[Failure, ...]
+
+
+def no_progress(_done: int, _total: int) -> None:
+    """Tell nobody."""
+
+
+class Reader:
+    """Opens pictures, makes their evaluation views and encodes them, several at a time.
+
+    On a CPU every pass of the encoder has one size and one thread, for the sake of the last bits;
+    passes run side by side instead, as many as torch has threads.
+    """
+
+    def __init__(self, encoder: nn.Module, data: DataRecipe) -> None:
+        self.encoder = _for_inference(encoder)
+        self._view = eval_view(data)
+        self._on_cpu = next(encoder.parameters()).device.type == "cpu"
+        per_pass = min(CPU_PICTURES, max(1, CPU_PIXELS // data.image_size**2))
+        self._per_pass = per_pass if self._on_cpu else SHARD_ROWS
+        self._width = int(encoder.num_features)  # type: ignore[arg-type]  # a number, no module
+
+    def read(self, pictures: Sequence[Item], progress: Progress = no_progress) -> Read:
+        """Read pictures; `progress` is called with (pictures done, pictures in all)."""
+        if isinstance(pictures, str | Path):
+            raise UserError(f"give a list of pictures, such as [{str(pictures)!r}]")
+        numbered = list(enumerate(pictures, start=1))
+        chunks = [
+            numbered[at : at + self._per_pass] for at in range(0, len(numbered), self._per_pass)
+        ]
+        parts = []
+        with _workers() as pool:
+            for chunk, part in zip(chunks, pool.map(self._read_chunk, chunks), strict=True):
+                parts.append(part)
+                progress(chunk[-1][0], len(numbered))
+        return Read(
+            tuple(name for part in parts for name in part.names),
+            torch.cat([torch.empty(0, self._width), *(part.features for part in parts)]),
+            tuple(failure for part in parts for failure in part.failures),
+        )
+
+    def _read_chunk(self, chunk: list[tuple[int, Item]]) -> Read:
+        names, views, failures = [], [], []
+        for number, item in chunk:
+            name = f"picture {number}" if isinstance(item, Image.Image) else str(item)
+            try:
+                views.append(self._view(_opened(item)))
+                names.append(name)
+            except PictureError as error:
+                failures.append(Failure(name, str(error)))
+        features = torch.empty(0, self._width)
+        if views:
+            features = torch.from_numpy(_encode(self.encoder, torch.stack(views)))
+        return Read(tuple(names), features, tuple(failures))
+
+
+def _opened(item: Item) -> Image.Image:
+    return item.convert("RGB") if isinstance(item, Image.Image) else open_picture(item)
+
+
+@contextmanager
+def _workers() -> Iterator[ThreadPoolExecutor]:
+    """Yield as many workers as torch has threads, each of which computes with one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)  # when interrupted, begin nothing more
+        torch.set_num_threads(threads)
