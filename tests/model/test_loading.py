@@ -11,8 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
+from scs_supcon.encoders import build_encoder
 from scs_supcon.errors import UserError
-from scs_supcon.model import load
+from scs_supcon.heads import Projection
+from scs_supcon.model import fill_from, load
 
 Edit = Callable[[dict[str, torch.Tensor]], Any]
 
@@ -79,3 +81,25 @@ def test_forged_weights_are_refused(saved: Path, edit: Edit, words: str) -> None
 
 def test_a_device_that_is_not_there_is_refused(saved: Path) -> None:
     assert "device 'nonsense' cannot be used" in refused(saved, device="nonsense")
+
+
+@pytest.mark.parametrize("readout", ["common", "features"])
+def test_a_network_can_start_from_a_model(
+    trained: Callable[..., Any], tmp_path: Path, readout: str
+) -> None:
+    parts = trained(readout=readout)
+    parts.model().save(tmp_path / "model")
+    encoder = build_encoder("tiny", small_stem=False, in_size=8)
+    head = Projection(encoder.num_features, 32, centre=True)
+    fresh = {name: tensor.clone() for name, tensor in head.state_dict().items()}
+    fill_from(tmp_path / "model", encoder, head)
+    expected = parts.network.head.state_dict() if readout == "common" else fresh
+    assert _equal(encoder.state_dict(), parts.network.encoder.state_dict())
+    assert _equal(head.state_dict(), expected)
+    if readout == "common":
+        with pytest.raises(UserError, match="do not fit the head"):
+            fill_from(tmp_path / "model", encoder, Projection(encoder.num_features, 16))
+
+
+def _equal(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(found[name], tensor) for name, tensor in expected.items())
