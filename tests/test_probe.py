@@ -1,8 +1,13 @@
-"""Stage 2: each head of the bank is a head trained alone, the choice, the temperature, resuming."""
+"""Stage 2: each head of the bank is a head trained alone, the choice, the temperature, resuming.
+
+Run by torchrun with a folder, this file is one of several processes.
+"""
 
 import math
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +30,7 @@ from scs_supcon.probe import (
     fit_temperature,
     train_bank,
 )
+from scs_supcon.processes import make_fabric
 from scs_supcon.run_folder import RunFolder, Stopped
 
 RECIPE = make_recipe({"data": {"source": "digits"}})
@@ -159,6 +165,24 @@ def test_a_stopped_run_ends_as_an_unbroken_one(tmp_path: Path, epoch: int) -> No
     assert metrics[0].read_bytes() == metrics[1].read_bytes()
 
 
+@pytest.mark.slow
+def test_several_processes_train_the_same_bank(tmp_path: Path) -> None:
+    alone = train(tmp_path / "alone", digits(), ProbeRecipe(epochs=3))
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    subprocess.run([sys.executable, *torchrun, __file__, str(tmp_path)], check=True)
+    for rank in range(2):
+        assert np.array_equal(np.load(tmp_path / f"{rank}.npy"), alone.weight.numpy())
+    metrics = [tmp_path / name / "metrics.csv" for name in ("alone", "together")]
+    assert metrics[0].read_bytes() == metrics[1].read_bytes()
+
+
+def one_of_several(folder: Path) -> None:
+    fabric = make_fabric("cpu")
+    with RunFolder.open(folder / "together", write_toml(RECIPE), fabric=fabric) as run:
+        found = train_bank(fabric, run, digits(), ProbeRecipe(epochs=3), 0)
+    np.save(folder / f"{fabric.global_rank}.npy", found.weight.numpy())
+
+
 def test_a_finished_bank_is_read_and_not_trained_again(tmp_path: Path) -> None:
     readouts, probe = digits(), ProbeRecipe(epochs=2)
     epochs: list[int] = []
@@ -240,3 +264,8 @@ def test_worthless_logits_give_a_high_temperature() -> None:
     assert fit_temperature(logits, torch.tensor([1, 2, 3, 0])) == pytest.approx(1e6, rel=1e-3)
     assert math.isfinite(fit_temperature(torch.zeros(3, 4), torch.tensor([0, 1, 2])))
     assert math.isfinite(fit_temperature(torch.zeros(3, 1), torch.tensor([0, 0, 0])))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    one_of_several(Path(sys.argv[1]))
