@@ -33,14 +33,14 @@ class Batch:
 
 
 class Scale(nn.Module):
-    """A method in small: one scalar, with parameter groups of its own."""
+    """A method in small: one scalar in a group of its own, ten times as fast, never decayed."""
 
     def __init__(self):
         super().__init__()
         self.log_t = nn.Parameter(torch.zeros(()))
 
     def param_groups(self, lr, weight_decay=0.0):
-        return [{"params": [self.log_t], "lr": 10 * lr, "weight_decay": weight_decay}]
+        return [{"params": [self.log_t], "lr": 10 * lr, "weight_decay": 0.0}]
 
 
 def network():

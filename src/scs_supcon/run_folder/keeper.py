@@ -41,7 +41,7 @@ class SavePolicy:
     share: float = 0.02
 
     def due(self, waited: float, cost: float, epoch_end: bool) -> bool:
-        """Whether to save `waited` seconds after the last save, which took `cost` seconds."""
+        """Whether to save when `waited` seconds would be lost, and saving takes `cost` seconds."""
         affordable = cost / self.share
         wanted = affordable if epoch_end else max(self.every, affordable)
         return waited >= min(wanted, self.at_most)
@@ -128,10 +128,13 @@ class Keeper:
 
     def _note_saved(self) -> None:
         self._saved_at = replace(self.progress)
-        self._saved_time = time.monotonic()
+        self._saved_time = self._looked = time.monotonic()
 
     def _save_or_stop(self, epoch_end: bool) -> None:
-        waited = time.monotonic() - self._saved_time
+        now = time.monotonic()
+        # The next chance comes after another step, which may be a long one.
+        waited = (now - self._saved_time) + (now - self._looked)
+        self._looked = now
         wish = self._stop.exit_code or int(self._policy.due(waited, self._cost, epoch_end))
         wish = self._largest(wish)
         if wish and self.progress != self._saved_at:
