@@ -19,7 +19,7 @@ def writer(style: str) -> Writer:
     styles = {"table": _table, "csv": _csv, "jsonl": _json_lines}
     if style not in styles:
         raise UserError(
-            f"unknown format {style!r}{did_you_mean(style, styles)} Choose table, csv or jsonl."
+            f"unknown format {style!r}: choose table, csv or jsonl{did_you_mean(style, styles)}"
         )
     return styles[style]
 

@@ -56,8 +56,9 @@ def train(
         Path | None, typer.Option(help="The run's folder; the same line again goes on.")
     ] = None,
     method: Annotated[
-        str, typer.Option(help="Loss of stage 1, such as scs_supcon@paper; see `scs methods`.")
-    ] = "scs_supcon",
+        str | None,
+        typer.Option(help="Loss of stage 1: scs_supcon, scs_supcon@paper, …; see `scs methods`."),
+    ] = None,
     encoder: Annotated[str | None, typer.Option(help="Any timm model, or tiny.")] = None,
     weights: Annotated[
         Path | None, typer.Option(help="Safetensors file with the encoder's weights.")
@@ -133,6 +134,8 @@ def train(
         quiet=quiet,
         **options,
     )
+    if not training.first_process():
+        return
     if as_json:
         print(json.dumps(summary, indent=1))
     elif not dry_run:

@@ -57,8 +57,8 @@ def see(
     for piece in torch.split(features.flatten(0, 1), CHUNK):
         here = piece.to(device)
         parts.append(method.readout(here, projection(here)).cpu())
-    readout = torch.cat(parts) if parts else features.flatten(0, 1)
-    shaped = readout.view(*features.shape[:2], -1)
+    readout = torch.cat(parts)
+    shaped = readout.view(*features.shape[:2], readout.shape[-1])
     return Seen(indices, torch.from_numpy(labels[indices]), features, shaped)
 
 

@@ -59,8 +59,10 @@ class Display:
             if done < total and now - last < QUIET_SECONDS:
                 return
             last = now
-            left = (now - start) / (done - first) * (total - done) if done > first else 0.0
-            ending = f", about {spell_seconds(left)} left" if done < total else ""
+            ending = ""
+            if first < done < total:
+                left = (now - start) / (done - first) * (total - done)
+                ending = f", about {spell_seconds(left)} left"
             self.line(f"{title}: {done} of {total}{ending}")
 
         return tell

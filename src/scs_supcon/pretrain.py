@@ -165,6 +165,7 @@ def pretrain(  # noqa: PLR0913
             run.append_metrics(stage.name, progress.epoch, progress.global_step, values)
             keeper.after_epoch(progress)
 
+        tell(keeper.progress.global_step, total)
         try:
             optimise(fabric, stage, keeper.progress, Hooks(before_epoch, after_step, after_epoch))
         except NonFinite as error:

@@ -57,21 +57,20 @@ def settle(wishes: Wishes, pictures: Pictures, accelerator: bool) -> Recipe:
     data = _data(encoder, pictures) | asked.get("data", {})
     method = asked.get("method", {})
     made = method_class(method.get("name", "scs_supcon"))
-    suited = {
-        "encoder": encoder,
-        "data": data,
-        "pretrain": _pretrain(encoder),
-        **made.suggests(method.get("preset")),
-    }
+    schedule = _pretrain(encoder, asked.get("pretrain", {}))
+    suited = merge(
+        {"encoder": encoder, "data": data, "pretrain": schedule},
+        made.suggests(method.get("preset")),
+    )
     first = make_recipe(merge(suited, asked))
-    labels = training_labels(pictures, first)
+    splits = splits_of(pictures, first)
+    if "val" not in splits:
+        raise UserError(
+            "no picture is left for validation, which chooses the classifier: add pictures, or "
+            "set data.val_share above 0"
+        )
+    labels = pictures.labels[splits == "train"]
     return make_recipe(merge(suited, {"pretrain": _batches(first, labels)}, asked))
-
-
-def training_labels(pictures: Pictures, recipe: Recipe) -> NDArray[np.int64]:
-    """Classes of the training pictures."""
-    labels: NDArray[np.int64] = pictures.labels[splits_of(pictures, recipe) == "train"]
-    return labels
 
 
 def splits_of(pictures: Pictures, recipe: Recipe) -> NDArray[np.str_]:
@@ -90,27 +89,41 @@ def file_digest(path: Path) -> str:
 
 
 def _asked(wishes: Wishes) -> Values:
-    asked: Values = _as_before(wishes.init_from) if wishes.init_from else {}
-    asked = merge(asked, read_recipe(wishes.recipe) if wishes.recipe else {})
-    given: Values = {"data": {"source": wishes.source}}
-    if wishes.method is not None:
-        name, preset = parse(wishes.method)
-        given["method"] = {"name": name} | ({"preset": preset} if preset else {})
-    encoder: Values = {}
-    if wishes.encoder is not None:
-        encoder["name"] = wishes.encoder
+    before = _as_before(wishes.init_from) if wishes.init_from else {}
+    file = _from_file(wishes.recipe) if wishes.recipe else {}
+    given = _given(wishes)
+    name = given["method"].get("name")
+    if name and file.get("method", {}).get("name", name) != name:
+        del file["method"]  # another method's preset and options say nothing about this one
+    return override(merge(before, file, given), wishes.assignments)
+
+
+def _given(wishes: Wishes) -> Values:
+    """What the options of the command line say, section by section."""
+    name, preset = parse(wishes.method) if wishes.method is not None else (None, None)
+    weights = "scratch" if wishes.from_scratch else None
     if wishes.weights is not None:
-        encoder["weights"] = f"sha256:{file_digest(wishes.weights)}"
-    elif wishes.from_scratch:
-        encoder["weights"] = "scratch"
-    if wishes.frozen is not None:
-        encoder["frozen"] = wishes.frozen
-    pretrain = {"epochs": wishes.epochs, "batch_size": wishes.batch_size}
-    given["encoder"] = encoder
-    given["pretrain"] = {key: value for key, value in pretrain.items() if value is not None}
-    if wishes.seed is not None:
-        given["seed"] = wishes.seed
-    return override(merge(asked, given), wishes.assignments)
+        weights = f"sha256:{file_digest(wishes.weights)}"
+    sections: Values = {
+        "data": {"source": wishes.source},
+        "encoder": {"name": wishes.encoder, "weights": weights, "frozen": wishes.frozen},
+        "method": {"name": name, "preset": preset},
+        "pretrain": {"epochs": wishes.epochs, "batch_size": wishes.batch_size},
+    }
+    given: Values = {
+        section: {key: value for key, value in values.items() if value is not None}
+        for section, values in sections.items()
+    }
+    return given if wishes.seed is None else given | {"seed": wishes.seed}
+
+
+def _from_file(path: Path) -> Values:
+    values = read_recipe(path)
+    try:
+        make_recipe(merge({"data": {"source": "?"}}, values))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    return values
 
 
 def _as_before(run: Path) -> Values:
@@ -155,15 +168,18 @@ def _data(encoder: Values, pictures: Pictures) -> dict[str, Any]:
     return made_for | dict(pictures.view_defaults)
 
 
-def _pretrain(encoder: Values) -> Values:
-    """Schedules that were tried: see docs/benchmarks/recipes.md."""
+def _pretrain(encoder: Values, asked: Values) -> Values:
+    """Schedules that were tried: see docs/benchmarks/recipes.md; short ones warm up for less."""
     if encoder["frozen"]:
-        return {"epochs": 100, "lr": 0.05, "warmup_epochs": 2.0, "clip_norm": 1.0}
-    if encoder["name"] == "tiny":
-        return {"epochs": 30, "lr": 0.1, "warmup_epochs": 2.0, "clip_norm": 1.0}
-    if encoder["weights"] == "scratch":
-        return {"epochs": 200, "lr": 0.1, "warmup_epochs": 10.0, "clip_norm": 1.0}
-    return {"epochs": 50, "lr": 0.01, "warmup_epochs": 2.0, "clip_norm": 1.0}
+        tried = {"epochs": 100, "lr": 0.05, "warmup_epochs": 2.0, "clip_norm": 1.0}
+    elif encoder["name"] == "tiny":
+        tried = {"epochs": 30, "lr": 0.1, "warmup_epochs": 2.0, "clip_norm": 1.0}
+    elif encoder["weights"] == "scratch":
+        tried = {"epochs": 200, "lr": 0.1, "warmup_epochs": 10.0, "clip_norm": 1.0}
+    else:
+        tried = {"epochs": 50, "lr": 0.01, "warmup_epochs": 2.0, "clip_norm": 1.0}
+    epochs = asked.get("epochs", tried["epochs"])
+    return tried | {"warmup_epochs": min(tried["warmup_epochs"], epochs / 10)}
 
 
 def _batches(recipe: Recipe, labels: NDArray[np.int64]) -> Values:

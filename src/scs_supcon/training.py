@@ -45,7 +45,7 @@ from scs_supcon.methods import Batch, Method, Network, build_method, method_clas
 from scs_supcon.methods.fields import FieldMethod
 from scs_supcon.pretrain import TrainingSet, from_features, from_pictures, pretrain, task_of
 from scs_supcon.processes import make_fabric
-from scs_supcon.run_folder import RunFolder
+from scs_supcon.run_folder import RunFolder, Stopped
 from scs_supcon.run_folder.durable import replacing
 from scs_supcon.settle import Wishes, settle, splits_of
 
@@ -117,7 +117,7 @@ def train(  # noqa: PLR0913
         settings,
     )
     place = Place(device, _cores() if workers is None else workers, _cache(cache), offline)
-    session = Session(wishes, place, Display(quiet))
+    session = Session(wishes, place, Display(quiet or not first_process()))
     return session.rehearse() if dry_run else session.run(Path(out), overwrite)
 
 
@@ -127,7 +127,8 @@ def recipe_of(source: str | Path, *, device: str = "auto", **options: Any) -> st
         options[name] = Path(options[name]) if options.get(name) else None
     assignments = options.pop("settings", ())
     wishes = Wishes(str(source), **options, assignments=assignments)
-    return write_toml(settle(wishes, read_pictures(str(source)), accelerator(device)))
+    place = Place(device, _cores(), _cache(None), offline=True)
+    return write_toml(Session(wishes, place, Display(quiet=True)).recipe)
 
 
 @dataclass(frozen=True)
@@ -147,11 +148,11 @@ class Session:
         self.wishes, self.place, self.display = wishes, place, display
         self.pictures, self.problems = self._read()
         self.recipe = settle(wishes, self.pictures, accelerator(place.device))
+        make_method(self.recipe)  # says what is wrong with its options before a folder is begun
 
     def run(self, out: Path, overwrite: bool) -> dict[str, Any]:
         """Train, or go on, and return the summary."""
         fabric = make_fabric(self.place.device, self.recipe.pretrain.precision)
-        self.display.quiet |= not fabric.is_global_zero
         with RunFolder.open(
             out, write_toml(self.recipe), overwrite=overwrite, fabric=fabric
         ) as run:
@@ -159,8 +160,11 @@ class Session:
             if done is not None:
                 self.display.line(f"{out} is finished: {headline(done)}")
                 return done
-            with seeded(self.recipe.seed):
-                return self._train(fabric, run)
+            try:
+                with seeded(self.recipe.seed):
+                    return self._train(fabric, run)
+            except KeyboardInterrupt:  # between the loops, which save themselves first
+                raise Stopped(130) from None
 
     def rehearse(self) -> dict[str, Any]:
         """Go through everything with one batch of pictures and one epoch of each stage."""
@@ -289,7 +293,7 @@ class Session:
         if not recipe.encoder.frozen:
             return from_pictures(self.pictures, indices, recipe, views, self.place.workers)
         features = self.features(fabric, parts, indices, "train", recipe.encoder.frozen_views)
-        return from_features(features, self.pictures.labels[indices], indices, recipe, views)
+        return from_features(features, self.pictures, indices, recipe, views)
 
     def features(
         self,
@@ -355,6 +359,11 @@ def make_method(recipe: Recipe, world: int = 1) -> Method:
     if world > 1 and "gather_across_devices" in inspect.signature(made).parameters:
         options["gather_across_devices"] = True
     return build_method(recipe.method.name, recipe.method.preset, **options)
+
+
+def first_process() -> bool:
+    """Whether this process is alone, or the first of those that torchrun started."""
+    return int(os.environ.get("RANK", "0")) == 0
 
 
 def accelerator(device: str) -> bool:

@@ -9,32 +9,37 @@ from scs_supcon.errors import UserError
 
 
 def find_pictures(named: Iterable[str]) -> list[Path]:
-    """Return the named files, and every picture in named folders and patterns, each once."""
+    """Return the named files and every picture in named folders, each once.
+
+    A pattern stands for the files and folders that match it, as if the shell had put them there.
+    """
     found: dict[Path, None] = {}
     for name in named:
-        before = len(found)
-        found |= dict.fromkeys(_matching(name))
-        if len(found) == before and not Path(name).is_file():
+        matching = dict.fromkeys(_matching(name))
+        if not matching:
             raise UserError(
                 f"no pictures at {name}: give files, folders or patterns such as 'x/*.jpg'"
             )
+        found |= matching
     return list(found)
 
 
 def _matching(name: str) -> Iterator[Path]:
-    path = Path(name)
-    if path.is_dir():
-        inside = sorted(path.rglob("*"))
-        yield from (
-            file for file in inside if _is_picture(file.relative_to(path)) and file.is_file()
-        )
-    elif path.is_file() or not has_magic(name):
-        yield path  # a file that is not there is the reader's to name
-    else:
-        yield from (
-            Path(match)
-            for match in sorted(glob(name, recursive=True))  # noqa: PTH207 if Path(match).is_file()
-        )
+    if Path(name).exists() or not has_magic(name):
+        yield from _inside(Path(name))
+        return
+    for match in sorted(glob(name, recursive=True)):  # noqa: PTH207 (pathlib has no absolute ones)
+        yield from _inside(Path(match))
+
+
+def _inside(path: Path) -> Iterator[Path]:
+    """Every picture in a folder; or the file itself, and if it is not there its reader says so."""
+    if not path.is_dir():
+        yield path
+        return
+    for file in sorted(path.rglob("*")):
+        if _is_picture(file.relative_to(path)) and file.is_file():
+            yield file
 
 
 def _is_picture(path: Path) -> bool:
