@@ -1,11 +1,15 @@
-"""Same examples every time, one thread per process, and real groups of processes."""
+"""Same examples every time, one thread per process, real groups of processes; small runs."""
 
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,3 +66,156 @@ def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> OnRanks:
 def read(path: Path) -> Arrays:
     with np.load(path) as arrays:
         return dict(arrays)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Features of frozen encoders do not go to anybody's home."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("SCS_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="session")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of four classes with six drawn pictures of 16 × 16 pixels each."""
+    from scs_supcon.data.drawn import drawn
+
+    root = tmp_path_factory.mktemp("data") / "shapes"
+    pictures = drawn(per_class=6)
+    for index in np.flatnonzero(pictures.labels < 4).tolist():
+        folder = root / pictures.classes[pictures.labels[index]]
+        folder.mkdir(parents=True, exist_ok=True)
+        pictures.open(index).resize((16, 16)).save(folder / f"{index:02d}.png")
+    return root
+
+
+Train = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def train_small() -> Train:
+    """`train_small(source, out, **options)`: `train` with settings that take a second."""
+    from scs_supcon.training import train
+
+    def run(source: Path | str, out: Path | str, settings: Sequence[str] = (), **options: Any):
+        least = ("probe.epochs=2", "probe.views=1")
+        usual = {"epochs": 2, "batch_size": 8, "workers": 0, "device": "cpu", "quiet": True}
+        return train(source, out=out, settings=[*least, *settings], **(usual | options))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def finished(shapes: Path, train_small: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on `shapes`; look at it, do not touch it."""
+    run = tmp_path_factory.mktemp("finished") / "run"
+    train_small(shapes, run)
+    return run
+
+
+@pytest.fixture(scope="session")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights for the encoder "tiny" at 16 pixels, as good as any for being frozen."""
+    from safetensors.torch import save_file
+
+    from scs_supcon.encoders import build_encoder
+
+    torch.manual_seed(0)
+    file = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
+    save_file(build_encoder("tiny", small_stem=False, in_size=16).body.state_dict(), file)
+    return file
+
+
+LEFT = ("recipe.toml", "classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "model")
+
+
+@pytest.fixture(scope="session")
+def left_by() -> Callable[[Path], dict[str, bytes]]:
+    """`left_by(run)`: every file of a run that has to be the same whenever it is run."""
+
+    def read_files(run: Path) -> dict[str, bytes]:
+        parts = [run / name for name in LEFT]
+        files = [f for part in parts for f in (sorted(part.iterdir()) if part.is_dir() else [part])]
+        return {str(file.relative_to(run)): file.read_bytes() for file in files}
+
+    return read_files
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a command ended and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def scs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """`scs("train", ...)`: the command, in this process."""
+    from scs_supcon.__main__ import main
+
+    def run(*arguments: str | Path) -> Said:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["scs", *map(str, arguments)])
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        return Said(code, *capsys.readouterr())
+
+    return run
+
+
+class Processes:
+    """Runs commands in processes of their own, one at a time; see serve_commands.py."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        script = Path(__file__).with_name("serve_commands.py")
+        self.server = subprocess.Popen(
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def start(
+        self,
+        *arguments: str | Path,
+        eager: bool = False,
+        fate: tuple[int, str, int] | None = None,
+    ) -> int:
+        """Start a command and return the number of its process."""
+        request = {"arguments": list(map(str, arguments)), "eager": eager, "fate": fate}
+        assert self.server.stdin and self.server.stdout
+        self.server.stdin.write(json.dumps(request | {"folder": str(self.folder)}) + "\n")
+        self.server.stdin.flush()
+        self.process = int(self.server.stdout.readline())
+        return self.process
+
+    def wait(self) -> Said:
+        """Wait until the command ends."""
+        assert self.server.stdout
+        code = int(self.server.stdout.readline())
+        return Said(code, (self.folder / "out").read_text(), (self.folder / "err").read_text())
+
+    def run(self, *arguments: str | Path, **how: Any) -> Said:
+        """Start and wait."""
+        self.start(*arguments, **how)
+        return self.wait()
+
+
+@pytest.fixture(scope="session")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """`processes.run("train", ..., fate=(SIGKILL, "metrics.csv", 3))`"""
+    started = Processes(tmp_path_factory.mktemp("processes"))
+    yield started
+    assert started.server.stdin
+    started.server.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        started.server.wait(10)
+    started.server.kill()

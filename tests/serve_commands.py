@@ -1,0 +1,73 @@
+"""Runs `scs` commands in processes of their own, without importing torch for each of them.
+
+Each line of the input is a request; the process it asks for is forked from this one, which has
+imported everything. The answers are its number, and later its exit code (negative: the signal).
+
+A request is {"arguments", "folder", "eager", "fate"}. Output goes to `folder`/out and `folder`/err.
+An eager process saves after every step, which otherwise happens twice a minute. A fate [signal,
+part of a path, count] sends the process that signal when it is about to touch (create, rename,
+remove) such files for the count-th time. What is on a disk changes only then, so these are all the
+moments that could make a difference.
+"""
+
+import json
+import os
+import runpy
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import scs_supcon.cli
+import scs_supcon.training  # noqa: F401 (imported once, for all)
+from scs_supcon.run_folder import keeper
+
+
+def serve() -> dict[str, Any] | None:
+    """Answer requests; return one in the process that is to do it, None when there are no more."""
+    for line in sys.stdin:
+        process = os.fork()
+        if process == 0:
+            return json.loads(line)
+        print(process, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+    return None
+
+
+def run(request: dict[str, Any]) -> None:
+    for number, name in enumerate(("in", "out", "err")):
+        handle = os.open(Path(request["folder"]) / name, os.O_CREAT | os.O_RDWR | os.O_TRUNC)
+        os.dup2(handle, number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["eager"]:
+        keeper.SavePolicy = partial(keeper.SavePolicy, every=0.0, at_most=0.0)
+    if request["fate"]:
+        sys.addaudithook(Fate(*request["fate"]))
+    sys.argv = ["scs", *request["arguments"]]
+    runpy.run_module("scs_supcon", run_name="__main__", alter_sys=True)
+
+
+class Fate:
+    """An audit hook that sends this process a signal."""
+
+    def __init__(self, number: int, part: str, count: int) -> None:
+        self.number, self.part, self.left = number, part, count
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in ("open", "os.rename", "os.remove", "os.truncate"):
+            return
+        if event == "open" and not (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR):
+            return
+        if self.part in str(arguments[0]):
+            self.left -= 1
+            if self.left == 0:
+                os.kill(os.getpid(), self.number)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if (request := serve()) is not None:
+        run(request)
