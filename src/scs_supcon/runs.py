@@ -5,6 +5,7 @@ import shutil
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ class Run:
 
 
 def find_runs(folder: Path) -> list[Run]:
-    """Find every run in a folder and below it."""
-    return [_describe(recipe.parent) for recipe in sorted(folder.rglob("recipe.toml"))]
+    """Find every run in a folder and below it; a recipe that stands alone is not one."""
+    places = [recipe.parent for recipe in sorted(folder.rglob("recipe.toml"))]
+    return [_describe(path) for path in places if (path / "environment.json").exists()]
 
 
 def clean(run: Run) -> int:
@@ -44,7 +46,7 @@ def clean(run: Run) -> int:
 
 
 def _describe(path: Path) -> Run:
-    recipe = tomllib.loads((path / "recipe.toml").read_text())
+    recipe = _read(path / "recipe.toml")
     method = recipe.get("method", {})
     preset = method.get("preset")
     done = path / "finished.json"
@@ -59,6 +61,13 @@ def _describe(path: Path) -> Run:
         _size(path),
         spare if summary is not None else 0,
     )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return {}  # damaged; training will say so, and the rest of the list is wanted
 
 
 def _size(path: Path) -> int:
