@@ -58,5 +58,5 @@ def test_a_file_that_is_not_there_is_left_for_its_reader_to_name(folder):
 @pytest.mark.parametrize("nothing", ["x/*.gif", "empty", "x/a.png/*"])
 def test_naming_nothing_is_an_error(folder, nothing):
     Path("empty").mkdir()
-    with pytest.raises(UserError, match="no pictures at .*files, folders or patterns"):
+    with pytest.raises(UserError, match=r"no pictures at .*files, folders or patterns"):
         find_pictures(["x/a.png", nothing])
