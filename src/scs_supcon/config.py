@@ -97,6 +97,10 @@ class EncoderRecipe(Section):
     """Keep the encoder as it is and train on its cached features."""
     frozen_views: Count = 8
     """When frozen: random views of each picture in the cache."""
+    frozen_mix: bool = True
+    """When frozen: draw each view of stage 1 between two cached ones, for views without end."""
+    frozen_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """When frozen: share of the features that a view of stage 1 leaves out."""
 
 
 class HeadRecipe(Section):

@@ -75,22 +75,41 @@ def from_pictures(
 def from_features(
     features: Tensor, pictures: Pictures, indices: NDArray[np.int64], recipe: Recipe, views: int
 ) -> TrainingSet:
-    """Learn from cached features `(n, 1 + views, d)`: the evaluation view, then random views."""
-    cached = features.shape[1] - 1
+    """Learn from cached features `(n, 1 + views, d)`: the evaluation view, then random views.
+
+    A few cached views are soon known by heart, so each view of a step is drawn between two of them
+    and loses a share of its features.
+    """
     labels = torch.from_numpy(pictures.labels[indices])
+    how = recipe.encoder
 
     def batches(plan: Plan, epoch: int, rank: int, skip: int) -> Iterator[Batch]:
-        with seeded(recipe.seed, epoch):
-            order = torch.rand(len(features), max(cached, views)).argsort(1)[:, :views] % cached + 1
-        for batch in plan[skip:]:
-            rows = torch.from_numpy(batch[rank])
-            chosen = features[rows[:, None], order[rows]]
-            yield Batch(chosen.transpose(0, 1).flatten(0, 1), labels[rows], rows)
+        for number, batch in enumerate(plan[skip:], start=skip):
+            joined = torch.from_numpy(np.concatenate(batch))
+            with seeded(recipe.seed, epoch, number):
+                chosen = _drawn_views(features[joined], views, how.frozen_mix, how.frozen_dropout)
+            start = sum(len(part) for part in batch[:rank])
+            mine = slice(start, start + len(batch[rank]))
+            rows = joined[mine]
+            yield Batch(chosen[mine].transpose(0, 1).flatten(0, 1), labels[rows], rows)
 
     def look(network: nn.Module) -> Output:
         return _shown(network, torch.split(features[:, 0], 4096))
 
     return _training_set(pictures, indices, batches, look)
+
+
+def _drawn_views(features: Tensor, views: int, mix: bool, dropout: float) -> Tensor:
+    """Views `(n, views, d)` drawn from cached ones `(n, 1 + cached, d)`."""
+    n, cached = len(features), features.shape[1] - 1
+    rows = torch.arange(n)[:, None]
+    # Different cached views for the views of one picture, as far as there are enough.
+    order = torch.rand(n, max(cached, views)).argsort(1)[:, :views] % cached + 1
+    chosen = features[rows, order]
+    if mix:
+        other = features[rows, torch.randint(1 + cached, (n, views))]
+        chosen = torch.lerp(chosen, other, torch.rand(n, views, 1))
+    return nn.functional.dropout(chosen, dropout) if dropout else chosen
 
 
 def _training_set(

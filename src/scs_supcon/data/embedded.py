@@ -11,7 +11,7 @@ from scs_supcon.data.pictures import Pictures
 
 # The digits fill their frame; mirrored they are other signs; and ink has no colour to jitter.
 DIGIT_VIEWS: dict[str, object] = {
-    "image_size": 32,
+    "image_size": 16,
     "crop_pct": 1.0,
     "crop_scale": (0.7, 1.0),
     "flip": False,
