@@ -50,7 +50,11 @@ def test_defaults_suit_a_method_of_two_views_and_two_stages() -> None:
 
 def test_param_groups_hold_what_is_learnt() -> None:
     method = Sum()
-    assert method.param_groups(0.1, 0.2) == [{"params": [method.w], "lr": 0.1, "weight_decay": 0.2}]
+    method.m = nn.Parameter(torch.zeros(2, 2))
+    assert method.param_groups(0.1, 0.2) == [
+        {"params": [method.m], "lr": 0.1, "weight_decay": 0.2},
+        {"params": [method.w], "lr": 0.1, "weight_decay": 0.0},
+    ]
     assert Method().param_groups(0.1) == []
 
 

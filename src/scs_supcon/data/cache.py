@@ -116,7 +116,7 @@ def frozen_features(  # noqa: PLR0913 - each names one part of what a row depend
     tell = progress or (lambda done, total: None)
     tell(int(found.sum()), found.size)
     if chunks := _chunks(found):
-        encoder = _for_inference(encoder)
+        encoder = for_inference(encoder)
     todo = _Todo(pictures, tuple(index_of.items()), tuple(transforms), encoder)
     for (rows, views), features in _computed(todo, chunks, workers):
         _must_be_finite(features, [pictures.names[todo.wanted[row][1]] for row in rows])
@@ -153,7 +153,7 @@ class _Todo(Dataset[Tensor | UserError]):
         if not _on_cpu(self.encoder):
             return views
         with _one_thread():
-            return torch.from_numpy(_encode(self.encoder, views))
+            return torch.from_numpy(encode(self.encoder, views))
 
     def _views(self, chunk: Chunk) -> Iterator[Tensor]:
         rows, columns = chunk
@@ -169,7 +169,7 @@ class _Todo(Dataset[Tensor | UserError]):
                     yield view(opened[view.at_least])
 
 
-def _encode(encoder: nn.Module, images: Tensor) -> NDArray[np.float32]:
+def encode(encoder: nn.Module, images: Tensor) -> NDArray[np.float32]:
     """Features of pictures, in passes of one size: others could mean other last bits."""
     size = SHARD_ROWS
     if _on_cpu(encoder):
@@ -205,7 +205,7 @@ def _computed(
     for chunk, item in zip(chunks, loader, strict=True):
         if isinstance(item, UserError):
             raise item
-        rows = item.numpy() if _on_cpu(todo.encoder) else _encode(todo.encoder, item)
+        rows = item.numpy() if _on_cpu(todo.encoder) else encode(todo.encoder, item)
         yield chunk, rows.reshape(len(chunk[0]), len(chunk[1]), -1)
 
 
@@ -226,7 +226,7 @@ def _chunks(found: NDArray[np.bool_]) -> list[Chunk]:
     return chunks
 
 
-def _for_inference(encoder: nn.Module) -> nn.Module:
+def for_inference(encoder: nn.Module) -> nn.Module:
     """A copy in the layout that convolutions prefer; the encoder itself stays as it is."""
     return copy.deepcopy(encoder).eval().to(memory_format=torch.channels_last)
 

@@ -113,13 +113,17 @@ class Method(nn.Module):
         return {}
 
     def boundary_of(self) -> float | None:
-        """The similarity above which a pair counts as "same", where the method has one."""
+        """The similarity of unit rows above which a pair counts as "same", if there is one."""
         return None
 
     def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
-        """Parameter groups for an optimiser."""
+        """Parameter groups for an optimiser; only matrices decay."""
         own = [p for p in self.parameters() if p.requires_grad]
-        return [{"params": own, "lr": lr, "weight_decay": weight_decay}] if own else []
+        groups = [
+            {"params": [p for p in own if p.ndim > 1], "lr": lr, "weight_decay": weight_decay},
+            {"params": [p for p in own if p.ndim <= 1], "lr": lr, "weight_decay": 0.0},
+        ]
+        return [group for group in groups if group["params"]]
 
     def classify(self, features: Tensor, embeddings: Tensor) -> Tensor | None:
         """Logits of the method's own classifier, where training gives it one."""

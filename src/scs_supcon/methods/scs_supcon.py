@@ -132,7 +132,7 @@ class SCSSupCon(FieldMethod):
         return b / self.t if self.scale == "multiply" else b * self.t
 
     def boundary_of(self) -> float | None:
-        return float(self.boundary)
+        return float(self.boundary) if self.normalize == "separate" else None
 
     def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
         """Return {"contrast": sigmoid part, never negative; "style": −β × mean distance}."""

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from scs_supcon.config import DataRecipe
-from scs_supcon.data.cache import CPU_PICTURES, CPU_PIXELS, SHARD_ROWS, _encode, _for_inference
+from scs_supcon.data.cache import CPU_PICTURES, CPU_PIXELS, SHARD_ROWS, encode, for_inference
 from scs_supcon.data.opening import PictureError, open_picture
 from scs_supcon.data.views import eval_view
 from scs_supcon.errors import UserError
@@ -41,7 +41,7 @@ class Reader:
     """
 
     def __init__(self, encoder: nn.Module, data: DataRecipe) -> None:
-        self.encoder = _for_inference(encoder)
+        self.encoder = for_inference(encoder)
         self._view = eval_view(data)
         self._on_cpu = next(encoder.parameters()).device.type == "cpu"
         per_pass = min(CPU_PICTURES, max(1, CPU_PIXELS // data.image_size**2))
@@ -78,7 +78,7 @@ class Reader:
                 failures.append(Failure(name, str(error)))
         features = torch.empty(0, self._width)
         if views:
-            features = torch.from_numpy(_encode(self.encoder, torch.stack(views)))
+            features = torch.from_numpy(encode(self.encoder, torch.stack(views)))
         return Read(tuple(names), features, tuple(failures))
 
 
