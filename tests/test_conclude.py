@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from scs_supcon.conclude import describe, headline, see
+from scs_supcon.conclude import describe, headline, reading, see
 from scs_supcon.data.folder import read_pictures
 from scs_supcon.data.splits import read_splits_csv
 from scs_supcon.heads import Projection, unit
@@ -32,7 +32,9 @@ def test_every_view_is_read_out_as_the_method_says(name, width):
     projection = Projection(5, 256, centre=name == "scs_supcon").eval()
     features = torch.randn(7, 3, 5)
     indices, labels = np.array([1, 3, 5, 7, 9, 11, 13]), np.arange(20)
-    seen = see(features, indices, labels, projection, method)
+    reads, read = reading(method, frozen=False)
+    assert reads == ("common" if name == "scs_supcon" else "features")
+    seen = see(features, indices, labels, projection, read)
     assert seen.labels.tolist() == indices.tolist()
     assert seen.readout.shape == (7, 3, width)
     for picture in range(7):
@@ -44,13 +46,29 @@ def test_every_view_is_read_out_as_the_method_says(name, width):
     assert not seen.readout.requires_grad
 
 
+@pytest.mark.parametrize(
+    ("name", "reads"),
+    [("scs_supcon", "common"), ("supcon", "embeddings"), ("baseline", "features")],
+)
+def test_a_frozen_run_reads_what_the_head_has_learnt(name, reads):
+    found, read = reading(build_method(name), frozen=True)
+    assert found == reads
+    features, embeddings = torch.randn(4, 5), torch.randn(4, 256)
+    expected = {
+        "common": unit(embeddings[:, :192]),
+        "embeddings": unit(embeddings),
+        "features": features,
+    }
+    assert torch.equal(read(features, embeddings), expected[reads])
+
+
 def test_a_split_without_pictures_is_empty_and_no_error():
     seen = see(
         torch.empty(0, 1, 5),
         np.empty(0, dtype=np.int64),
         np.arange(3),
         nn.Linear(5, 256),
-        build_method("scs_supcon"),
+        build_method("scs_supcon").readout,
     )
     assert seen.readout.shape == (0, 1, 192)
     assert len(seen.labels) == 0

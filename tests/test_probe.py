@@ -114,20 +114,22 @@ def test_a_readout_without_any_variation_is_no_crash(tmp_path: Path) -> None:
     assert found.probabilities(flat.val).isfinite().all()
 
 
-def test_validation_chooses_by_accuracy_then_likelihood(tmp_path: Path) -> None:
+def test_validation_chooses_the_most_likely_of_those_about_as_accurate(tmp_path: Path) -> None:
     readouts = digits()
     found = train(tmp_path, readouts, ProbeRecipe())
     (chosen,) = [member for member in found.bank if member.chosen]
     best = max(member.val_accuracy for member in found.bank)
-    assert chosen.val_accuracy == best
-    assert chosen.val_nll == min(m.val_nll for m in found.bank if m.val_accuracy == best)
+    error = math.sqrt(best * (1 - best) / len(readouts.val_labels))
+    level = [m for m in found.bank if m.val_accuracy >= best - error]
+    assert chosen in level
+    assert chosen.val_nll == min(m.val_nll for m in level)
     accuracy = (found.probabilities(readouts.val).argmax(1) == readouts.val_labels).double().mean()
-    assert float(accuracy) == best
-    assert best >= 0.9  # as logistic regression by scikit-learn
+    assert float(accuracy) == chosen.val_accuracy
+    assert chosen.val_accuracy >= 0.9  # as logistic regression by scikit-learn
     assert len(found.bank) == 11
     table = describe_bank(found)
     assert len(table.splitlines()) == 12
-    assert "chosen" in table.splitlines()[1]
+    assert "chosen" in table
     assert "as in the paper" in table
 
 

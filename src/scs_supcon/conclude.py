@@ -1,6 +1,6 @@
 """After stage 1: the classifier, the judgement beside its baselines, and what the run leaves."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from scs_supcon import model
 from scs_supcon.config import ProbeRecipe, Recipe
 from scs_supcon.data.pictures import Pictures
 from scs_supcon.display import Display, Tell
+from scs_supcon.heads import unit
 from scs_supcon.methods import Method
 from scs_supcon.optimise import Progress
 from scs_supcon.probe import Classifier, Readouts, train_bank
@@ -24,6 +25,20 @@ from scs_supcon.run_folder import RunFolder
 from scs_supcon.run_folder.durable import replacing
 
 CHUNK = 4096
+
+
+Read = Callable[[Tensor, Tensor], Tensor]
+
+
+def reading(method: Method, frozen: bool) -> tuple[model.Readout, Read]:
+    """What stage 2 sees, by name and as a function of features and embeddings.
+
+    Where the encoder is frozen its features are the same for all methods: what a method has learnt
+    is in the head, so those that would read features read the embeddings.
+    """
+    if frozen and method.frozen_reads == "embeddings":
+        return "embeddings", lambda _, embeddings: unit(embeddings)
+    return method.reads, method.readout
 
 
 @dataclass(frozen=True)
@@ -49,14 +64,14 @@ def see(
     indices: NDArray[np.int64],
     labels: NDArray[np.int64],
     projection: nn.Module,
-    method: Method,
+    read: Read,
 ) -> Seen:
     """Read out every view of one split; `labels` are those of the whole set."""
     device = next(projection.parameters()).device
     parts = []
     for piece in torch.split(features.flatten(0, 1), CHUNK):
         here = piece.to(device)
-        parts.append(method.readout(here, projection(here)).cpu())
+        parts.append(read(here, projection(here)).cpu())
     readout = torch.cat(parts)
     shaped = readout.view(*features.shape[:2], readout.shape[-1])
     return Seen(indices, torch.from_numpy(labels[indices]), features, shaped)

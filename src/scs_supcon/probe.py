@@ -286,10 +286,21 @@ def _choose(bank: Bank, members: tuple[Member, ...], readouts: Readouts) -> Clas
         )
         for member, scores in zip(members, logits, strict=True)
     ]
-    best = min(range(len(judged)), key=lambda index: _rank(judged[index]))
+    best = _best(judged, len(labels))
     judged[best] = replace(judged[best], chosen=True)
     temperature = fit_temperature(logits[best], labels)
     return Classifier(weights[best], biases[best], temperature, tuple(judged))
+
+
+def _best(judged: list[Member], pictures: int) -> int:
+    """The most likely head of those within one standard error of the best accuracy.
+
+    A few pictures more or less right are chance; the likelihood counts every picture.
+    """
+    top = max(member.val_accuracy for member in judged)
+    error = math.sqrt(top * (1 - top) / pictures)
+    level = [k for k, member in enumerate(judged) if member.val_accuracy >= top - error]
+    return min(level, key=lambda k: (judged[k].val_nll, -judged[k].val_accuracy))
 
 
 def _rank(member: Member) -> tuple[float, float]:

@@ -20,6 +20,7 @@ from scs_supcon.conclude import (
     Seen,
     assemble,
     headline,
+    reading,
     see,
     summarise,
     train_classifiers,
@@ -208,7 +209,8 @@ class Session:
             fabric, run, seen, len(self.pictures.classes), recipe.probe, recipe.seed, self.display
         )
         method = parts.method
-        network = model.Network(parts.encoder, parts.network.projection, method.reads)
+        reads, _ = reading(method, recipe.encoder.frozen)
+        network = model.Network(parts.encoder, parts.network.projection, reads)
         boundary = method.boundary_of()
         made = assemble(recipe, self.pictures, seen, network, classifier, boundary)
         summary = summarise(made, linear, seen)
@@ -233,7 +235,8 @@ class Session:
             fabric, parts, indices, kind, views if split == "train" else 0, folder
         )
         projection = parts.network.projection
-        return see(features, indices, self.pictures.labels, projection, parts.method)
+        _, read = reading(parts.method, encoder.frozen)
+        return see(features, indices, self.pictures.labels, projection, read)
 
     def _read(self) -> tuple[Pictures, list[Problem]]:
         pictures = read_pictures(self.wishes.source)

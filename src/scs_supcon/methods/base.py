@@ -75,7 +75,9 @@ class Method(nn.Module):
 
     views = 2
     adapted = False  # whether the original is for other data, or could not be found
-    reads: Literal["common", "features"] = "features"  # what stage 2 sees
+    # What stage 2 sees, and what it sees where the encoder is frozen and only the head learns.
+    reads: Literal["common", "features"] = "features"
+    frozen_reads: Literal["common", "embeddings", "features"] = "embeddings"
 
     @classmethod
     def suggests(cls, preset: str | None) -> dict[str, dict[str, Any]]:

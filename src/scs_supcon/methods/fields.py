@@ -51,6 +51,7 @@ class FieldMethod(Method):
     """
 
     reads = "common"
+    frozen_reads = "common"
 
     def __init__(
         self,

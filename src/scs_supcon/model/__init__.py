@@ -2,6 +2,7 @@
 
 from scs_supcon.model.answers import Embeddings, Failure, Neighbour, Prediction, Predictions
 from scs_supcon.model.building import Evidence, build_model
+from scs_supcon.model.facts import Readout
 from scs_supcon.model.loading import fill_from, load
 from scs_supcon.model.model import Model
 from scs_supcon.model.readout import Network
@@ -15,6 +16,7 @@ __all__ = [
     "Network",
     "Prediction",
     "Predictions",
+    "Readout",
     "build_model",
     "fill_from",
     "load",

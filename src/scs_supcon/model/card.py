@@ -37,7 +37,8 @@ def write_card(facts: Facts) -> str:
 def _summary(facts: Facts) -> str:
     recipe = facts.recipe
     method = recipe.method.name + (f"@{recipe.method.preset}" if recipe.method.preset else "")
-    sees = "common field" if facts.readout == "common" else "encoder's features"
+    names = {"common": "common field", "embeddings": "embeddings"}
+    sees = names.get(facts.readout, "encoder's features")
     kept = "kept as it came" if recipe.encoder.frozen else "trained as well"
     return (
         f"Trained with scs-supcon: encoder `{recipe.encoder.name}` ({kept}), method `{method}`, "

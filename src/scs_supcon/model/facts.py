@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from scs_supcon.config import Count, Positive, Recipe, Section, Share
 
 FORMAT_VERSION = 1
-Readout = Literal["common", "features"]
+Readout = Literal["common", "embeddings", "features"]
 
 
 class Boundary(Section):
@@ -31,7 +31,7 @@ class Facts(Section):
     trained: Count
     """So many of them, the first ones, were trained; the others were added by their mean."""
     readout: Readout
-    """What the classifier sees: the common field at unit length, or the encoder's features."""
+    """What the classifier sees: the common field or the embeddings at unit length, or features."""
     temperature: Positive
     """Divides the logits of the classifier."""
     sharpness: Positive

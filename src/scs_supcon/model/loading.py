@@ -38,10 +38,11 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     )
     _fill(path, "encoder", encoder, tensors)
     width, head = encoder.num_features, None
-    if facts.readout == "common":
+    if facts.readout != "features":
         head = Projection(width, recipe.head.dim, recipe.head.hidden, recipe.head.centre)
         _fill(path, "head", head, tensors)
-    seen = width if head is None else recipe.head.common_dim
+    widths = {"features": width, "embeddings": recipe.head.dim, "common": recipe.head.common_dim}
+    seen = widths[facts.readout]
     judge, gallery = _rules(path, facts, tensors, seen)
     if tensors:
         raise UserError(f"{path}: the weights hold {min(tensors)!r}, which the model does not need")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from scs_supcon.config import HeadRecipe
 from scs_supcon.errors import UserError
-from scs_supcon.heads import fields
+from scs_supcon.heads import fields, unit
 from scs_supcon.model.facts import Readout
 
 ROWS = 64
@@ -34,18 +34,21 @@ class ReadOut:
     def __init__(self, network: Network, recipe: HeadRecipe) -> None:
         self.head: nn.Module | None = None
         self._recipe = recipe
-        if network.readout == "common":
+        self._whole = network.readout == "embeddings"
+        if network.readout != "features":
             if network.head is None:
-                raise UserError("the readout is the common field, but there is no head")
+                raise UserError(f"the readout is {network.readout}, but there is no head")
             self.head = copy.deepcopy(network.head).cpu().double().eval()
 
     def __call__(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (readout, style); style has no columns where the features are the readout."""
+        """Return (readout, style); style has no columns where the method knows no fields."""
         features = features.cpu().double()
         if self.head is None:
             return features, features[:, :0]
         with torch.no_grad():
             embeddings = self.head(features)
+        if self._whole:
+            return unit(embeddings), embeddings[:, :0]
         return fields(embeddings, self._recipe.common_dim, self._recipe.overlap)
 
 
