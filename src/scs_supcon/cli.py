@@ -30,7 +30,7 @@ RunPath = Annotated[Path, typer.Argument(help="A run's folder, or its model fold
 Pictures = Annotated[
     list[str], typer.Argument(help="Files, folders and patterns such as 'x/*.jpg'.")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1 or mps.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result for programs.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
@@ -260,5 +260,6 @@ def runs(
         print(f"{run.path!s:<28} {run.source:<24} {run.method:<20} {accuracy:>10} {sizes}")
 
 
-def _first_line(method: type) -> str:
-    return (sys.modules[method.__module__].__doc__ or "").splitlines()[0].partition(": ")[2]
+def _first_line(method: Any) -> str:
+    line = (sys.modules[method.__module__].__doc__ or "").splitlines()[0].partition(": ")[2]
+    return f"{line} [adapted]" if method.adapted else line

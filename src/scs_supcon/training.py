@@ -372,7 +372,7 @@ def first_process() -> bool:
 def accelerator(device: str) -> bool:
     """Whether this device is more than a CPU."""
     if device == "auto":
-        return torch.cuda.is_available() or torch.backends.mps.is_available()
+        return torch.cuda.is_available()
     return not device.startswith("cpu")
 
 
