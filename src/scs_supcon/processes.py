@@ -31,7 +31,8 @@ def make_fabric(device: str = "auto", precision: str = "32-true") -> Fabric:
     """Return a launched Fabric; started by torchrun, this process is one of several.
 
     Args:
-        device: "auto", "cpu", "cuda", or "cuda:1"; Apple's "mps" has no float64, which exact sums need.
+        device: "auto", "cpu", "cuda" or "cuda:1". Apple's "mps" has no float64, which exact sums
+            need.
         precision: "32-true", "bf16-mixed", "16-mixed" or "64-true".
     """
     kind, _, number = device.partition(":")
