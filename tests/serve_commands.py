@@ -10,20 +10,25 @@ remove) such files for the count-th time. What is on a disk changes only then, s
 moments that could make a difference.
 """
 
+import importlib
 import json
 import os
 import runpy
 import signal
 import sys
+import traceback
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import scs_supcon.cli
-import scs_supcon.training  # noqa: F401 (imported once, for all)
 from scs_supcon.run_folder import keeper
+
+IMPORTED_ONCE = (
+    *("scs_supcon.cli", "scs_supcon.training", "timm", "torchvision.transforms.v2"),
+    *("torch.utils.tensorboard", "pyarrow.parquet", "sklearn.datasets"),
+)
 
 
 def serve() -> dict[str, Any] | None:
@@ -47,7 +52,17 @@ def run(request: dict[str, Any]) -> None:
     if request["fate"]:
         sys.addaudithook(Fate(*request["fate"]))
     sys.argv = ["scs", *request["arguments"]]
-    runpy.run_module("scs_supcon", run_name="__main__", alter_sys=True)
+    code = 0
+    try:
+        runpy.run_module("scs_supcon", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # at once: taking the interpreter apart would take two seconds
 
 
 class Fate:
@@ -69,5 +84,7 @@ class Fate:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    for name in IMPORTED_ONCE:
+        importlib.import_module(name)
     if (request := serve()) is not None:
         run(request)

@@ -1,0 +1,126 @@
+"""The way in: exit codes, and errors for people without tracebacks."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scs_supcon import __version__
+
+LONG = (
+    *("--epochs", "6", "--batch-size", "8", "--workers", "0", "--device", "cpu"),
+    *("--set", "probe.epochs=3", "--set", "probe.views=1"),
+)
+
+
+def python(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def test_the_module_is_the_command():
+    done = python("-m", "scs_supcon", "--version")
+    assert (done.returncode, done.stdout) == (0, f"scs-supcon {__version__}\n")
+    script = Path(sys.executable).with_name("scs")
+    if script.exists():
+        installed = subprocess.run(
+            [script, "--version"], capture_output=True, text=True, check=True
+        )
+        assert installed.stdout == done.stdout
+
+
+def test_a_real_process_ends_with_the_code_of_its_error():
+    done = python("-m", "scs_supcon", "runs", "/no/such/folder")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: there is no folder /no/such/folder")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_extra_is_named_with_the_line_that_installs_it():
+    without = (
+        "import sys; sys.modules['typer'] = None; from scs_supcon.__main__ import main; main()"
+    )
+    done = python("-c", without)
+    assert done.returncode == 2
+    assert done.stderr == "error: this needs typer: pip install 'scs-supcon[train]'\n"
+
+
+def test_a_library_that_is_missed_later_is_named_too(scs, finished, shapes, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    said = scs("embed", finished, shapes / "bar", "-o", tmp_path / "v.parquet", "--quiet")
+    assert said.code == 2
+    assert said.err == "error: this needs pyarrow: pip install 'scs-supcon[train]'\n"
+    monkeypatch.setitem(sys.modules, "timm", None)
+    said = scs("train", shapes, "--out", tmp_path / "run", "--encoder", "resnet18", "--quiet")
+    assert said.code == 2
+    assert "pip install 'scs-supcon[train]'" in said.err
+
+
+def test_a_missing_module_of_our_own_is_a_bug_and_looks_like_one(scs, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scs_supcon.cli", None)
+    with pytest.raises(ImportError, match=r"scs_supcon\.cli"):
+        scs("--version")
+
+
+def test_any_other_failure_keeps_its_traceback(scs, monkeypatch):
+    def fail():
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("scs_supcon.cli.app", fail)
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        scs("--version")
+
+
+@pytest.fixture(scope="module")
+def unbroken(shapes, processes, left_by, tmp_path_factory):
+    run = tmp_path_factory.mktemp("unbroken") / "run"
+    assert processes.run("train", shapes, "--out", run, *LONG).code == 0
+    return left_by(run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)],
+    ids=["SIGTERM", "Ctrl-C", "SIGKILL"],
+)
+@pytest.mark.parametrize("stage", ["pretrain", "probe"])
+def test_a_stopped_run_goes_on_to_the_same_end(
+    number, code, stage, shapes, processes, unbroken, left_by, tmp_path
+):
+    line = ("train", shapes, "--out", tmp_path / "run", *LONG)
+    # metrics.csv is opened at the end of every epoch: six times in stage 1, then three and three.
+    stopped = processes.run(*line, fate=(number, "metrics.csv", 4 if stage == "pretrain" else 8))
+    assert stopped.code == code
+    assert stopped.out == ""
+    if number != signal.SIGKILL:
+        assert stopped.err.endswith("\nstopped; run the same line again to go on\n")
+    assert not (tmp_path / "run" / "finished.json").exists()
+    assert processes.run(*line).code == 0
+    assert left_by(tmp_path / "run") == unbroken
+
+
+@pytest.mark.slow
+def test_a_second_process_is_refused_and_a_dead_one_holds_nothing(
+    shapes, processes, scs, left_by, unbroken, tmp_path
+):
+    line = ("train", shapes, "--out", tmp_path / "run", *LONG)
+    fate = (signal.SIGSTOP, "metrics.csv", 2)
+    owner = processes.start(*line, fate=fate)
+    while not (tmp_path / "run" / "metrics.csv").exists():
+        os.kill(owner, 0)  # fails if it ended
+    refused = scs(*line)
+    assert refused.code == 2
+    assert f"is in use by process {owner} on " in refused.err
+    os.kill(owner, signal.SIGKILL)
+    assert processes.wait().code == -signal.SIGKILL
+    assert scs(*line).code == 0
+    assert left_by(tmp_path / "run") == unbroken, "though finished by another process than begun"
