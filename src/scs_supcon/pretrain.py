@@ -174,13 +174,14 @@ def pretrain(  # noqa: PLR0913
 
         def after_step(progress: Progress, terms: dict[str, float]) -> None:
             method.after_step(wrapped, progress.global_step / total)
+            if progress.step == per_epoch:  # some tell of the last batch, unknown after a restart
+                keeper.memo["scalars"] = method.scalars()
             keeper.after_step(progress, terms)
             tell(progress.global_step, total)
 
         def after_epoch(progress: Progress) -> None:
-            values = (
-                keeper.means() | method.scalars() | {"lr": stage.schedule(progress.global_step)}
-            )
+            rate = {"lr": stage.schedule(progress.global_step)}
+            values = keeper.means() | keeper.memo["scalars"] | rate
             run.append_metrics(stage.name, progress.epoch, progress.global_step, values)
             keeper.after_epoch(progress)
 
