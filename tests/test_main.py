@@ -1,5 +1,7 @@
 """The way in: exit codes, and errors for people without tracebacks."""
 
+import csv
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from scs_supcon import __version__
 
@@ -124,3 +128,35 @@ def test_a_second_process_is_refused_and_a_dead_one_holds_nothing(
     assert processes.wait().code == -signal.SIGKILL
     assert scs(*line).code == 0
     assert left_by(tmp_path / "run") == unbroken, "though finished by another process than begun"
+
+
+def numbers(run):
+    with (run / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {tuple(row.values())[:-1]: float(row["value"]) for row in rows}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("frozen", [False, True], ids=["whole", "frozen"])
+def test_two_processes_of_torchrun_train_as_one_does(frozen, shapes, weights, scs, tmp_path):
+    given = ("--encoder", "tiny", "--weights", str(weights), "--frozen") if frozen else ()
+
+    def line(name):
+        out, cache = (str(tmp_path / name / part) for part in ("run", "cache"))
+        return ("train", str(shapes), "--out", out, "--cache", cache, *LONG, *given)
+
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    two = python(*torchrun, "-m", "scs_supcon", *line("two"), "--json")
+    assert two.returncode == 0, two.stderr
+    one = scs(*line("one"), "--json")
+    assert one.code == 0
+    summaries = json.loads(one.out), json.loads(two.stdout)  # which the first process alone prints
+    assert summaries[0]["accuracy"] == summaries[1]["accuracy"]
+    runs = tmp_path / "one" / "run", tmp_path / "two" / "run"
+    for name in ("recipe.toml", "splits.csv", "classes.json"):
+        assert (runs[0] / name).read_bytes() == (runs[1] / name).read_bytes()
+    assert numbers(runs[1]) == pytest.approx(numbers(runs[0]), rel=1e-4, abs=1e-6)
+    first, second = (load_file(run / "model" / "weights.safetensors") for run in runs)
+    assert first.keys() == second.keys()
+    for name in (name for name in first if name.startswith(("encoder/", "head/"))):
+        torch.testing.assert_close(second[name], first[name], rtol=1e-4, atol=1e-5)
