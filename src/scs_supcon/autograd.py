@@ -1,6 +1,7 @@
 """What our hand-written gradients have in common."""
 
 import torch
+from torch import Tensor
 
 
 def only_once() -> None:
@@ -14,3 +15,10 @@ def only_once() -> None:
             "this loss cannot be differentiated twice: its gradient is computed in closed form. "
             "Leave out create_graph=True, or write the loss with plain torch operations."
         )
+
+
+def times(saved: Tensor, grad: Tensor) -> Tensor:
+    """The saved gradient times the incoming one, which is most often 1."""
+    if grad.device.type == "cpu" and float(grad) == 1.0:
+        return saved
+    return saved * grad

@@ -10,7 +10,7 @@ import torch
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from scs_supcon.config import PretrainRecipe, Recipe
 from scs_supcon.data.batches import Plan, batch_keys, plan_epoch
@@ -229,9 +229,35 @@ def _schedule(how: PretrainRecipe, per_epoch: int) -> Callable[[int], float]:
 def _load(
     dataset: ViewDataset, keys: list[Any], workers: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    return iter(
-        DataLoader(dataset, batch_sampler=keys, num_workers=workers, worker_init_fn=ignore_signals)
+    loader = DataLoader(
+        _Telling(dataset),
+        batch_sampler=keys,
+        num_workers=workers,
+        collate_fn=_collated,
+        worker_init_fn=ignore_signals,
     )
+    for batch in loader:
+        if isinstance(batch, UserError):
+            raise batch
+        yield batch
+
+
+@dataclass(frozen=True, eq=False)
+class _Telling(Dataset[Any]):
+    """Errors for people come back as values: a loader would bury them in a traceback."""
+
+    dataset: ViewDataset
+
+    def __getitem__(self, key: tuple[int, ...]) -> Any:
+        try:
+            return self.dataset[key]
+        except UserError as error:
+            return error
+
+
+def _collated(items: list[Any]) -> Any:
+    errors = (item for item in items if isinstance(item, UserError))
+    return next(errors, None) or default_collate(items)
 
 
 @torch.no_grad()

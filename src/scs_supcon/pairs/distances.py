@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scs_supcon.autograd import only_once
+from scs_supcon.autograd import only_once, times
 from scs_supcon.pairs.rows import Rows, members
 
 PIECE = 1 << 19  # pairs held at once: 4 MiB of float64
@@ -79,8 +79,8 @@ class _ClassDistances(torch.autograd.Function):
         grad, grad_references = ctx.saved_tensors
         need = ctx.needs_input_grad
         return (
-            grad * grad_output if need[0] else None,
-            grad_references * grad_output if need[1] else None,
+            times(grad, grad_output) if need[0] else None,
+            times(grad_references, grad_output) if need[1] else None,
             None,
             None,
             None,

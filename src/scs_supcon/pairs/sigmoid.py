@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scs_supcon.autograd import only_once
+from scs_supcon.autograd import only_once, times
 from scs_supcon.pairs.rows import TILE, Rows, Tile, same_class_pairs, tiles
 
 Weighting = Literal["all", "balanced", "positives"]
@@ -119,8 +119,8 @@ class _SigmoidPairs(torch.autograd.Function):
         need_q, need_r, need_t, need_b, _ = ctx.needs_input_grad
         grad64 = grad.double()
         return (
-            grad_queries * grad if need_q else None,
-            grad_references * grad if need_r else None,
+            times(grad_queries, grad) if need_q else None,
+            times(grad_references, grad) if need_r else None,
             (totals[2] * grad64).to(t) if need_t else None,
             (-totals[1] * grad64).to(b) if need_b else None,
             None,

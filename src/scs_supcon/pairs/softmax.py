@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scs_supcon.autograd import only_once
+from scs_supcon.autograd import only_once, times
 from scs_supcon.pairs.rows import TILE, Rows, Tile, members, tiles
 
 # exp(−80) is still a normal float32: below that spread one shift serves every row.
@@ -70,7 +70,8 @@ class _SoftmaxPairs(torch.autograd.Function):
         only_once()
         queries, references = ctx.saved_tensors
         need = ctx.needs_input_grad
-        return queries * grad if need[0] else None, references * grad if need[1] else None, None
+        own = times(queries, grad) if need[0] else None
+        return own, times(references, grad) if need[1] else None, None
 
 
 def _forward(ctx: Any, queries: Tensor, references: Tensor | None, job: _Job) -> Tensor:
