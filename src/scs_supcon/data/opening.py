@@ -62,7 +62,8 @@ def open_picture(path: Path | str, at_least: int = 0) -> Image.Image:
         PictureError: The file cannot be used; the text names it and says why.
     """
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        # Opened here, closed here: Pillow leaves some damaged files open.
+        with Path(path).open("rb") as file, Image.open(file, formats=FORMATS) as image:
             _refuse_huge(path, image.size)
             if at_least:
                 image.draft(None, _shrunk(image.size, at_least))
@@ -77,7 +78,7 @@ def open_picture(path: Path | str, at_least: int = 0) -> Image.Image:
 def short_side(path: Path | str) -> int:
     """Pixels of the shorter side, from the header alone."""
     try:
-        with Image.open(path, formats=FORMATS) as image:
+        with Path(path).open("rb") as file, Image.open(file, formats=FORMATS) as image:
             return min(image.size)
     except Exception as error:
         raise _explained(path, error) from error
