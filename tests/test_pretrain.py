@@ -1,6 +1,10 @@
 """Stage 1: which views meet in which batch, and that training moves what it should."""
 
 import csv
+import dataclasses
+import multiprocessing
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ from torch import nn
 from scs_supcon.config import make_recipe, write_toml
 from scs_supcon.data.batches import plan_epoch
 from scs_supcon.data.drawn import drawn
+from scs_supcon.data.opening import PictureError
 from scs_supcon.data.views import eval_view, seeded, train_view
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Network, build_method
@@ -116,6 +121,47 @@ def test_workers_make_the_same_views():
 
 
 PLAIN = {"frozen_mix": False, "frozen_dropout": 0.0}
+
+
+def failing(failure):
+    """The pictures, but the fourth to be trained on can no longer be opened."""
+
+    def open_picture(index, at_least=0):
+        if index == INDICES[3]:
+            failure()
+        return PICTURES.open(index, at_least)
+
+    pictures = dataclasses.replace(PICTURES, open=open_picture)
+    return lambda workers: from_pictures(pictures, INDICES, recipe(), 2, workers)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_picture_that_is_gone_by_now_is_named_without_a_traceback(workers):
+    def gone():
+        raise PictureError("x.png does not exist")
+
+    with pytest.raises(UserError, match=r"^x\.png does not exist$"):
+        batches(failing(gone)(workers))
+    assert not multiprocessing.active_children(), "nobody is left who loads pictures"
+
+
+def test_a_killed_worker_ends_the_run_with_advice():
+    main = os.getpid()
+
+    def die():
+        assert os.getpid() != main
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(UserError, match=r"was killed.*same line again with fewer --workers"):
+        batches(failing(die)(2))
+
+
+def test_a_bug_stays_a_bug():
+    def bug():
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        batches(failing(bug)(0))
 
 
 def test_cached_views_are_random_ones_and_differ_within_a_picture():

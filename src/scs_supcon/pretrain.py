@@ -236,10 +236,18 @@ def _load(
         collate_fn=_collated,
         worker_init_fn=ignore_signals,
     )
-    for batch in loader:
-        if isinstance(batch, UserError):
-            raise batch
-        yield batch
+    try:
+        for batch in loader:
+            if isinstance(batch, UserError):
+                raise batch
+            yield batch
+    except (EOFError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
+            raise
+        raise UserError(
+            "a process that loads pictures was killed, perhaps for want of memory: "
+            "run the same line again with fewer --workers"
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)
