@@ -284,8 +284,9 @@ def draw(
         "open_clip_sigmoid": "sigmoid loss, open_clip",
         "bare_products": "bare products",
     }
-    for name, label in labels.items():
-        style = {"marker": "o", "markersize": 4, "linewidth": 2 if "ours" in name else 1.2}
+    for number, (name, label) in enumerate(labels.items()):
+        style: dict[str, object] = {"color": f"C{number}"}  # the same in both panels
+        style |= {"marker": "o", "markersize": 4, "linewidth": 2 if "ours" in name else 1.2}
         style["linestyle"] = ":" if name == "bare_products" else "-"
         points = [
             (int(k.split(",")[0]), statistics.median(t[name]) * 1e3)
