@@ -109,6 +109,15 @@ def test_memory_grows_with_the_batch_and_counts_weights():
     assert large - 3 * weights == pytest.approx(4 * (small - 3 * weights), abs=4)
 
 
+def test_the_time_of_a_few_pictures_is_scaled_to_the_batch_and_the_steps(monkeypatch):
+    seconds = iter((0.0, 9.0, 10.0, 10.5))  # two passes, of which the second counts
+    monkeypatch.setattr(forecast.time, "perf_counter", lambda: next(seconds))
+    network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
+    batch = Batch(torch.randn(32, 3), torch.arange(16) % 2, torch.arange(16))
+    cost = forecast.estimate(network, build_method("supcon"), batch, size=64, steps=10)
+    assert cost.seconds == 0.5 * (64 / 16) * 10
+
+
 def test_a_batch_smaller_than_the_sample_is_enough():
     network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
     batch = Batch(torch.randn(6, 3), torch.arange(3), torch.arange(3))

@@ -8,38 +8,47 @@ import pytest
 import torch
 from PIL import Image
 
-TEXT = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-LOSS, LOOP, FOLDER = BLOCKS
+TRAINS = re.compile(r"\btrain\(")
 
 
-def test_the_loss_in_one_line():
+def run(block, **given):
     torch.manual_seed(0)
-    given = {"embeddings": torch.randn(12, 256), "labels": torch.arange(12) % 4}
-    exec(LOSS, given)
-    assert given["loss"].ndim == 0
-    assert given["loss"].isfinite()
+    exec(block, given)
+    return given
 
 
-def test_the_loop_of_ones_own(capsys):
-    torch.manual_seed(0)
-    done = {}
-    exec(LOOP, done)
-    printed = capsys.readouterr().out
-    assert all(name in printed for name in ("'t'", "'b'", "boundary"))
-    t, b = done["loss"].scalars()["t"], done["loss"].scalars()["b"]
-    assert (t, b) != (10.0, -10.0), "both were learned"
+@pytest.mark.parametrize("block", [block for block in BLOCKS if not TRAINS.search(block)])
+def test_the_loss_runs_as_printed(block, capsys):
+    labels = torch.arange(12) % 4
+    done = run(block, embeddings=torch.randn(12, 256), labels=labels)
+    value = done.get("value", done["loss"])  # a loop's last one, or the only one
+    assert value.ndim == 0
+    assert value.isfinite()
+    if "optimizer" in done:
+        before = type(done["loss"])(common_dim=192, preset="siglip").scalars()
+        learned = done["loss"].scalars()
+        assert learned["t"] != before["t"]
+        assert learned["b"] != before["b"]
+        assert "boundary" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_from_a_folder_to_a_model(shapes, tmp_path, monkeypatch):
+@pytest.mark.parametrize("block", [block for block in BLOCKS if TRAINS.search(block)])
+def test_training_runs_as_printed(block, shapes, tmp_path, monkeypatch):
     shutil.copytree(shapes, tmp_path / "birds")
-    Image.open(next(shapes.rglob("*.png"))).save(tmp_path / "photo.jpg")
+    with Image.open(next(shapes.rglob("*.png"))) as picture:
+        picture.save(tmp_path / "photo.jpg")
     monkeypatch.chdir(tmp_path)
-    done = {}
-    exec(FOLDER, done)
+    done = run(block)
     assert (tmp_path / "runs" / "birds" / "finished.json").exists()
     assert set(done["model"].classes) == {"bar", "circle", "cross", "square"}
+
+
+def test_both_kinds_are_there():
+    assert {bool(TRAINS.search(block)) for block in BLOCKS} == {True, False}
 
 
 def test_the_commands_and_options_exist(scs):
@@ -54,4 +63,4 @@ def test_the_commands_and_options_exist(scs):
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", TEXT))))
 def test_links_lead_somewhere(link):
-    assert (Path(__file__).parent.parent / link).exists()
+    assert (ROOT / link).exists()

@@ -276,6 +276,18 @@ def test_no_test_pictures_mean_judging_on_validation(shapes, train_small, tmp_pa
     assert load(tmp_path / "run").facts.counts["test"] == 0
 
 
+def test_copies_of_a_picture_stay_in_one_split(shapes, train_small, tmp_path, capsys):
+    data = shutil.copytree(shapes, tmp_path / "data")
+    for file in sorted(data.rglob("*.png")):
+        shutil.copy(file, file.with_name(f"copy of {file.name}"))
+    train_small(data, tmp_path / "run", quiet=False, epochs=1)
+    assert "problem   duplicate: 24, first " in capsys.readouterr().err
+    with (tmp_path / "run" / "splits.csv").open(newline="") as file:
+        splits = {row["name"]: row["split"] for row in csv.DictReader(file)}
+    for name, split in splits.items():
+        assert splits[name.replace("copy of ", "")] == split
+
+
 def test_imbalance_is_met_by_balanced_batches(shapes, train_small, tmp_path, capsys):
     data = shutil.copytree(shapes, tmp_path / "data")
     for name in ("bar", "circle"):

@@ -10,7 +10,15 @@ from scs_supcon.errors import UserError
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    for name in ("a.png", "b.JPG", "notes.txt", "deep/c.webp", ".hidden/d.png", ".e.png"):
+    for name in (
+        "a.png",
+        "b.JPG",
+        "notes.txt",
+        "deep/c.webp",
+        "deep/er/f.txt",
+        ".hidden/d.png",
+        ".e.png",
+    ):
         path = tmp_path / "x" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -34,6 +42,7 @@ def test_a_pattern_gives_what_the_shell_would(folder):
     assert names("x/*.png") == ["x/a.png"]
     assert names("x/[ab].*") == ["x/a.png", "x/b.JPG"]
     assert names("x/**/*.webp") == ["x/deep/c.webp"]
+    assert names("x/**/*.txt") == ["x/deep/er/f.txt", "x/notes.txt"]
     assert names("x/d*") == ["x/deep/c.webp"], "a folder that matches stands for its pictures"
     assert names(str(folder / "x" / "*.png")) == [str(folder / "x" / "a.png")]
 
