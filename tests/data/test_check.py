@@ -30,7 +30,7 @@ def test_a_good_set_has_no_problems(class_folders: ClassFolders, workers: int) -
     assert done == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::PIL.Image.DecompressionBombWarning")
 def test_pictures_that_cannot_be_used(
     class_folders: ClassFolders, paint: Callable[..., Path]
 ) -> None:
