@@ -3,6 +3,7 @@
 import atexit
 import os
 from collections.abc import Callable, Iterable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -12,6 +13,9 @@ from lightning_fabric.wrappers import is_wrapped
 from torch import Tensor, distributed, nn
 
 from scs_supcon.errors import UserError
+
+# The first process computes the features of a frozen encoder while the others wait.
+PATIENCE = timedelta(days=1)
 
 
 class SummedGradients(DDPStrategy):
@@ -42,7 +46,11 @@ def make_fabric(device: str = "auto", precision: str = "32-true") -> Fabric:
     options: dict[str, Any] = {"accelerator": kind, "precision": precision}
     if world > 1:
         here = int(os.environ["LOCAL_WORLD_SIZE"])
-        options |= {"devices": here, "num_nodes": world // here, "strategy": SummedGradients()}
+        options |= {
+            "devices": here,
+            "num_nodes": world // here,
+            "strategy": SummedGradients(timeout=PATIENCE),
+        }
     else:
         options |= {"devices": [int(number)] if number else 1}
     fabric = Fabric(**options)

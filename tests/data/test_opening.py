@@ -178,3 +178,8 @@ def test_files_open_by_index_and_hash_their_content(tmp_path: Path) -> None:
     assert files.file_hash(0) != files.file_hash(1)
     assert len(files.file_hash(0)) == 64
     assert short_side(paths[0]) == 6
+
+
+def test_the_hash_of_a_picture_that_vanished_names_it(tmp_path: Path) -> None:
+    with pytest.raises(PictureError, match=r"gone\.png does not exist"):
+        Files((tmp_path / "gone.png",)).file_hash(0)

@@ -77,6 +77,15 @@ def test_a_run_without_checkpoint_begins_again(tmp_path):
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 2
 
 
+def test_a_corrected_line_begins_again_where_nothing_was_saved(tmp_path):
+    RunFolder.open(tmp_path, RECIPE).close()
+    (tmp_path / "notes.txt").write_text("mine")
+    with RunFolder.open(tmp_path, OTHER) as run:
+        assert run.finished is None
+    assert (tmp_path / "recipe.toml").read_text() == OTHER
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
 def test_a_finished_run_says_so_and_is_left_alone(tmp_path):
     begin(tmp_path)
     with RunFolder.open(tmp_path, RECIPE) as run:

@@ -46,8 +46,11 @@ class Files:
         return open_picture(self.paths[index], at_least)
 
     def file_hash(self, index: int) -> str:
-        with self.paths[index].open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        try:
+            with self.paths[index].open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise _explained(self.paths[index], error) from error
 
 
 def open_picture(path: Path | str, at_least: int = 0) -> Image.Image:

@@ -154,7 +154,10 @@ class RunFolder:
     def _take_up(self, recipe: str, overwrite: bool) -> None:
         if (self.path / RECIPE).exists():
             differences = _differences(self.path / RECIPE, recipe)
-            if overwrite and (differences or self.finished is not None):
+            # A run that failed before it saved anything has nothing to lose.
+            if (differences and self._nothing_saved()) or (
+                overwrite and (differences or self.finished is not None)
+            ):
                 self._clear()
             elif differences:
                 raise UserError(
@@ -167,6 +170,9 @@ class RunFolder:
         if self.finished is None:
             self._compare_environment()
             self._rewind()
+
+    def _nothing_saved(self) -> bool:
+        return self.finished is None and last_stage(self._checkpoints) is None
 
     def _begin(self, recipe: str) -> None:
         strangers = [file for file in self._own_files() if file.name != ENVIRONMENT]

@@ -188,6 +188,10 @@ class _StopRequest:
 
 
 def ignore_signals(_worker: int = 0) -> None:
-    """Leave stopping to the main process: a `worker_init_fn` for data loaders."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+    """Leave stopping to the main process: a `worker_init_fn` for data loaders.
+
+    The first SIGTERM is the one that a whole group gets; a second one is meant for the worker, and
+    without it a process that fails could not end.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, _: signal.signal(number, signal.SIG_DFL))
