@@ -1,0 +1,43 @@
+"""`scs methods` and `scs show`: what there is to train with."""
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from scs_supcon.cli.app import Json, app
+
+
+@app.command()
+def methods(as_json: Json = False) -> None:
+    """List the methods, one line each."""
+    from scs_supcon.methods import available, method_class
+
+    found = {name: _first_line(method_class(name)) for name in available()}
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    width = max(map(len, found))
+    for name, line in found.items():
+        print(f"{name:<{width}}  {line}")
+
+
+@app.command()
+def show(name: Annotated[str, typer.Argument(help="A method, such as scs_supcon.")]) -> None:
+    """Print a method's formula, arguments and origin."""
+    import inspect
+
+    from scs_supcon.methods import method_class, parse
+
+    found = method_class(parse(name)[0])
+    print(inspect.getdoc(sys.modules[found.__module__]))
+    print()
+    print(f"{found.__name__}{inspect.signature(found.__init__)}".replace("(self, ", "("))
+    print()
+    print(inspect.getdoc(found))
+
+
+def _first_line(method: Any) -> str:
+    line = (sys.modules[method.__module__].__doc__ or "").splitlines()[0].partition(": ")[2]
+    return f"{line} [adapted]" if method.adapted else line

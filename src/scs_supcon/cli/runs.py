@@ -1,0 +1,41 @@
+"""`scs runs`: what is on disk."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scs_supcon.cli.app import Json, app
+from scs_supcon.errors import UserError
+
+
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"),
+    clean: Annotated[
+        bool, typer.Option(help="Remove the checkpoints of finished runs; models stay.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List the runs on disk, their size, and what could be freed."""
+    from scs_supcon import runs as listing
+
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}: name the one that holds your runs")
+    found = listing.find_runs(folder)
+    if clean:
+        freed = sum(listing.clean(run) for run in found)
+        print(f"freed {freed / 2**20:,.1f} MiB")
+        return
+    if as_json:
+        print(json.dumps([vars(run) | {"path": str(run.path)} for run in found], indent=1))
+        return
+    if not found:
+        print(f"no runs in {folder}")
+        return
+    print(f"{'run':<28} {'data':<24} {'method':<20} {'accuracy':>10} {'MiB':>9} {'spare':>9}")
+    for run in found:
+        accuracy = "unfinished" if run.accuracy is None else f"{run.accuracy:.2%}"
+        sizes = f"{run.bytes / 2**20:>9,.1f} {run.spare / 2**20:>9,.1f}"
+        print(f"{run.path!s:<28} {run.source:<24} {run.method:<20} {accuracy:>10} {sizes}")

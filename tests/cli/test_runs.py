@@ -1,0 +1,34 @@
+"""`scs runs`: what is on disk, and what can be freed."""
+
+import json
+
+QUICK = (
+    *("--epochs", "2", "--batch-size", "8", "--workers", "0", "--device", "cpu"),
+    *("--set", "probe.epochs=2", "--set", "probe.views=1"),
+)
+
+
+def accuracy(run):
+    return f"{json.loads((run / 'finished.json').read_text())['accuracy']:.2%}"
+
+
+def test_runs_lists_and_cleans(scs, runs, shapes):
+    listed = scs("runs", runs)
+    assert listed.code == 0
+    title, line = listed.out.splitlines()
+    assert title.split() == ["run", "data", "method", "accuracy", "MiB", "spare"]
+    assert line.split()[:4] == [str(runs / "x"), str(shapes), "scs_supcon", accuracy(runs / "x")]
+    (found,) = json.loads(scs("runs", runs, "--json").out)
+    assert found["path"] == str(runs / "x")
+    assert found["spare"] > 0
+    cleaned = scs("runs", runs, "--clean")
+    assert cleaned.out == f"freed {found['spare'] / 2**20:,.1f} MiB\n"
+    (after,) = json.loads(scs("runs", runs, "--json").out)
+    assert after["bytes"] == found["bytes"] - found["spare"]
+    assert scs("predict", runs / "x", shapes / "bar").code == 0
+    assert "is finished" in scs("train", shapes, "--out", runs / "x", *QUICK).err
+
+
+def test_no_runs_are_no_error_but_no_folder_is(scs, tmp_path):
+    assert scs("runs", tmp_path).out == f"no runs in {tmp_path}\n"
+    assert scs("runs", tmp_path / "gone").code == 2

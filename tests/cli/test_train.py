@@ -1,0 +1,80 @@
+"""`scs train` from end to end, as a new user would type it."""
+
+import json
+
+QUICK = (
+    *("--epochs", "2", "--batch-size", "8", "--workers", "0", "--device", "cpu"),
+    *("--set", "probe.epochs=2", "--set", "probe.views=1"),
+)
+
+
+def accuracy(run):
+    return f"{json.loads((run / 'finished.json').read_text())['accuracy']:.2%}"
+
+
+def test_train_ends_with_the_result_and_says_what_it_expects_before(scs, shapes, tmp_path):
+    said = scs("train", shapes, "--out", tmp_path / "run", *QUICK)
+    assert said.code == 0
+    assert said.out.startswith(f"{accuracy(tmp_path / 'run')} of 4 test pictures right (95 % inter")
+    for part in (
+        "kNN on the readout",
+        "linear probe of the encoder",
+        "spread of the bank of heads",
+    ):
+        assert part in said.out
+    assert f"scs predict {tmp_path / 'run'} picture.jpg" in said.out
+    titles = [line.split()[0] for line in said.err.splitlines()]
+    order = ["checking", "data", "encoder", "batches", "pairs", "stage", "stage", "features:"]
+    assert titles[: len(order)] == order, "the forecast comes before the first epoch"
+    again = scs("train", shapes, "--out", tmp_path / "run", *QUICK)
+    assert again.code == 0
+    assert f"is finished: {accuracy(tmp_path / 'run')}" in again.err
+    assert again.out == said.out
+
+
+def test_train_as_json_for_programs(scs, shapes, runs):
+    said = scs("train", shapes, "--out", runs / "x", *QUICK, "--json", "--quiet")
+    assert said.err == ""
+    assert json.loads(said.out) == json.loads((runs / "x" / "finished.json").read_text())
+
+
+def test_only_the_first_of_several_processes_prints(scs, shapes, runs, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    said = scs("train", shapes, "--out", runs / "x", *QUICK)
+    assert (said.code, said.out, said.err) == (0, "", "")
+
+
+def test_a_printed_recipe_goes_in_again(scs, shapes, finished, tmp_path):
+    printed = scs("train", shapes, *QUICK, "--method", "supcon", "--print-recipe")
+    assert (printed.code, printed.err) == (0, "")
+    file = tmp_path / "r.toml"
+    file.write_text(printed.out)
+    again = scs("train", shapes, "--recipe", file, "--print-recipe", "--device", "cpu")
+    assert again.out == printed.out
+    assert 'name = "supcon"' in again.out
+    seeded = scs("train", shapes, "--recipe", file, "--print-recipe", "--seed", "7")
+    assert seeded.out == printed.out.replace("seed = 0", "seed = 7")
+
+
+def test_a_run_needs_a_place(scs, shapes):
+    said = scs("train", shapes, *QUICK)
+    assert (said.code, said.out) == (2, "")
+    assert said.err == f"error: say where the run goes: --out runs/{shapes.name}\n"
+
+
+def test_a_dry_run_needs_none(scs, shapes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = scs("train", shapes, *QUICK, "--dry-run")
+    assert (said.code, said.out) == (0, "")
+    assert said.err.endswith("dry run passed: one batch of everything; nothing was kept\n")
+    assert not any(tmp_path.iterdir())
+
+
+def test_other_recipes_are_refused_unless_overwritten(scs, shapes, runs):
+    refused = scs("train", shapes, "--out", runs / "x", *QUICK, "--seed", "1")
+    assert refused.code == 2
+    assert "seed: 0 then, 1 now" in refused.err
+    assert "--overwrite" in refused.err
+    said = scs("train", shapes, "--out", runs / "x", *QUICK, "--seed", "1", "--overwrite")
+    assert said.code == 0
+    assert "seed = 1" in (runs / "x" / "recipe.toml").read_text()
