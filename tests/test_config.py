@@ -52,7 +52,8 @@ def test_toml_out_and_in_gives_the_same_recipe(
 
 
 def test_every_key_is_written_and_explained() -> None:
-    lines = write_toml(make_recipe({**BIRDS, "method": {"preset": "paper"}})).splitlines()
+    folded = {"data": {**BIRDS["data"], "folds": 5, "fold": 4, "content": "0" * 64}}
+    lines = write_toml(make_recipe({**folded, "method": {"preset": "paper"}})).splitlines()
     for section in SECTIONS.values():
         for key, info in section.model_fields.items():
             place = next(i for i, line in enumerate(lines) if line.startswith(f"{key} = "))
@@ -66,6 +67,19 @@ def test_the_hash_follows_the_values_alone() -> None:
     assert recipe_hash(plain) == recipe_hash(spelt_out)
     assert recipe_hash(plain) != recipe_hash(make_recipe({**BIRDS, "seed": 1}))
     assert len(recipe_hash(plain)) == 64
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"folds": 5}, "folds and fold go together"),
+        ({"folds": 5, "fold": 5}, "fold is 5: with 5 folds the last is 4"),
+        ({"folds": 1, "fold": 0}, "data.folds = 1"),
+    ],
+)
+def test_folds_fit_together(data, message) -> None:
+    with pytest.raises(UserError, match=message):
+        make_recipe({"data": {**BIRDS["data"], **data}})
 
 
 def test_a_recipe_is_frozen() -> None:

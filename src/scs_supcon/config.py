@@ -28,6 +28,9 @@ Count: TypeAlias = Annotated[int, Field(ge=1)]
 Option: TypeAlias = bool | int | float | str | list[bool | int | float | str]
 Values: TypeAlias = dict[str, Any]
 
+# A method's name is kept as text in files that anyone may read: nothing in it can be markup.
+OWN_OR_OURS = r"""^([a-z0-9_]+|([A-Za-z]:)?[^:<>"'`|\x00-\x1f\x7f]+:[A-Za-z_][A-Za-z0-9_]*)$"""
+
 
 class Section(BaseModel):
     """A part of the recipe: frozen, no unknown keys, no NaN or infinity."""
@@ -71,6 +74,12 @@ class DataRecipe(Section):
     """Share of pictures set aside for validation when the data has no such part."""
     test_share: Share = 0.2
     """Share of pictures set aside for the test when the data has no parts at all."""
+    folds: Annotated[int, Field(ge=2)] | None = None
+    """Cross-validation: all pictures are dealt into so many folds; left out for none."""
+    fold: Annotated[int, Field(ge=0)] | None = None
+    """The fold to test on, counted from 0."""
+    content: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """SHA-256 over names, labels and contents: with it a run refuses any other data."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "DataRecipe":
@@ -78,6 +87,12 @@ class DataRecipe(Section):
         _require(low <= high <= 1, f"crop_scale is {low}, {high}: needs smallest <= largest <= 1")
         shares = self.val_share + self.test_share
         _require(shares < 1, f"val_share + test_share is {shares:g}: leave something to train on")
+        both = self.folds is not None and self.fold is not None
+        _require(both or self.folds is self.fold, "folds and fold go together: give both or none")
+        _require(
+            not both or (self.fold or 0) < (self.folds or 0),
+            f"fold is {self.fold}: with {self.folds} folds the last is {(self.folds or 0) - 1}",
+        )
         return self
 
 
@@ -135,8 +150,8 @@ class HeadRecipe(Section):
 class MethodRecipe(Section):
     """The loss of stage 1."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] = "scs_supcon"
-    """`scs methods` lists them."""
+    name: Annotated[str, Field(pattern=OWN_OR_OURS, max_length=500)] = "scs_supcon"
+    """`scs methods` lists them; module:Class or file.py:Class is code of your own."""
     preset: str | None = None
     """A named reading of the method, such as 'paper'; left out for the default one."""
     options: dict[str, Option] = {}
@@ -285,7 +300,8 @@ def write_toml(recipe: Recipe) -> str:
 
 def recipe_hash(recipe: Recipe) -> str:
     """SHA-256 of the recipe in canonical JSON: equal recipes, equal hashes, on any machine."""
-    text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    values = recipe.model_dump(mode="json", exclude_none=True)
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

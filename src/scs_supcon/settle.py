@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from scs_supcon.config import Recipe, Values, make_recipe, merge, override, read_recipe
 from scs_supcon.data.batches import choose_batches
 from scs_supcon.data.pictures import Pictures
-from scs_supcon.data.splits import assign_splits
+from scs_supcon.data.splits import assign_splits, fold_splits
 from scs_supcon.encoders import data_config, has_small_stem
 from scs_supcon.errors import UserError
-from scs_supcon.methods import method_class, parse
+from scs_supcon.methods import is_own, method_class, parse
 from scs_supcon.model.files import WEIGHTS, read_model
 
 SMALL = 64  # pictures up to this many pixels get an encoder made for small pictures
@@ -76,6 +76,8 @@ def settle(wishes: Wishes, pictures: Pictures, accelerator: bool) -> Recipe:
 def splits_of(pictures: Pictures, recipe: Recipe) -> NDArray[np.str_]:
     """ "train", "val" or "test" for every picture."""
     data = recipe.data
+    if data.folds is not None and data.fold is not None:
+        return fold_splits(pictures, data.fold, data.folds, data.val_share, recipe.seed)
     return assign_splits(pictures, data.val_share, data.test_share, recipe.seed)
 
 
@@ -95,7 +97,18 @@ def _asked(wishes: Wishes) -> Values:
     name = given["method"].get("name")
     if name and file.get("method", {}).get("name", name) != name:
         del file["method"]  # another method's preset and options say nothing about this one
-    return override(merge(before, file, given), wishes.assignments)
+    asked = override(merge(before, file, given), wishes.assignments)
+    _only_code_that_was_named(asked.get("method", {}).get("name", ""), name)
+    return asked
+
+
+def _only_code_that_was_named(method: str, named: str | None) -> None:
+    """A file may hold the name of a method; importing it takes a person who names it too."""
+    if is_own(method) and method != named:
+        raise UserError(
+            f"the recipe names the method {method}, which is code from outside this package: name "
+            f"it on the command line too, and only if you trust it: --method {method}"
+        )
 
 
 def _given(wishes: Wishes) -> Values:

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from scs_supcon.data.drawn import drawn
 from scs_supcon.data.embedded import in_memory
 from scs_supcon.data.pictures import Pictures
-from scs_supcon.data.splits import assign_splits, read_splits_csv, write_splits_csv
+from scs_supcon.data.splits import (
+    assign_folds,
+    assign_splits,
+    fold_splits,
+    read_splits_csv,
+    write_splits_csv,
+)
 from scs_supcon.errors import UserError
 
 
@@ -203,3 +209,64 @@ def test_a_file_that_does_not_fit_the_data(tmp_path: Path) -> None:
     path.write_text("x")
     with pytest.raises(UserError, match="not a list of splits"):
         read_splits_csv(path, small)
+
+
+def test_every_picture_is_tested_once_and_every_class_evenly() -> None:
+    pictures = pictures_of([0] * 13 + [1] * 7 + [2] * 20 + [3] * 2)
+    folds = assign_folds(pictures, 5, seed=0)
+    for label in range(4):
+        held = np.bincount(folds[pictures.labels == label], minlength=5)
+        assert held.max() - held.min() <= 1
+    sizes = np.bincount(folds, minlength=5)
+    assert sizes.max() - sizes.min() <= 1
+    parts = [fold_splits(pictures, fold, 5, 0.1, seed=0) for fold in range(5)]
+    np.testing.assert_array_equal(sum(part == "test" for part in parts), np.ones(42))
+    for fold, part in enumerate(parts):
+        np.testing.assert_array_equal(part == "test", folds == fold)
+        assert {"train", "val"} <= set(part.tolist())
+        assert set(pictures.labels[part == "train"]) == {0, 1, 2, 3}
+
+
+def test_another_seed_deals_other_folds() -> None:
+    pictures = drawn(per_class=10)
+    first = assign_folds(pictures, 5, seed=0)
+    np.testing.assert_array_equal(first, assign_folds(pictures, 5, seed=0))
+    assert np.any(first != assign_folds(pictures, 5, seed=1))
+
+
+def test_folds_keep_groups_whole() -> None:
+    labels = [label for label in range(3) for _ in range(20)]
+    groups = [f"{label}-{number // 3}" for label in range(3) for number in range(20)]
+    pictures = pictures_of(labels, groups=groups)
+    folds = assign_folds(pictures, 4, seed=0)
+    assert all(len(set(folds[np.array(groups) == group])) == 1 for group in set(groups))
+    for label in range(3):  # seven groups of a class go to four folds
+        assert np.bincount(folds[pictures.labels == label], minlength=4).min() >= 2
+    splits = fold_splits(pictures, 2, 4, 0.2, seed=0)
+    assert all(len(set(splits[np.array(groups) == group])) == 1 for group in set(groups))
+
+
+def test_a_fold_column_wins_over_drawing_and_given_splits_are_not_used() -> None:
+    given = [3, 1, 2] * 4
+    pictures = pictures_of([0] * 6 + [1] * 6, folds=given, splits=["train"] * 11 + ["test"])
+    np.testing.assert_array_equal(assign_folds(pictures, 3, seed=0), np.array(given) - 1)
+    with pytest.raises(UserError, match="3 folds, not 5: say --folds 3"):
+        assign_folds(pictures, 5, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "folds", "message"),
+    [
+        ([0] * 6 + [1], 2, "class 'class 01' lies in one fold alone"),
+        ([0] * 3 + [1] * 3, 1, "ask for 2 or more"),
+        ([0] * 3 + [1] * 3, 7, "7 folds of 6 pictures"),
+    ],
+)
+def test_folds_that_cannot_be(labels, folds, message) -> None:
+    with pytest.raises(UserError, match=message):
+        assign_folds(pictures_of(labels), folds, seed=0)
+
+
+def test_one_class_is_no_task_for_folds_either() -> None:
+    with pytest.raises(UserError, match="one class only"):
+        fold_splits(pictures_of([0] * 6), 0, 3, 0.1, seed=0)

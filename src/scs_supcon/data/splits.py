@@ -1,6 +1,7 @@
 """Who trains, who validates, who tests: stratified, seeded, groups never torn."""
 
 import csv
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from scs_supcon.errors import UserError, did_you_mean
 
 Splits = NDArray[np.str_]
 Counts = NDArray[np.int64]
+Misfit = Callable[[Counts, Counts], NDArray[np.float64]]
 
 TRIES = 5  # random orders of the groups
 ROUNDS = 4  # times each group may move
@@ -49,6 +51,50 @@ def assign_splits(pictures: Pictures, val_share: float, test_share: float, seed:
         if "val" not in splits:
             train = np.flatnonzero(splits == "train")
             splits[train] = _deal(pictures, train, (val_share, 0.0), seed)
+    _must_be_trained(pictures, splits)
+    return splits
+
+
+def assign_folds(pictures: Pictures, folds: int, seed: int) -> NDArray[np.int64]:
+    """Say in which fold each picture is tested: 0 to `folds` − 1.
+
+    A fold column of the data wins, its numbers counted from 0 in their order. Otherwise every
+    class is dealt evenly, whole groups at a time, and the folds are of about one size. Splits that
+    the data gives are not used: every picture is tested once.
+
+    Raises:
+        UserError: Other folds are given than asked for, or a class lies in one fold alone, where
+            it would be tested without having been trained.
+    """
+    if folds < 2 or folds > len(pictures):
+        raise UserError(f"{folds} folds of {len(pictures)} pictures: ask for 2 or more, and a few")
+    if pictures.folds is not None:
+        given, numbers = np.unique(pictures.folds, return_inverse=True)
+        if len(given) != folds:
+            raise UserError(
+                f"the data has a fold column with {len(given)} folds, not {folds}: "
+                f"say --folds {len(given)}, or take the column out"
+            )
+    else:
+        totals = np.bincount(pictures.labels, minlength=len(pictures.classes))
+        everyone = np.arange(len(pictures))
+        numbers = _dealt_closest(pictures, everyone, _even(totals, folds), seed, _unevenness)
+    for label, name in enumerate(pictures.classes):
+        if len(set(numbers[pictures.labels == label].tolist())) < 2:
+            raise UserError(
+                f"class {name!r} lies in one fold alone and could not be trained there: it needs "
+                "two pictures or more that are not copies and not of one group"
+            )
+    return numbers.astype(np.int64)
+
+
+def fold_splits(pictures: Pictures, fold: int, folds: int, val_share: float, seed: int) -> Splits:
+    """Test on one fold; validation is `val_share` of each class's other pictures."""
+    if len(pictures.classes) < 2:
+        return assign_splits(pictures, val_share, 0.0, seed)  # says what is wrong
+    splits = np.full(len(pictures), "test", dtype="<U5")
+    rest = np.flatnonzero(assign_folds(pictures, folds, seed) != fold)
+    splits[rest] = _deal(pictures, rest, (val_share, 0.0), seed)
     _must_be_trained(pictures, splits)
     return splits
 
@@ -113,42 +159,54 @@ class _Group:
 def _deal(
     pictures: Pictures, members: NDArray[np.int64], shares: tuple[float, float], seed: int
 ) -> Splits:
-    """Deal whole groups in a few random orders and keep the deal that comes closest."""
-    labels = pictures.labels[members]
-    numbers = _group_numbers(pictures, members)
-    groups = _contents(numbers, labels)
-    totals = np.bincount(labels, minlength=len(pictures.classes))
+    """Deal into train, val and test by the shares."""
+    totals = np.bincount(pictures.labels[members], minlength=len(pictures.classes))
     wanted = np.stack([_wanted(int(total), *shares) for total in totals], axis=1)
+    return np.array(SPLITS)[_dealt_closest(pictures, members, wanted, seed, _misfit)]
+
+
+def _dealt_closest(
+    pictures: Pictures, members: NDArray[np.int64], wanted: Counts, seed: int, misfit: Misfit
+) -> Counts:
+    """Deal whole groups in a few random orders and keep the deal that comes closest.
+
+    Returns:
+        The part of each member: a row of `wanted` (parts, classes).
+    """
+    numbers = _group_numbers(pictures, members)
+    groups = _contents(numbers, pictures.labels[members])
     rng = np.random.default_rng(seed)
-    best, least = _dealt(groups, rng.permutation(len(groups)), wanted)
+    best, least = _dealt(groups, rng.permutation(len(groups)), wanted, misfit)
     for _ in range(TRIES - 1):
         if least == 0:  # always so without groups
             break
-        dealt, misfit = _dealt(groups, rng.permutation(len(groups)), wanted)
-        if misfit < least:
-            best, least = dealt, misfit
-    return np.array(SPLITS)[best[numbers]]
+        dealt, far = _dealt(groups, rng.permutation(len(groups)), wanted, misfit)
+        if far < least:
+            best, least = dealt, far
+    return best[numbers]
 
 
-def _dealt(groups: list[_Group], order: Counts, wanted: Counts) -> tuple[Counts, float]:
+def _dealt(
+    groups: list[_Group], order: Counts, wanted: Counts, misfit: Misfit
+) -> tuple[Counts, float]:
     """Put each group where it fits best, and go round again while that moves any."""
-    placed = np.zeros_like(wanted)  # pictures (split, class)
+    placed = np.zeros_like(wanted)  # pictures (part, class)
     dealt = np.full(len(groups), -1)
     usable = np.flatnonzero(wanted.sum(axis=1))
-    into = np.eye(len(SPLITS), dtype=np.int64)[usable, :, None]
+    into = np.eye(len(wanted), dtype=np.int64)[usable, :, None]
     for _ in range(ROUNDS):
         before = dealt.copy()
         for group in order:
             labels, counts = groups[group].labels, groups[group].counts
             if dealt[group] >= 0:
                 placed[dealt[group], labels] -= counts
-            choices = placed[:, labels] + into * counts  # (choice, split, class)
-            dealt[group] = usable[np.argmin(_misfit(choices, wanted[:, labels]))]
+            choices = placed[:, labels] + into * counts  # (choice, part, class)
+            dealt[group] = usable[np.argmin(misfit(choices, wanted[:, labels]))]
             placed[dealt[group], labels] += counts
-        misfit = float(_misfit(placed, wanted))
-        if misfit == 0 or np.array_equal(dealt, before):
+        far = float(misfit(placed, wanted))
+        if far == 0 or np.array_equal(dealt, before):
             break
-    return dealt, misfit
+    return dealt, far
 
 
 def _misfit(placed: Counts, wanted: Counts) -> NDArray[np.float64]:
@@ -158,6 +216,12 @@ def _misfit(placed: Counts, wanted: Counts) -> NDArray[np.float64]:
     unvalidated = (placed[..., 1, :] == 0) & (wanted[1] > 0)
     misfit: NDArray[np.float64] = far + 1e9 * untrained.sum(axis=-1) + 10 * unvalidated.sum(axis=-1)
     return misfit
+
+
+def _unevenness(placed: Counts, wanted: Counts) -> NDArray[np.float64]:
+    """How far counts (…, fold, class) are from the wanted."""
+    far: NDArray[np.float64] = ((placed - wanted) ** 2 / np.maximum(wanted, 1)).sum(axis=(-2, -1))
+    return far
 
 
 def _group_numbers(pictures: Pictures, members: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -182,3 +246,10 @@ def _wanted(total: int, val_share: float, test_share: float) -> Counts:
     left = max(0, total - test - 1)
     val = min(max(1, round(total * val_share)), left) if val_share > 0 else 0
     return np.array([total - test - val, val, test])
+
+
+def _even(totals: Counts, folds: int) -> Counts:
+    """Pictures (fold, class) of an even deal; what is left over goes round, class after class."""
+    before = np.cumsum(totals) - totals
+    turn = (np.arange(folds)[:, None] - before) % folds
+    return totals // folds + (turn < totals % folds)
