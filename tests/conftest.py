@@ -128,7 +128,10 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-LEFT = ("recipe.toml", "classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "model")
+LEFT = (
+    *("recipe.toml", "classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "model"),
+    *("embeddings.parquet", "thumbnails.parquet", "problems.json"),
+)
 
 
 @pytest.fixture(scope="session")

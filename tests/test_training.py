@@ -18,7 +18,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.methods import available
 from scs_supcon.model import load
 from scs_supcon.run_folder import RunFolder
-from scs_supcon.training import Stopped, first_process, make_method, recipe_of, train
+from scs_supcon.training import Stopped, make_method, recipe_of, train
 
 PRESETS = ("scs_supcon@solved", "scs_supcon@paper", "scs_supcon@siglip")
 
@@ -36,6 +36,7 @@ def test_the_folder_holds_what_the_architecture_says(finished):
     assert names == {
         *("recipe.toml", "environment.json", "classes.json", "splits.csv", "metrics.csv"),
         *("tensorboard", "checkpoints", "model", "predictions.parquet", "finished.json", ".lock"),
+        *("embeddings.parquet", "thumbnails.parquet", "problems.json"),
     }
     assert {path.name for path in (finished / "model").iterdir()} == {
         *("weights.safetensors", "model.json", "SHA256SUMS", "README.md")
@@ -410,7 +411,7 @@ def test_ctrl_c_between_the_loops_is_a_stop_too(shapes, train_small, tmp_path, m
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scs_supcon.training.frozen_features", interrupt)
+    monkeypatch.setattr("scs_supcon.looking.frozen_features", interrupt)
     with pytest.raises(Stopped, match="run the same line again") as stop:
         train_small(shapes, tmp_path / "run", epochs=1)
     assert stop.value.exit_code == 130
@@ -422,11 +423,3 @@ def test_the_heads_numbers_say_where_the_fields_lie(finished):
     method = make_method(recipe.model_copy(update={"head": head}))
     assert (method.common_dim, method.overlap) == (10, 3)
     assert make_method(recipe, world=2).gather_across_devices
-
-
-@pytest.mark.parametrize(("rank", "first"), [(None, True), ("0", True), ("1", False)])
-def test_only_the_first_process_speaks(rank, first, monkeypatch):
-    monkeypatch.delenv("RANK", raising=False)
-    if rank is not None:
-        monkeypatch.setenv("RANK", rank)
-    assert first_process() == first

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from scs_supcon.optimise import Progress
 from scs_supcon.probe import Classifier, Readouts, train_bank
 from scs_supcon.results import metrics
 from scs_supcon.run_folder import RunFolder
-from scs_supcon.run_folder.durable import replacing
 
 CHUNK = 4096
 
@@ -147,48 +145,6 @@ def summarise(made: model.Model, linear: Classifier, seen: Mapping[str, Seen]) -
             "kNN on the encoder": metrics.knn_accuracy(*encoder),
         },
     }
-
-
-def write_predictions(
-    path: Path, made: model.Model, pictures: Pictures, seen: Mapping[str, Seen]
-) -> None:
-    """Keep what the model says of every validation and test picture, one row each."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    tables = []
-    for split in ("val", "test"):
-        part = seen[split]
-        judgement = made.judge(part.features[:, 0])
-        best = judgement.probabilities.argmax(1)
-        chances = judgement.probabilities.float().numpy()
-        columns = {
-            "name": [pictures.names[index] for index in part.indices],
-            "split": [split] * len(part.labels),
-            "label": [pictures.classes[label] for label in part.labels],
-            "prediction": [made.classes[index] for index in best],
-            "none_of_these": judgement.none_of_these.tolist(),
-            "similarity": judgement.similarity.tolist(),
-            "probabilities": list(chances),
-        }
-        tables.append(pa.table(columns, schema=_prediction_schema(pa)))
-    with replacing(path) as temporary:
-        pq.write_table(pa.concat_tables(tables), temporary)
-
-
-def _prediction_schema(pa: Any) -> Any:
-    text = pa.string()
-    return pa.schema(
-        {
-            "name": text,
-            "split": text,
-            "label": text,
-            "prediction": text,
-            "none_of_these": pa.bool_(),
-            "similarity": pa.float64(),
-            "probabilities": pa.list_(pa.float32()),
-        }
-    )
 
 
 def headline(summary: Mapping[str, Any]) -> str:

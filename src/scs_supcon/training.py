@@ -1,33 +1,21 @@
 """Both stages: from pictures to a finished run folder."""
 
 import inspect
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from scs_supcon import forecast, model
-from scs_supcon.conclude import (
-    Seen,
-    assemble,
-    headline,
-    reading,
-    see,
-    summarise,
-    train_classifiers,
-    write_predictions,
-)
+from scs_supcon.conclude import assemble, headline, reading, summarise, train_classifiers
 from scs_supcon.config import Recipe, make_recipe, merge, write_toml
-from scs_supcon.data.cache import ViewKind, frozen_features, keyed_views
 from scs_supcon.data.check import (
     check_pictures,
     keep_duplicates_together,
@@ -35,17 +23,19 @@ from scs_supcon.data.check import (
     unusable,
 )
 from scs_supcon.data.folder import read_pictures
-from scs_supcon.data.pictures import Pictures, Problem, without
+from scs_supcon.data.pictures import SPLITS, Pictures, Problem, without
 from scs_supcon.data.splits import read_splits_csv, write_splits_csv
 from scs_supcon.data.views import seeded
 from scs_supcon.display import Display
-from scs_supcon.encoders import Encoder, build_encoder, encoder_key, fetch_weights, load_weights
 from scs_supcon.errors import UserError
 from scs_supcon.heads import Projection
+from scs_supcon.looking import Looking, Parts, first_encoder
 from scs_supcon.methods import Batch, Method, Network, build_method, method_class
 from scs_supcon.methods.fields import FieldMethod
+from scs_supcon.place import Place, accelerator, find_place, first_process
 from scs_supcon.pretrain import TrainingSet, from_features, from_pictures, pretrain, task_of
 from scs_supcon.processes import make_fabric
+from scs_supcon.records import Findings, keep_records
 from scs_supcon.run_folder import RunFolder, Stopped
 from scs_supcon.run_folder.durable import replacing
 from scs_supcon.settle import Wishes, settle, splits_of
@@ -117,7 +107,7 @@ def train(  # noqa: PLR0913
         Path(init_from) if init_from else None,
         settings,
     )
-    place = Place(device, _cores() if workers is None else workers, _cache(cache), offline)
+    place = find_place(device, workers, cache, offline)
     session = Session(wishes, place, Display(quiet or not first_process()))
     return session.rehearse() if dry_run else session.run(Path(out), overwrite)
 
@@ -128,18 +118,8 @@ def recipe_of(source: str | Path, *, device: str = "auto", **options: Any) -> st
         options[name] = Path(options[name]) if options.get(name) else None
     assignments = options.pop("settings", ())
     wishes = Wishes(str(source), **options, assignments=assignments)
-    place = Place(device, _cores(), _cache(None), offline=True)
+    place = find_place(device, offline=True)
     return write_toml(Session(wishes, place, Display(quiet=True)).recipe)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a run computes; changes nothing in its result but the last bits."""
-
-    device: str
-    workers: int
-    cache: Path
-    offline: bool
 
 
 class Session:
@@ -183,7 +163,8 @@ class Session:
         splits = self._splits(run, fabric.is_global_zero)
         self._say(forecast.describe_data(pictures, splits, self.problems))
         with seeded(recipe.seed, 1):
-            encoder = self._encoder()
+            encoder, line = first_encoder(recipe, self.wishes, self.place.offline)
+            self._say([line])
             width = encoder.num_features
             projection = Projection(width, recipe.head.dim, recipe.head.hidden, recipe.head.centre)
             frozen = recipe.encoder.frozen
@@ -196,14 +177,16 @@ class Session:
             method.for_task(task_of(network, labels, len(pictures.classes), width, recipe))
         self._say(forecast.describe_batches(labels, recipe, method.views))
         parts = Parts(pictures, splits, encoder, network, method)
-        training = self._training_set(fabric, parts, indices)
+        looking = Looking(fabric, recipe, self.place, self.display)
+        training = self._training_set(looking, parts, indices)
         self._estimate(network, method, training)
         with self.display.progress("stage 1") as tell:
             pretrain(fabric, run, network, method, training, recipe, tell)
-        return self._conclude(fabric, run, parts)
+        return self._conclude(looking, run, parts)
 
-    def _conclude(self, fabric: Fabric, run: RunFolder, parts: "Parts") -> dict[str, Any]:
-        seen = {split: self._see(fabric, run, parts, split) for split in ("train", "val", "test")}
+    def _conclude(self, looking: Looking, run: RunFolder, parts: Parts) -> dict[str, Any]:
+        fabric, kept = looking.fabric, run.path / "features"
+        seen = {split: looking.see(parts, split, kept) for split in SPLITS}
         recipe = self.recipe
         classifier, linear = train_classifiers(
             fabric, run, seen, len(self.pictures.classes), recipe.probe, recipe.seed, self.display
@@ -219,24 +202,11 @@ class Session:
         if fabric.is_global_zero:
             counts = {split: len(part.labels) for split, part in seen.items()}
             made.save(run.path / "model", summary["metrics"], counts)
-            write_predictions(run.path / "predictions.parquet", made, self.pictures, seen)
+            found = Findings(parts.pictures, self.problems, seen, made, summary["baselines"])
+            keep_records(run.path, found, self.place.workers)
         run.finish(summary)
-        shutil.rmtree(run.path / "features", ignore_errors=True)
+        shutil.rmtree(kept, ignore_errors=True)
         return summary
-
-    def _see(self, fabric: Fabric, run: RunFolder, parts: "Parts", split: str) -> Seen:
-        """Look at a split through the trained network, under the views that stage 2 learns from."""
-        indices = np.flatnonzero(parts.splits == split)
-        encoder = self.recipe.encoder
-        kind: ViewKind = "train" if encoder.frozen else "probe"
-        views = encoder.frozen_views if encoder.frozen else self.recipe.probe.views
-        folder = None if encoder.frozen else run.path / "features"
-        features = self.features(
-            fabric, parts, indices, kind, views if split == "train" else 0, folder
-        )
-        projection = parts.network.projection
-        _, read = reading(parts.method, encoder.frozen)
-        return see(features, indices, self.pictures.labels, projection, read)
 
     def _read(self) -> tuple[Pictures, list[Problem]]:
         pictures = read_pictures(self.wishes.source)
@@ -271,62 +241,14 @@ class Session:
         )
         return splits
 
-    def _encoder(self) -> Encoder:
-        wanted = self.recipe.encoder
-        encoder = build_encoder(
-            wanted.name, small_stem=wanted.small_stem, in_size=self.recipe.data.image_size
-        )
-        if wanted.weights == "pretrained":
-            load_weights(encoder, fetch_weights(wanted.name, self.place.offline))
-        elif wanted.weights != "scratch" and self.wishes.init_from is None:
-            if self.wishes.weights is None:
-                raise UserError("this recipe needs its weights file: give it with --weights FILE")
-            load_weights(encoder, self.wishes.weights)
-        how = "its features are computed once" if wanted.frozen else "it is trained"
-        begin = {"scratch": "random weights", "pretrained": "timm's weights"}
-        file = self.wishes.init_from or self.wishes.weights
-        start = begin.get(wanted.weights, f"weights from {file}")
-        self._say([f"encoder   {wanted.name}, {start}; {how}"])
-        return encoder
-
     def _training_set(
-        self, fabric: Fabric, parts: "Parts", indices: NDArray[np.int64]
+        self, looking: Looking, parts: Parts, indices: NDArray[np.int64]
     ) -> TrainingSet:
         recipe, views = self.recipe, parts.method.views
         if not recipe.encoder.frozen:
             return from_pictures(self.pictures, indices, recipe, views, self.place.workers)
-        features = self.features(fabric, parts, indices, "train", recipe.encoder.frozen_views)
+        features = looking.features(parts, indices, "train", recipe.encoder.frozen_views)
         return from_features(features, self.pictures, indices, recipe, views)
-
-    def features(
-        self,
-        fabric: Fabric,
-        parts: "Parts",
-        indices: NDArray[np.int64],
-        kind: ViewKind,
-        views: int,
-        folder: Path | None = None,
-    ) -> Tensor:
-        """Features `(n, 1 + views, d)`: the evaluation view, then random ones."""
-        keyed = keyed_views("eval", self.recipe.data)
-        keyed += keyed_views(kind, self.recipe.data, views) if views else []
-        encoder = parts.encoder.to(fabric.device)
-        if not fabric.is_global_zero:
-            fabric.barrier()  # the first process computes, the others read what it kept
-        with self.display.progress("features") as tell:
-            found = frozen_features(
-                self.pictures,
-                indices,
-                encoder=encoder,
-                encoder_key=encoder_key(encoder),
-                transforms=keyed,
-                cache_dir=folder or self.place.cache,
-                workers=self.place.workers,
-                progress=tell,
-            )
-        if fabric.is_global_zero:
-            fabric.barrier()
-        return torch.from_numpy(found)
 
     def _estimate(self, network: Network, method: Method, training: TrainingSet) -> None:
         how = self.recipe.pretrain
@@ -342,17 +264,6 @@ class Session:
             self.display.line(line)
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a run is made of."""
-
-    pictures: Pictures
-    splits: NDArray[np.str_]
-    encoder: Encoder
-    network: Network
-    method: Method
-
-
 def make_method(recipe: Recipe, world: int = 1) -> Method:
     """Build the method; the head's numbers say where its fields lie."""
     options: dict[str, Any] = dict(recipe.method.options)
@@ -362,18 +273,6 @@ def make_method(recipe: Recipe, world: int = 1) -> Method:
     if world > 1 and "gather_across_devices" in inspect.signature(made).parameters:
         options["gather_across_devices"] = True
     return build_method(recipe.method.name, recipe.method.preset, **options)
-
-
-def first_process() -> bool:
-    """Whether this process is alone, or the first of those that torchrun started."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
-def accelerator(device: str) -> bool:
-    """Whether this device is more than a CPU."""
-    if device == "auto":
-        return torch.cuda.is_available()
-    return not device.startswith("cpu")
 
 
 def _few(pictures: Pictures, splits: NDArray[np.str_], recipe: Recipe) -> Pictures:
@@ -386,16 +285,3 @@ def _few(pictures: Pictures, splits: NDArray[np.str_], recipe: Recipe) -> Pictur
             keep += found[:count].tolist()
     left_out = np.setdiff1d(np.arange(len(pictures)), keep)
     return without(replace(pictures, splits=splits), left_out)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _cache(given: str | Path | None) -> Path:
-    if given is not None:
-        return Path(given)
-    if "SCS_CACHE" in os.environ:
-        return Path(os.environ["SCS_CACHE"])
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "scs-supcon" / "features"

@@ -18,7 +18,10 @@ def train(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option(help="Loss of stage 1: scs_supcon, scs_supcon@paper, …; see `scs methods`."),
+        typer.Option(
+            help="Loss of stage 1: scs_supcon, scs_supcon@paper, …; see `scs methods`. Or your own "
+            "code: my_lab.losses:SoftCircle, ./my_loss.py:SoftCircle."
+        ),
     ] = None,
     encoder: Annotated[str | None, typer.Option(help="Any timm model, or tiny.")] = None,
     weights: Annotated[
@@ -64,6 +67,7 @@ def train(
     """
     from scs_supcon import training
     from scs_supcon.conclude import describe
+    from scs_supcon.place import first_process
 
     options: dict[str, Any] = {
         "method": method,
@@ -95,7 +99,7 @@ def train(
         quiet=quiet,
         **options,
     )
-    if not training.first_process():
+    if not first_process():
         return
     if as_json:
         print(json.dumps(summary, indent=1))

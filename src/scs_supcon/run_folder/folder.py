@@ -37,7 +37,9 @@ OWN = (
     *(NUMBERED + suffix for suffix in ("sha256", "json", "safetensors")),
     "tensorboard/*/events.out.tfevents.*",
     *(f"model/{name}" for name in ("weights.safetensors", "model.json", "SHA256SUMS", "README.md")),
-    *("classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "report.html"),
+    *("classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "embeddings.parquet"),
+    *("thumbnails.parquet", "problems.json", "evaluation.json", "report.html"),
+    *("evaluations/*.json", "evaluations/*.parquet"),
     *(ENVIRONMENT, FINISHED, RECIPE),
 )
 
@@ -211,7 +213,7 @@ class RunFolder:
     def _clear(self) -> None:
         for file in self._own_files():
             file.unlink()
-        for pattern in ("checkpoints", "tensorboard/*", "tensorboard", "model"):
+        for pattern in ("checkpoints", "tensorboard/*", "tensorboard", "model", "evaluations"):
             for folder in self.path.glob(pattern):
                 with suppress(OSError):  # not empty: something in it is not ours
                     folder.rmdir()

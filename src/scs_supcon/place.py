@@ -1,0 +1,61 @@
+"""Where a run computes: device, processes, cache. Changes nothing in a result but its last bits."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run computes.
+
+    Attributes:
+        device: "auto", "cpu", "cuda", …
+        workers: processes that load pictures.
+        cache: folder for the features of frozen encoders.
+        offline: never download weights.
+    """
+
+    device: str
+    workers: int
+    cache: Path
+    offline: bool
+
+
+def find_place(
+    device: str = "auto",
+    workers: int | None = None,
+    cache: str | Path | None = None,
+    offline: bool = False,
+) -> Place:
+    """Fill in what was not asked for: one worker per core, the cache of this user."""
+    return Place(device, cores() if workers is None else workers, cache_folder(cache), offline)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cache_folder(given: str | Path | None = None) -> Path:
+    """The folder for features: the one given, or SCS_CACHE, or one in the user's own cache."""
+    if given is not None:
+        return Path(given)
+    if "SCS_CACHE" in os.environ:
+        return Path(os.environ["SCS_CACHE"])
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "scs-supcon" / "features"
+
+
+def first_process() -> bool:
+    """Whether this process is alone, or the first of those that torchrun started."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def accelerator(device: str) -> bool:
+    """Whether this device is more than a CPU."""
+    if device == "auto":
+        return torch.cuda.is_available()
+    return not device.startswith("cpu")

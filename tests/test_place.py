@@ -1,0 +1,49 @@
+"""Where a run computes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from scs_supcon.place import accelerator, cores, find_place, first_process
+
+
+def test_what_is_asked_for_is_kept_and_the_rest_filled_in(monkeypatch):
+    place = find_place("cpu", 3, "here", offline=True)
+    assert (place.device, place.workers, place.cache, place.offline) == (
+        *("cpu", 3, Path("here")),
+        True,
+    )
+    monkeypatch.setenv("SCS_CACHE", "from-the-environment")
+    place = find_place()
+    assert (place.device, place.cache, place.offline) == (
+        *("auto", Path("from-the-environment")),
+        False,
+    )
+    assert place.workers == cores() >= 1
+
+
+def test_without_a_word_features_go_to_the_users_cache(monkeypatch):
+    monkeypatch.delenv("SCS_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "kept")
+    assert find_place().cache == Path("kept/scs-supcon/features")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert find_place().cache == Path.home() / ".cache/scs-supcon/features"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system does not tell")
+def test_cores_are_those_this_process_may_use():
+    assert cores() == len(os.sched_getaffinity(0))
+
+
+def test_a_cpu_is_no_accelerator():
+    assert not accelerator("cpu")
+    assert accelerator("cuda:1")
+
+
+@pytest.mark.parametrize(("rank", "first"), [(None, True), ("0", True), ("1", False)])
+def test_only_the_first_process_speaks(rank, first, monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    assert first_process() == first
