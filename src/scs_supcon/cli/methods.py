@@ -24,18 +24,26 @@ def methods(as_json: Json = False) -> None:
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(help="A method, such as scs_supcon.")]) -> None:
-    """Print a method's formula, arguments and origin."""
+def show(
+    name: Annotated[
+        str, typer.Argument(help="A method, such as scs_supcon or my_lab.losses:SoftCircle.")
+    ],
+) -> None:
+    """Print a method's formula, arguments and origin.
+
+    scs show supcon
+    """
     import inspect
 
     from scs_supcon.methods import method_class, parse
 
     found = method_class(parse(name)[0])
-    print(inspect.getdoc(sys.modules[found.__module__]))
-    print()
-    print(f"{found.__name__}{inspect.signature(found.__init__)}".replace("(self, ", "("))
-    print()
-    print(inspect.getdoc(found))
+    said = (
+        inspect.getdoc(sys.modules[found.__module__]),
+        f"{found.__name__}{inspect.signature(found)}",
+        inspect.getdoc(found),
+    )
+    print("\n\n".join(part for part in said if part))
 
 
 def _first_line(method: Any) -> str:

@@ -1,4 +1,7 @@
-"""Methods: one file, one formula each. A method is found by the name of its file."""
+"""Methods: one file, one formula each. A method is found by the name of its file.
+
+Those of other people are named with their place, as in `my_lab.losses:SoftCircle`; see `own`.
+"""
 
 import inspect
 import pkgutil
@@ -7,8 +10,9 @@ from typing import Any
 
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.methods.base import Batch, Look, Method, Network, Output, Task
+from scs_supcon.methods.own import is_own, own_class
 
-_SHARED = {"base", "fields", "joint", "parts", "watch"}
+_SHARED = {"base", "fields", "joint", "own", "parts", "watch"}
 
 
 def available() -> list[str]:
@@ -17,11 +21,13 @@ def available() -> list[str]:
 
 
 def method_class(name: str) -> type[Method]:
-    """Return the class that `methods/<name>.py` defines."""
+    """Return the class that `methods/<name>.py` defines, or one that a person has named."""
+    if is_own(name):
+        return own_class(name)
     if name not in available():
         raise UserError(
             f"unknown method {name!r}{did_you_mean(name, available())} "
-            f"There are: {', '.join(available())}"
+            f"There are: {', '.join(available())}; your own go by module:Class"
         )
     module = import_module(f"{__name__}.{name}")
     (found,) = [
@@ -33,9 +39,10 @@ def method_class(name: str) -> type[Method]:
 
 
 def parse(text: str) -> tuple[str, str | None]:
-    """Cut "scs_supcon@paper" into name and preset."""
-    name, _, preset = text.partition("@")
-    return name, preset or None
+    """Cut "scs_supcon@paper" into name and preset; a folder's name may hold an @."""
+    place, colon, last = text.rpartition(":")
+    name, _, preset = last.partition("@")
+    return place + colon + name, preset or None
 
 
 def build_method(name: str, preset: str | None = None, **options: Any) -> Method:
@@ -70,6 +77,7 @@ __all__ = [
     "Task",
     "available",
     "build_method",
+    "is_own",
     "method_class",
     "parse",
 ]
