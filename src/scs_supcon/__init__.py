@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scs_supcon.classifier import ContrastiveClassifier
     from scs_supcon.methods.cs_supcon import CSSupCon
     from scs_supcon.methods.cs_supcon_overlap import CSSupConOverlap
     from scs_supcon.methods.scs_supcon import SCSSupCon
@@ -22,6 +23,7 @@ _HOME = {
     "CSSupCon": "methods.cs_supcon",
     "CSSupConOverlap": "methods.cs_supcon_overlap",
     "MetricLearningLoss": "metric_learning",
+    "ContrastiveClassifier": "classifier",
     "load": "model",
     "train": "training",
 }
@@ -29,6 +31,7 @@ _HOME = {
 __all__ = [
     "CSSupCon",
     "CSSupConOverlap",
+    "ContrastiveClassifier",
     "MetricLearningLoss",
     "SCSSupCon",
     "SimCLR",
