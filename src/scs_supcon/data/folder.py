@@ -29,12 +29,14 @@ SPLIT_NAMES = {
 }
 
 
-def read_pictures(source: str | Path) -> Pictures:
+def read_pictures(source: str | Path, *, forgiving: bool = False) -> Pictures:
     """Read DATA.
 
     Args:
         source: A folder of class folders, a folder with `train/`, `val/`, `test/` of them, a
             `.csv` or `.parquet` table, or a built-in name: "digits", "drawn".
+        forgiving: Note empty class folders instead of refusing them, and leave it to whoever opens
+            the pictures to find that files of a table are missing.
 
     Raises:
         UserError: There is nothing to read there, or it is not laid out as expected.
@@ -48,9 +50,9 @@ def read_pictures(source: str | Path) -> Pictures:
         return BUILT_IN[source]()
     path = Path(source)
     if path.is_dir():
-        return _read_folder(path)
+        return _read_folder(path, forgiving)
     if path.is_file() and path.suffix.lower() in (".csv", ".parquet"):
-        return _read_table(path)
+        return _read_table(path, forgiving)
     expected = "a folder of class folders, a .csv or .parquet table, or digits or drawn"
     if path.exists():
         raise UserError(f"{path} is no picture data: expected {expected}")
@@ -67,14 +69,14 @@ class _Found:
     split: str
 
 
-def _read_folder(root: Path) -> Pictures:
+def _read_folder(root: Path, forgiving: bool) -> Pictures:
     splits = _split_folders(root)
     found: list[_Found] = []
-    skipped: list[str] = []
+    notes: list[Problem] = []
     for split, folder in splits.items() if splits else [("", root)]:
-        pictures, others = _class_folders(root, folder, split)
+        pictures, others = _class_folders(root, folder, split, forgiving)
         found += pictures
-        skipped += others
+        notes += others
     found.sort(key=lambda one: one.name)
     _must_be_text(one.name for one in found)
     classes = tuple(sorted({one.label for one in found}))
@@ -90,10 +92,8 @@ def _read_folder(root: Path) -> Pictures:
         open=files.open,
         file_hash=files.file_hash,
         native_size=_native_size(files.paths),
-        notes=tuple(
-            Problem("skipped file", name, f"{name} is not read: no picture's ending, or no class")
-            for name in sorted(skipped)
-        ),
+        notes=tuple(sorted(notes, key=lambda note: (note.kind, note.name))),
+        paths=files.paths,
     )
 
 
@@ -127,27 +127,39 @@ def _split_folders(root: Path) -> dict[str, Path]:
     return by_split
 
 
-def _class_folders(root: Path, folder: Path, split: str) -> tuple[list[_Found], list[str]]:
-    """The pictures of each class folder in `folder`, and the names of files that are none."""
+def _class_folders(
+    root: Path, folder: Path, split: str, forgiving: bool
+) -> tuple[list[_Found], list[Problem]]:
+    """The pictures of each class folder in `folder`, and what is not read."""
     found = []
     loose = [path for path in folder.iterdir() if path.is_file() and not _hidden(path)]
-    skipped = [_name(root, path) for path in loose]
+    notes = [_skipped(root, path) for path in loose]
     for class_folder in _folders(folder):
         files = list(_files(class_folder))
         pictures = [path for path in files if _is_picture(path)]
-        skipped += [_name(root, path) for path in files if not _is_picture(path)]
-        if not pictures and split in ("", "train"):
+        notes += [_skipped(root, path) for path in files if not _is_picture(path)]
+        if not pictures:
             others = f" ({len(files)} files with other endings)" if files else ""
-            raise UserError(
-                f"class folder {class_folder} has no picture{others}: add "
-                f"{', '.join(sorted(SUFFIXES))} files or remove the folder"
-            )
+            if split in ("", "train") and not forgiving:
+                raise UserError(
+                    f"class folder {class_folder} has no picture{others}: add "
+                    f"{', '.join(sorted(SUFFIXES))} files or remove the folder"
+                )
+            detail = f"{class_folder} has no picture{others}"
+            notes.append(Problem("empty folder", _name(root, class_folder), detail))
         found += [_Found(_name(root, p), p, class_folder.name, split) for p in pictures]
     if not found:
         flat = sum(map(_is_picture, loose))
         what = f"{flat} pictures but no class folders" if flat else "no class folders"
+        if any(_folders(folder)):
+            what = "no picture in any of its class folders"
         raise UserError(f"{folder} holds {what}: put the pictures of each class into one folder")
-    return found, skipped
+    return found, notes
+
+
+def _skipped(root: Path, path: Path) -> Problem:
+    name = _name(root, path)
+    return Problem("skipped file", name, f"{name} is not read: no picture's ending, or no class")
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -187,11 +199,11 @@ def _must_be_text(names: Iterator[str]) -> None:
             raise UserError(f"the file name {name!r} is not valid UTF-8: rename it") from None
 
 
-def _read_table(path: Path) -> Pictures:
+def _read_table(path: Path, forgiving: bool) -> Pictures:
     table = read_table(path, SPLIT_NAMES)
     files = Files(tuple(path.parent / name for name in table.names))
     missing = [place for place in files.paths if not place.is_file()]
-    if missing:
+    if missing and not forgiving:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise UserError(
             f"{path} lists {missing[0]}{more}, which does not exist: "
@@ -217,6 +229,7 @@ def _read_table(path: Path) -> Pictures:
             )
             for column in table.unread
         ),
+        paths=files.paths,
     )
 
 

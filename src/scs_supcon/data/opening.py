@@ -1,6 +1,8 @@
 """Open picture files that may come from anywhere: few formats, no bombs, always upright RGB."""
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,18 +66,30 @@ def open_picture(path: Path | str, at_least: int = 0) -> Image.Image:
     Raises:
         PictureError: The file cannot be used; the text names it and says why.
     """
-    try:
-        # Opened here, closed here: Pillow leaves some damaged files open.
-        with Path(path).open("rb") as file, Image.open(file, formats=FORMATS) as image:
-            _refuse_huge(path, image.size)
-            if at_least:
-                image.draft(None, _shrunk(image.size, at_least))
-            image.load()
-            return _to_rgb(_upright(image))
-    except PictureError:
-        raise
-    except Exception as error:  # damaged files make Pillow's decoders raise almost anything
-        raise _explained(path, error) from error
+    with _decoded(path, at_least) as image:
+        return _to_rgb(_upright(image))
+
+
+@dataclass(frozen=True)
+class Look:
+    """A picture, and how its file differs from a plain one.
+
+    Attributes:
+        image: As `open_picture` gives it.
+        format: What the content is, such as "JPEG", whatever the file is called.
+        handled: What opening had to deal with, such as "CMYK colours".
+    """
+
+    image: Image.Image
+    format: str
+    handled: tuple[str, ...]
+
+
+def look_at(path: Path | str, at_least: int = 0) -> Look:
+    """Open a picture as `open_picture` does, and say what was odd about its file."""
+    with _decoded(path, at_least) as image:
+        handled = tuple(_handled(image))
+        return Look(_to_rgb(_upright(image)), image.format or "", handled)
 
 
 def short_side(path: Path | str) -> int:
@@ -85,6 +99,38 @@ def short_side(path: Path | str) -> int:
             return min(image.size)
     except Exception as error:
         raise _explained(path, error) from error
+
+
+@contextmanager
+def _decoded(path: Path | str, at_least: int) -> Iterator[Image.Image]:
+    """The file's picture as it is stored, decoded to its last byte."""
+    try:
+        # Opened here, closed here: Pillow leaves some damaged files open.
+        with Path(path).open("rb") as file, Image.open(file, formats=FORMATS) as image:
+            _refuse_huge(path, image.size)
+            if at_least:
+                image.draft(None, _shrunk(image.size, at_least))
+            image.load()
+            yield image
+    except PictureError:
+        raise
+    except Exception as error:  # damaged files make Pillow's decoders raise almost anything
+        raise _explained(path, error) from error
+
+
+def _handled(image: Image.Image) -> Iterator[str]:
+    if image.mode == "CMYK":
+        yield "CMYK colours"
+    elif image.mode == "P":
+        yield "a palette"
+    elif image.mode.startswith("I") or image.mode == "F":
+        yield "more than 8 bits"
+    if image.has_transparency_data:
+        yield "transparency"
+    if _orientation(image) in _TURN_UPRIGHT:
+        yield "a turn by EXIF"
+    if getattr(image, "is_animated", False):
+        yield "several frames"
 
 
 def _refuse_huge(path: Path | str, size: tuple[int, int]) -> None:
@@ -119,12 +165,15 @@ def _shrunk(size: tuple[int, int], at_least: int) -> tuple[int, int]:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    try:
-        orientation = image.getexif().get(_ORIENTATION_TAG, 1)
-    except Exception:  # a broken camera record is no reason to refuse a good picture
-        return image
-    turn = _TURN_UPRIGHT.get(orientation)
+    turn = _TURN_UPRIGHT.get(_orientation(image))
     return image if turn is None else image.transpose(turn)
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION_TAG, 1))
+    except Exception:  # a broken camera record is no reason to refuse a good picture
+        return 1
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,7 +30,7 @@ class Problem:
         kind: Short and fixed, to group by; the kinds stand in `check.py`.
         name: The picture, class, group, file or column.
         detail: One sentence.
-        same_as: For duplicates: the first picture with this content.
+        same_as: For duplicates: the first picture with this content, or the one it looks like.
     """
 
     kind: str
@@ -54,6 +55,7 @@ class Pictures:
         view_defaults: What this set prefers to the usual `DataRecipe` fields.
         native_size: The usual short side in pixels.
         notes: What was left aside while reading.
+        paths: The files; None where the pictures are not in files.
     """
 
     names: tuple[str, ...]
@@ -67,6 +69,7 @@ class Pictures:
     native_size: int
     view_defaults: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[Problem, ...] = ()
+    paths: tuple[Path, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -110,4 +113,5 @@ def without(pictures: Pictures, indices: Iterable[int]) -> Pictures:
         folds=pick(pictures.folds),
         open=reader.open,
         file_hash=reader.file_hash,
+        paths=None if pictures.paths is None else tuple(pictures.paths[index] for index in kept),
     )
