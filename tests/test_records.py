@@ -32,6 +32,13 @@ def test_embeddings_are_those_of_the_model(finished, shapes):
         assert np.array_equal(np.array(row["style"], dtype=np.float32), style)
 
 
+def test_neighbours_are_right_as_often_as_the_summary_says(finished):
+    rows = pq.read_table(finished / "predictions.parquet").to_pylist()
+    right = [row["neighbours"] == row["label"] for row in rows if row["split"] == "test"]
+    baselines = json.loads((finished / "finished.json").read_text())["baselines"]
+    assert np.mean(right) == pytest.approx(baselines["kNN on the encoder"])
+
+
 def test_a_method_without_fields_has_no_style(shapes, train_small, tmp_path):
     train_small(shapes, tmp_path / "run", method="baseline", epochs=1)
     rows = pq.read_table(tmp_path / "run" / "embeddings.parquet").to_pylist()

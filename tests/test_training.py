@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from scs_supcon.config import from_toml
 from scs_supcon.data.folder import read_pictures
+from scs_supcon.data.reading import content_digest, read_usable
 from scs_supcon.errors import UserError
 from scs_supcon.methods import available
 from scs_supcon.model import load
@@ -423,3 +424,14 @@ def test_the_heads_numbers_say_where_the_fields_lie(finished):
     method = make_method(recipe.model_copy(update={"head": head}))
     assert (method.common_dim, method.overlap) == (10, 3)
     assert make_method(recipe, world=2).gather_across_devices
+
+
+def test_a_recipe_that_names_its_data_refuses_other_data(shapes, train_small, tmp_path):
+    pinned = f"data.content={content_digest(read_usable(str(shapes), 1, lambda *_: None)[0])}"
+    with pytest.raises(UserError, match="drawn is not the data this recipe was made for"):
+        train_small("drawn", tmp_path / "other", settings=[pinned])
+    summary = train_small(
+        shapes, tmp_path / "run", settings=[pinned, "data.folds=3", "data.fold=2"], epochs=1
+    )
+    assert summary["pictures"] == 8
+    assert summary["seconds"] > 0

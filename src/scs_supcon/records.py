@@ -20,6 +20,7 @@ from scs_supcon.conclude import Seen
 from scs_supcon.data.pictures import Pictures, Problem
 from scs_supcon.model import Model
 from scs_supcon.model.judge import Judgement
+from scs_supcon.results.metrics import knn_scores
 from scs_supcon.run_folder.durable import replacing, write_json
 
 SIDE = 96  # pixels of a thumbnail's longer side
@@ -59,7 +60,15 @@ def _write_predictions_of_splits(path: Path, found: Findings) -> None:
         for name, cells in predictions(names, labels, found.made.classes, judgement).items():
             columns[name] += cells
         columns["split"] += [split] * len(indices)
+        columns["neighbours"] += _neighbours(found, split)
     write_predictions(path, columns)
+
+
+def _neighbours(found: Findings, split: str) -> list[str]:
+    """What kNN on the encoder's features says of each picture."""
+    known, asked = found.seen["train"], found.seen[split]
+    votes = knn_scores(known.features[:, 0], known.labels, asked.features[:, 0])
+    return [found.pictures.classes[label] for label in votes.argmax(1)]
 
 
 def predictions(
@@ -88,6 +97,7 @@ def write_predictions(path: Path, columns: Mapping[str, Any]) -> None:
         "none_of_these": pa.bool_(),
         "similarity": pa.float64(),
         "probabilities": pa.list_(pa.float32()),
+        "neighbours": pa.string(),
     }
     _write(path, columns, {name: kind for name, kind in kinds.items() if name in columns})
 

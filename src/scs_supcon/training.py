@@ -3,6 +3,7 @@
 import inspect
 import shutil
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +17,9 @@ from torch import nn
 from scs_supcon import forecast, model
 from scs_supcon.conclude import assemble, headline, reading, summarise, train_classifiers
 from scs_supcon.config import Recipe, make_recipe, merge, write_toml
-from scs_supcon.data.check import (
-    check_pictures,
-    keep_duplicates_together,
-    lonely_classes,
-    unusable,
-)
-from scs_supcon.data.folder import read_pictures
+from scs_supcon.data.check import UNUSABLE, lonely_classes
 from scs_supcon.data.pictures import SPLITS, Pictures, Problem, without
+from scs_supcon.data.reading import content_digest, read_usable
 from scs_supcon.data.splits import read_splits_csv, write_splits_csv
 from scs_supcon.data.views import seeded
 from scs_supcon.display import Display
@@ -129,6 +125,12 @@ class Session:
         self.wishes, self.place, self.display = wishes, place, display
         self.pictures, self.problems = self._read()
         self.recipe = settle(wishes, self.pictures, accelerator(place.device))
+        expected = self.recipe.data.content
+        if expected is not None and expected != content_digest(self.pictures):
+            raise UserError(
+                f"{wishes.source} is not the data this recipe was made for: bring that back, or "
+                "leave out data.content to train on this"
+            )
         make_method(self.recipe)  # says what is wrong with its options before a folder is begun
 
     def run(self, out: Path, overwrite: bool) -> dict[str, Any]:
@@ -137,15 +139,18 @@ class Session:
         with RunFolder.open(
             out, write_toml(self.recipe), overwrite=overwrite, fabric=fabric
         ) as run:
-            done = run.finished
+            done, start = run.finished, time.monotonic()
             if done is not None:
                 self.display.line(f"{out} is finished: {headline(done)}")
                 return done
             try:
                 with seeded(self.recipe.seed):
-                    return self._train(fabric, run)
+                    summary = self._train(fabric, run)
             except KeyboardInterrupt:  # between the loops, which save themselves first
                 raise Stopped(130) from None
+            summary["seconds"] = time.monotonic() - start
+            run.finish(summary)
+            return summary
 
     def rehearse(self) -> dict[str, Any]:
         """Go through everything with one batch of pictures and one epoch of each stage."""
@@ -204,22 +209,16 @@ class Session:
             made.save(run.path / "model", summary["metrics"], counts)
             found = Findings(parts.pictures, self.problems, seen, made, summary["baselines"])
             keep_records(run.path, found, self.place.workers)
-        run.finish(summary)
         shutil.rmtree(kept, ignore_errors=True)
         return summary
 
     def _read(self) -> tuple[Pictures, list[Problem]]:
-        pictures = read_pictures(self.wishes.source)
         with self.display.progress("checking pictures") as tell:
-            problems = check_pictures(
-                pictures, self.place.workers, lambda done: tell(done, len(pictures))
-            )
-        bad = unusable(pictures, problems)
+            pictures, problems = read_usable(self.wishes.source, self.place.workers, tell)
         for problem in problems:
-            if problem.kind in ("unreadable", "truncated", "too large"):
+            if problem.kind in UNUSABLE:
                 self.display.line(f"left out: {problem.detail}")
-        pictures = without(pictures, bad) if bad else pictures
-        return keep_duplicates_together(pictures, problems), problems
+        return pictures, problems
 
     def _splits(self, run: RunFolder, first: bool) -> NDArray[np.str_]:
         """Draw the splits; a run that goes on must find the pictures it began with."""

@@ -1,12 +1,13 @@
 import hashlib
 import os
+import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from scs_supcon.data.shards import read_shards, write_shard
+from scs_supcon.data.shards import alone, read_shards, write_shard
 from scs_supcon.errors import UserError
 
 WIDTH = 5
@@ -96,3 +97,19 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(UserError, match=r"cannot write features to .*file/cache"):
         write(tmp_path / "file" / "cache", "a", "x")
+
+
+def test_one_at_a_time_fills_a_folder(tmp_path: Path) -> None:
+    order = []
+
+    def fill() -> None:
+        with alone(tmp_path / "kept"):
+            order.append("second")
+
+    with alone(tmp_path / "kept"):
+        waiting = threading.Thread(target=fill)
+        waiting.start()
+        time.sleep(0.1)
+        order.append("first")
+    waiting.join(10)
+    assert order == ["first", "second"]

@@ -97,6 +97,16 @@ def test_a_finished_run_says_so_and_is_left_alone(tmp_path):
     assert {name: (tmp_path / name).read_bytes() for name in names(tmp_path)} == before
 
 
+def test_data_that_is_named_by_its_content_may_lie_elsewhere(tmp_path):
+    here, there = (f'[data]\nsource = "{place}"\ncontent = "{"a" * 64}"\n' for place in "xy")
+    with RunFolder.open(tmp_path, here) as run:
+        run.finish({"accuracy": 0.5})
+    with RunFolder.open(tmp_path, there) as run:
+        assert run.finished == {"accuracy": 0.5}
+    with pytest.raises(UserError, match="data.content"):
+        RunFolder.open(tmp_path, there.replace("a" * 64, "b" * 64))
+
+
 def test_another_recipe_is_refused_with_its_differences(tmp_path):
     begin(tmp_path)
     before = names(tmp_path)

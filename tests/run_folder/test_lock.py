@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from scs_supcon.errors import UserError
-from scs_supcon.run_folder.lock import Lock
+from scs_supcon.run_folder.lock import InUse, Lock, is_held
 
 HOLD = """
 import sys, time
@@ -68,3 +68,17 @@ def test_a_folder_is_held_once_within_a_process_too(tmp_path):
     lock.release()
     lock.release()
     Lock(tmp_path / ".lock").release()
+
+
+def test_asking_whether_it_is_held_takes_nothing(tmp_path):
+    path = tmp_path / ".lock"
+    assert not is_held(path)
+    assert not path.exists()
+    process, _ = start(HOLD, path)
+    assert is_held(path)
+    with pytest.raises(InUse):
+        Lock(path)
+    process.kill()
+    process.wait()
+    assert not is_held(path)
+    Lock(path).release()

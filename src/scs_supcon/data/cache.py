@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from scs_supcon.config import DataRecipe
 from scs_supcon.data.pictures import Pictures
-from scs_supcon.data.shards import read_shards, write_shard
+from scs_supcon.data.shards import alone, read_shards, write_shard
 from scs_supcon.data.views import View, eval_view, probe_view, seeded, train_view
 from scs_supcon.errors import UserError
 
@@ -114,17 +114,22 @@ def frozen_features(  # noqa: PLR0913 - each names one part of what a row depend
     found = read_shards(folder, row_of, columns, table)
 
     tell = progress or (lambda done, total: None)
-    tell(int(found.sum()), found.size)
-    if chunks := _chunks(found):
-        encoder = for_inference(encoder)
-    todo = _Todo(pictures, tuple(index_of.items()), tuple(transforms), encoder)
-    for (rows, views), features in _computed(todo, chunks, workers):
-        _must_be_finite(features, [pictures.names[todo.wanted[row][1]] for row in rows])
-        digests = [todo.wanted[row][0] for row in rows]
-        write_shard(folder, digests, [view_digests[view] for view in views], features)
-        table[np.ix_(rows, views)] = features
-        found[np.ix_(rows, views)] = True
-        tell(int(found.sum()), found.size)
+    if found.all():
+        tell(found.size, found.size)
+    else:
+        with alone(folder):
+            found = read_shards(folder, row_of, columns, table)
+            tell(int(found.sum()), found.size)
+            todo = _Todo(
+                pictures, tuple(index_of.items()), tuple(transforms), for_inference(encoder)
+            )
+            for (rows, views), features in _computed(todo, _chunks(found), workers):
+                _must_be_finite(features, [pictures.names[todo.wanted[row][1]] for row in rows])
+                digests = [todo.wanted[row][0] for row in rows]
+                write_shard(folder, digests, [view_digests[view] for view in views], features)
+                table[np.ix_(rows, views)] = features
+                found[np.ix_(rows, views)] = True
+                tell(int(found.sum()), found.size)
     return table if len(row_of) == len(contents) else table[[row_of[one] for one in contents]]
 
 

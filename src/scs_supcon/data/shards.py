@@ -5,12 +5,13 @@ the rows of a few pictures under a few views; its name is the digest of its byte
 and processes that write at the same time cannot harm each other.
 """
 
+import fcntl
 import hashlib
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -49,10 +50,33 @@ def write_shard(
     except OSError as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"cannot write features to {folder} ({error.strerror or error}): "
-            "make room, or choose another cache folder. What was kept before is intact."
-        ) from error
+        raise _explained(error, folder) from error
+
+
+def _explained(error: OSError, folder: Path) -> UserError:
+    return UserError(
+        f"cannot write features to {folder} ({error.strerror or error}): "
+        "make room, or choose another cache folder. What was kept before is intact."
+    )
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time fill a folder; the others wait and then find its rows.
+
+    The system holds the lock, so a process that dies holds nothing.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / ".filling", os.O_RDWR | os.O_CREAT, 0o644)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError as error:
+        raise _explained(error, folder) from error
+    try:
+        yield
+    finally:
+        fcntl.flock(handle, fcntl.LOCK_UN)  # closing alone would leave it to forked workers
+        os.close(handle)
 
 
 def read_shards(

@@ -224,7 +224,11 @@ def _differences(file: Path, recipe: str) -> list[str]:
         then = tomllib.loads(file.read_text())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{file} cannot be read ({error}): choose another folder") from error
-    return _changes(then, tomllib.loads(recipe))
+    now = tomllib.loads(recipe)
+    content = then.get("data", {}).get("content")
+    if content is not None and content == now["data"].get("content"):
+        del then["data"]["source"], now["data"]["source"]  # the same data, wherever it lies
+    return _changes(then, now)
 
 
 def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

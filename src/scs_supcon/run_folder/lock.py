@@ -20,6 +20,10 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
+class InUse(UserError):
+    """Another process has the folder."""
+
+
 class Lock:
     """A file locked by this process until it is released or the process ends."""
 
@@ -27,7 +31,7 @@ class Lock:
         """Take the lock.
 
         Raises:
-            UserError: another process has it; its number is named.
+            InUse: another process has it; its number is named.
         """
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -35,7 +39,7 @@ class Lock:
         except BlockingIOError as error:
             owner = os.read(self._handle, 256).decode() or "of unknown number"
             os.close(self._handle)
-            raise UserError(
+            raise InUse(
                 f"{path.parent} is in use by process {owner}: "
                 "wait until it ends, stop it, or choose another folder"
             ) from error
@@ -51,3 +55,18 @@ class Lock:
         if self._handle in _held:
             _held.remove(self._handle)
             os.close(self._handle)
+
+
+def is_held(path: Path) -> bool:
+    """Whether some process has the lock at this moment."""
+    try:
+        handle = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
