@@ -118,6 +118,21 @@ def test_the_time_of_a_few_pictures_is_scaled_to_the_batch_and_the_steps(monkeyp
     assert cost.seconds == 0.5 * (64 / 16) * 10
 
 
+def test_micro_batches_hold_less_and_take_a_third_longer(monkeypatch):
+    seconds = iter((0.0, 9.0, 10.0, 10.5) * 2)
+    monkeypatch.setattr(forecast.time, "perf_counter", lambda: next(seconds))
+    batch = Batch(torch.randn(32, 3), torch.arange(16) % 2, torch.arange(16))
+    whole, chunked = (
+        forecast.estimate(
+            Network(nn.Linear(3, 4), nn.Linear(4, 8), size), build_method("supcon"), batch, 64, 1
+        )
+        for size in (0, 8)
+    )
+    assert chunked.seconds == pytest.approx(whole.seconds * 4 / 3)
+    weights = 3 * 4 * (3 * 4 + 4 + 4 * 8 + 8)
+    assert chunked.bytes - weights == pytest.approx((whole.bytes - weights) * 8 / 128, abs=1)
+
+
 def test_a_batch_smaller_than_the_sample_is_enough():
     network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
     batch = Batch(torch.randn(6, 3), torch.arange(3), torch.arange(3))

@@ -137,9 +137,13 @@ def numbers(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("frozen", [False, True], ids=["whole", "frozen"])
-def test_two_processes_of_torchrun_train_as_one_does(frozen, shapes, weights, scs, tmp_path):
-    given = ("--encoder", "tiny", "--weights", str(weights), "--frozen") if frozen else ()
+@pytest.mark.parametrize("how", ["whole", "frozen", "micro-batches"])
+def test_two_processes_of_torchrun_train_as_one_does(how, shapes, weights, scs, tmp_path):
+    given = {
+        "whole": (),
+        "frozen": ("--encoder", "tiny", "--weights", str(weights), "--frozen"),
+        "micro-batches": ("--micro-batch", "3"),
+    }[how]
 
     def line(name):
         out, cache = (str(tmp_path / name / part) for part in ("run", "cache"))

@@ -185,6 +185,8 @@ class PretrainRecipe(Section):
     """Plain shuffling; per_class pictures of each class; or that with rare classes repeated."""
     per_class: Count = 4
     """Pictures of one class in a balanced batch."""
+    micro_batch: Annotated[int, Field(ge=0)] = 0
+    """Views that the encoder works on at a time, to save memory; 0 stands for all of a batch."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "PretrainRecipe":

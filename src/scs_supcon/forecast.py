@@ -1,6 +1,7 @@
 """Before the first epoch: what training will look like, in a few lines."""
 
 import copy
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -10,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from scs_supcon.config import Recipe
 from scs_supcon.data.batches import lonely_share, plan_epoch, positives_per_anchor
 from scs_supcon.data.pictures import Pictures, Problem
 from scs_supcon.display import spell_seconds
-from scs_supcon.methods import Batch, Method
+from scs_supcon.methods import Batch, Method, Network
 
 FEW = 16  # pictures that are enough to time a step by
 
@@ -71,8 +72,11 @@ def describe_cost(cost: Cost, recipe: Recipe) -> list[str]:
     ]
 
 
-def estimate(network: nn.Module, method: Method, batch: Batch, size: int, steps: int) -> Cost:
-    """Time one forward and backward pass of a few pictures, on copies that are thrown away."""
+def estimate(network: Network, method: Method, batch: Batch, size: int, steps: int) -> Cost:
+    """Time one forward and backward pass of a few pictures, on copies that are thrown away.
+
+    A micro-batch holds as much as it has views, and costs one more forward pass.
+    """
     few = min(FEW, len(batch.labels))
     views = len(batch.images) // len(batch.labels)
     rows = torch.cat([torch.arange(few) + view * len(batch.labels) for view in range(views)])
@@ -86,6 +90,7 @@ def estimate(network: nn.Module, method: Method, batch: Batch, size: int, steps:
 
     state = torch.get_rng_state()
     trial_network, trial_method = copy.deepcopy(network).train(), copy.deepcopy(method).train()
+    trial_network.micro_batch = 0
     seconds = 0.0
     for _ in range(2):  # the first pass also loads libraries
         held, start = 0, time.perf_counter()
@@ -95,8 +100,10 @@ def estimate(network: nn.Module, method: Method, batch: Batch, size: int, steps:
         seconds = time.perf_counter() - start
     torch.set_rng_state(state)
     larger = size / few
+    share = min(1.0, (network.micro_batch or math.inf) / (size * views))
+    seconds *= 4 / 3 if share < 1 else 1
     weights = sum(p.numel() * p.element_size() for p in network.parameters())
-    return Cost(seconds * larger * steps, int(held * larger) + 3 * weights)
+    return Cost(seconds * larger * steps, int(held * larger * share) + 3 * weights)
 
 
 def _same(tensor: Any) -> Any:

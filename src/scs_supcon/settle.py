@@ -42,6 +42,7 @@ class Wishes:
     recipe: Path | None = None
     init_from: Path | None = None
     assignments: Sequence[str] = ()
+    micro_batch: int | None = None
 
 
 def settle(wishes: Wishes, pictures: Pictures, accelerator: bool) -> Recipe:
@@ -121,7 +122,11 @@ def _given(wishes: Wishes) -> Values:
         "data": {"source": wishes.source},
         "encoder": {"name": wishes.encoder, "weights": weights, "frozen": wishes.frozen},
         "method": {"name": name, "preset": preset},
-        "pretrain": {"epochs": wishes.epochs, "batch_size": wishes.batch_size},
+        "pretrain": {
+            "epochs": wishes.epochs,
+            "batch_size": wishes.batch_size,
+            "micro_batch": wishes.micro_batch,
+        },
     }
     given: Values = {
         section: {key: value for key, value in values.items() if value is not None}

@@ -48,6 +48,7 @@ def train(  # noqa: PLR0913
     frozen: bool | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
+    micro_batch: int | None = None,
     seed: int | None = None,
     recipe: str | Path | None = None,
     settings: Sequence[str] = (),
@@ -74,6 +75,7 @@ def train(  # noqa: PLR0913
         frozen: train on cached features of the encoder as it is.
         epochs: of stage 1.
         batch_size: pictures in a step.
+        micro_batch: views that the encoder works on at a time: less memory, a third more time.
         seed: all randomness follows from it.
         recipe: a TOML file with any part of a recipe.
         settings: such as "pretrain.lr=0.05".
@@ -102,6 +104,7 @@ def train(  # noqa: PLR0913
         Path(recipe) if recipe else None,
         Path(init_from) if init_from else None,
         settings,
+        micro_batch,
     )
     place = find_place(device, workers, cache, offline)
     session = Session(wishes, place, Display(quiet or not first_process()))
@@ -175,7 +178,8 @@ class Session:
             frozen = recipe.encoder.frozen
             if self.wishes.init_from is not None:
                 model.fill_from(self.wishes.init_from, encoder, projection)
-            network = Network(nn.Identity() if frozen else encoder, projection)
+            at_once = 0 if frozen else recipe.pretrain.micro_batch
+            network = Network(nn.Identity() if frozen else encoder, projection, at_once)
             method = make_method(recipe, fabric.world_size)
             indices = np.flatnonzero(splits == "train")
             labels = pictures.labels[indices]

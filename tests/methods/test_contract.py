@@ -31,7 +31,7 @@ every_method = pytest.mark.parametrize("name", available())
 
 def network() -> Network:
     torch.manual_seed(0)
-    encoder = nn.Sequential(nn.Linear(SIZE, FEATURES), nn.ReLU())
+    encoder = nn.Sequential(nn.Linear(SIZE, FEATURES), nn.LayerNorm(FEATURES), nn.ReLU())
     return Network(encoder, Projection(FEATURES, DIM, centre=True))
 
 
@@ -63,7 +63,7 @@ def ready(name: str, labels: Tensor, net: Network) -> Method:
 def looking_at(labels: Tensor) -> Callable[[nn.Module], Output]:
     def look(net: nn.Module) -> Output:
         with torch.no_grad():
-            output: Output = net(pictures(labels))
+            output: Output = net(pictures(labels).to(next(net.parameters()).dtype))
         return output
 
     return look
@@ -123,6 +123,25 @@ def test_a_restored_copy_goes_on_in_the_same_way(name: str) -> None:
         restored = total(m, batch(m, labels), n)
         torch.manual_seed(5)
         assert torch.equal(restored, total(*copy.deepcopy((method, batch(method, labels), net))))
+
+
+@every_method
+def test_micro_batches_give_the_gradient_of_the_whole_batch(name: str) -> None:
+    labels, found = LABELS["mixed"], []
+    for size in (0, 3):
+        net = network().double()
+        method = ready(name, labels, net)
+        net.micro_batch = size
+        seen = batch(method, labels)
+        seen = Batch(seen.images.double(), seen.labels, seen.indices)
+        value = total(method, seen, net)
+        value.backward()
+        parameters = [*net.parameters(), *method.parameters()]
+        found.append([value, *(p.grad for p in parameters if p.grad is not None)])
+    whole, chunked = found
+    assert len(whole) == len(chunked) > 1
+    for one, other in zip(whole, chunked, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-13)
 
 
 @every_method

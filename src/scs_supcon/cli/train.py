@@ -36,6 +36,10 @@ def train(
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of stage 1.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Pictures in a step.")] = None,
+    micro_batch: Annotated[
+        int | None,
+        typer.Option(help="Views encoded at a time: less memory, a third more time."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="All randomness follows from it.")] = None,
     recipe: Annotated[
         Path | None, typer.Option(help="TOML file with any part of a recipe.")
@@ -77,6 +81,7 @@ def train(
         "frozen": frozen,
         "epochs": epochs,
         "batch_size": batch_size,
+        "micro_batch": micro_batch,
         "seed": seed,
         "recipe": recipe,
         "settings": settings or (),

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from scs_supcon.chunks import in_chunks
 from scs_supcon.errors import UserError
 from scs_supcon.pairs import Rows, sort_rows
 
@@ -33,14 +34,21 @@ class Output(NamedTuple):
 
 
 class Network(nn.Module):
-    """Encoder and projection: images -> features and embeddings."""
+    """Encoder and projection: images -> features and embeddings.
 
-    def __init__(self, encoder: nn.Module, projection: nn.Module) -> None:
+    Args:
+        encoder: images -> features.
+        projection: features -> embeddings, always of the whole batch: its statistics are exact.
+        micro_batch: images that the encoder works on at a time, see `chunks`; 0: all.
+    """
+
+    def __init__(self, encoder: nn.Module, projection: nn.Module, micro_batch: int = 0) -> None:
         super().__init__()
         self.encoder, self.projection = encoder, projection
+        self.micro_batch = micro_batch
 
     def forward(self, images: Tensor) -> Output:
-        features = self.encoder(images)
+        features = in_chunks(self.encoder, images, self.micro_batch)
         return Output(features, self.projection(features))
 
 
