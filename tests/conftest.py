@@ -130,7 +130,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 LEFT = (
     *("recipe.toml", "classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "model"),
-    *("embeddings.parquet", "thumbnails.parquet", "problems.json"),
+    *("embeddings.parquet", "thumbnails.parquet", "problems.json", "evaluation.json"),
 )
 
 

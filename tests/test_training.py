@@ -37,7 +37,7 @@ def test_the_folder_holds_what_the_architecture_says(finished):
     assert names == {
         *("recipe.toml", "environment.json", "classes.json", "splits.csv", "metrics.csv"),
         *("tensorboard", "checkpoints", "model", "predictions.parquet", "finished.json", ".lock"),
-        *("embeddings.parquet", "thumbnails.parquet", "problems.json"),
+        *("embeddings.parquet", "thumbnails.parquet", "problems.json", "evaluation.json"),
     }
     assert {path.name for path in (finished / "model").iterdir()} == {
         *("weights.safetensors", "model.json", "SHA256SUMS", "README.md")

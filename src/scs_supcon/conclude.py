@@ -17,6 +17,7 @@ from scs_supcon.data.pictures import Pictures
 from scs_supcon.display import Display, Tell
 from scs_supcon.heads import unit
 from scs_supcon.methods import Method
+from scs_supcon.model.judge import Judgement
 from scs_supcon.optimise import Progress
 from scs_supcon.probe import Classifier, Readouts, train_bank
 from scs_supcon.results import metrics
@@ -119,17 +120,38 @@ def assemble(
     return model.build_model(recipe, pictures.classes, network, classifier, evidence, boundary)
 
 
-def summarise(made: model.Model, linear: Classifier, seen: Mapping[str, Seen]) -> dict[str, Any]:
-    """Judge the model on the test pictures (on validation, if there are none) and say how well."""
-    split = "test" if len(seen["test"].labels) else "val"
-    judged, train = seen[split], seen["train"]
-    judgement = made.judge(judged.features[:, 0])
-    chances, labels = judgement.probabilities, judged.labels
+@dataclass(frozen=True)
+class Judged:
+    """One split as the finished model sees and judges it: unit vectors, and what it says."""
+
+    common: Tensor
+    style: Tensor
+    judgement: Judgement
+
+
+def judge_splits(made: model.Model, seen: Mapping[str, Seen]) -> dict[str, Judged]:
+    """Let the model judge every split by its evaluation view."""
+    views = {split: part.features[:, 0] for split, part in seen.items()}
+    return {split: Judged(*made.fields(view), made.judge(view)) for split, view in views.items()}
+
+
+def judged_split(seen: Mapping[str, Seen]) -> str:
+    """The split that a run is judged on: the test pictures, or validation if there are none."""
+    return "test" if len(seen["test"].labels) else "val"
+
+
+def summarise(
+    made: model.Model, linear: Classifier, seen: Mapping[str, Seen], judged: Mapping[str, Judged]
+) -> dict[str, Any]:
+    """Say how well the model does on the pictures it is judged on."""
+    split = judged_split(seen)
+    asked, train = seen[split], seen["train"]
+    judgement = judged[split].judgement
+    chances, labels = judgement.probabilities, asked.labels
     right = chances.argmax(1) == labels
-    known = train.readout[:, 0], train.labels
-    of_features = linear.probabilities(judged.features[:, 0])
-    asked = judged.readout[:, 0], labels
-    encoder = train.features[:, 0], train.labels, judged.features[:, 0], labels
+    vectors = judged["train"].common, train.labels, judged[split].common, labels
+    of_features = linear.probabilities(asked.features[:, 0])
+    encoder = train.features[:, 0], train.labels, asked.features[:, 0], labels
     return {
         "accuracy": metrics.top_k(chances, labels),
         "interval": list(metrics.accuracy_interval(right)),
@@ -139,8 +161,8 @@ def summarise(made: model.Model, linear: Classifier, seen: Mapping[str, Seen]) -
         "refused": float(judgement.none_of_these.double().mean()),
         "boundary": made.facts.boundary.model_dump(),
         "baselines": {
-            "kNN on the readout": metrics.knn_accuracy(*known, *asked),
-            "nearest class mean": metrics.nearest_mean_accuracy(*known, *asked),
+            "kNN on the readout": metrics.knn_accuracy(*vectors),
+            "nearest class mean": metrics.nearest_mean_accuracy(*vectors),
             "linear probe of the encoder": metrics.top_k(of_features, labels),
             "kNN on the encoder": metrics.knn_accuracy(*encoder),
         },

@@ -19,6 +19,7 @@ from scs_supcon.data.batches import plan_epoch
 from scs_supcon.data.views import seeded
 from scs_supcon.errors import UserError
 from scs_supcon.optimise import Hooks, Progress, Stage, cosine_lr, make_optimizer, optimise
+from scs_supcon.results.calibration import fit_temperature
 from scs_supcon.run_folder import Keeper, RunFolder
 
 
@@ -179,40 +180,6 @@ def train_bank(
             fabric, stage, keeper.progress, Hooks(after_step=keeper.after_step, after_epoch=note)
         )
     return _choose(bank, members, readouts)
-
-
-def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """Return the temperature T that minimises the mean negative log-likelihood of logits / T.
-
-    Each label counts as wrong with chance 1/(n + 2), spread over the other classes: n validation
-    pictures cannot show that fewer go wrong (the rule of succession), and where all are right the
-    bare likelihood would ask for T = 0. Newton's method on 1/T, in which the loss is convex, kept
-    between bounds by bisection; float64.
-    """
-    logits = logits.detach().cpu().double()
-    logits = logits - logits.amax(1, keepdim=True)
-    n, classes = logits.shape
-    own = logits.gather(1, labels.cpu()[:, None])[:, 0]
-    wrong = 1 / (n + 2) if classes > 1 else 0.0
-    others = (logits.sum(1) - own) / max(classes - 1, 1)
-    wanted = (1 - wrong) * own + wrong * others
-
-    def slopes(sharpness: float) -> tuple[float, float]:
-        p = (sharpness * logits).softmax(1)
-        mean = (p * logits).sum(1)
-        spread = (p * (logits - mean[:, None]).square()).sum(1)
-        return float((mean - wanted).mean()), float(spread.mean())
-
-    low, high, sharpness = 1e-6, 1e6, 1.0
-    for _ in range(100):
-        slope, curvature = slopes(sharpness)
-        low, high = (sharpness, high) if slope < 0 else (low, sharpness)
-        newton = sharpness - slope / curvature if curvature > 0 else math.inf
-        following = newton if low < newton < high else math.sqrt(low * high)
-        if abs(following - sharpness) <= 1e-12 * sharpness:
-            break
-        sharpness = following
-    return 1 / sharpness
 
 
 def describe_bank(classifier: Classifier) -> str:

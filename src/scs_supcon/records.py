@@ -1,62 +1,50 @@
-"""What a finished run keeps for later: predictions, embeddings, thumbnails, data problems.
+"""What a finished run keeps: evaluation, predictions, embeddings, thumbnails, data problems.
 
 Written once, each file in one step, and always with the same bytes. Evaluation, report and people
 read these instead of the pictures.
 """
 
 import io
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
+from scs_supcon.assess import Findings, assess
 from scs_supcon.conclude import Seen
 from scs_supcon.data.pictures import Pictures, Problem
-from scs_supcon.model import Model
 from scs_supcon.model.judge import Judgement
 from scs_supcon.results.metrics import knn_scores
-from scs_supcon.run_folder.durable import replacing, write_json
+from scs_supcon.run_folder.durable import replacing, write_json, write_text
 
 SIDE = 96  # pixels of a thumbnail's longer side
 QUALITY = 80
 MOST = 2000  # thumbnails, suspected label errors aside
 
-Fields = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class Findings:
-    """What a run has found out by its end."""
-
-    pictures: Pictures
-    problems: Sequence[Problem]
-    seen: Mapping[str, Seen]
-    made: Model
-    baselines: Mapping[str, float]
-
 
 def keep_records(folder: Path, found: Findings, workers: int = 1) -> None:
     """Write everything that is read after the run: by `scs evaluate`, by the report, by people."""
-    pictures, seen = found.pictures, found.seen
-    fields = {split: found.made.fields(part.features[:, 0]) for split, part in seen.items()}
+    evaluation = assess(found)
+    write_evaluation(folder / "evaluation.json", evaluation)
     _write_predictions_of_splits(folder / "predictions.parquet", found)
-    write_embeddings(folder / "embeddings.parquet", pictures, seen, fields)
+    _write_embeddings(folder / "embeddings.parquet", found)
     write_problems(folder / "problems.json", found.problems)
-    write_thumbnails(folder / "thumbnails.parquet", pictures, pictured(seen), workers)
+    suspected = {error["name"] for error in evaluation["label_errors"]}
+    wanted = dict.fromkeys(pictured(found.seen))
+    wanted |= dict.fromkeys(i for i, name in enumerate(found.pictures.names) if name in suspected)
+    write_thumbnails(folder / "thumbnails.parquet", found.pictures, wanted, workers)
 
 
 def _write_predictions_of_splits(path: Path, found: Findings) -> None:
     columns: dict[str, list[Any]] = defaultdict(list)
     for split in ("val", "test"):
-        indices = found.seen[split].indices
+        indices, judgement = found.seen[split].indices, found.judged[split].judgement
         names, labels = names_of(found.pictures, indices), labels_of(found.pictures, indices)
-        judgement = found.made.judge(found.seen[split].features[:, 0])
         for name, cells in predictions(names, labels, found.made.classes, judgement).items():
             columns[name] += cells
         columns["split"] += [split] * len(indices)
@@ -69,6 +57,12 @@ def _neighbours(found: Findings, split: str) -> list[str]:
     known, asked = found.seen["train"], found.seen[split]
     votes = knn_scores(known.features[:, 0], known.labels, asked.features[:, 0])
     return [found.pictures.classes[label] for label in votes.argmax(1)]
+
+
+def write_evaluation(path: Path, record: Mapping[str, Any]) -> None:
+    """Keep an evaluation, one line for each of its parts."""
+    lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in record.items())
+    write_text(path, "{" + ",\n ".join(lines) + "}\n")
 
 
 def predictions(
@@ -102,24 +96,19 @@ def write_predictions(path: Path, columns: Mapping[str, Any]) -> None:
     _write(path, columns, {name: kind for name, kind in kinds.items() if name in columns})
 
 
-def write_embeddings(
-    path: Path, pictures: Pictures, seen: Mapping[str, Seen], fields: Mapping[str, Fields]
-) -> None:
+def _write_embeddings(path: Path, found: Findings) -> None:
     """Keep the common and style vectors of every picture of every split."""
     import pyarrow as pa
 
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("name", "split", "label", "common", "style")
-    }
-    for split, part in seen.items():
-        common, style = fields[split]
-        columns["name"] += names_of(pictures, part.indices)
-        columns["split"] += [split] * len(part.labels)
-        columns["label"] += labels_of(pictures, part.indices)
-        columns["common"] += list(common.float().numpy())
-        columns["style"] += list(style.float().numpy())
     text, rows = pa.string(), pa.list_(pa.float32())
     kinds = {"name": text, "split": text, "label": text, "common": rows, "style": rows}
+    columns: dict[str, list[Any]] = {name: [] for name in kinds}
+    for split, part in found.seen.items():
+        columns["name"] += names_of(found.pictures, part.indices)
+        columns["split"] += [split] * len(part.labels)
+        columns["label"] += labels_of(found.pictures, part.indices)
+        columns["common"] += list(found.judged[split].common.float().numpy())
+        columns["style"] += list(found.judged[split].style.float().numpy())
     _write(path, columns, kinds)
 
 

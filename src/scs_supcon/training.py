@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 from torch import nn
 
 from scs_supcon import forecast, model
-from scs_supcon.conclude import assemble, headline, reading, summarise, train_classifiers
+from scs_supcon.assess import Findings
+from scs_supcon.conclude import (
+    assemble,
+    headline,
+    judge_splits,
+    reading,
+    summarise,
+    train_classifiers,
+)
 from scs_supcon.config import Recipe, make_recipe, merge, write_toml
 from scs_supcon.data.check import UNUSABLE, lonely_classes
 from scs_supcon.data.pictures import SPLITS, Pictures, Problem, without
@@ -31,7 +39,7 @@ from scs_supcon.methods.fields import FieldMethod
 from scs_supcon.place import Place, accelerator, find_place, first_process
 from scs_supcon.pretrain import TrainingSet, from_features, from_pictures, pretrain, task_of
 from scs_supcon.processes import make_fabric
-from scs_supcon.records import Findings, keep_records
+from scs_supcon.records import keep_records
 from scs_supcon.run_folder import RunFolder, Stopped
 from scs_supcon.run_folder.durable import replacing
 from scs_supcon.settle import Wishes, settle, splits_of
@@ -205,13 +213,15 @@ class Session:
         network = model.Network(parts.encoder, parts.network.projection, reads)
         boundary = method.boundary_of()
         made = assemble(recipe, self.pictures, seen, network, classifier, boundary)
-        summary = summarise(made, linear, seen)
+        judged = judge_splits(made, seen)
+        summary = summarise(made, linear, seen, judged)
         summary |= {"bank": [vars(head) for head in classifier.bank], "run": str(run.path)}
         summary["model"] = str(run.path / "model")
         if fabric.is_global_zero:
             counts = {split: len(part.labels) for split, part in seen.items()}
             made.save(run.path / "model", summary["metrics"], counts)
-            found = Findings(parts.pictures, self.problems, seen, made, summary["baselines"])
+            baselines = summary["baselines"]
+            found = Findings(parts.pictures, self.problems, seen, judged, made, baselines)
             keep_records(run.path, found, self.place.workers)
         shutil.rmtree(kept, ignore_errors=True)
         return summary

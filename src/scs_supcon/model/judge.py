@@ -15,7 +15,8 @@ from torch import Tensor
 
 from scs_supcon.heads import unit
 from scs_supcon.model.facts import Readout
-from scs_supcon.probe import Classifier, fit_temperature
+from scs_supcon.probe import Classifier
+from scs_supcon.results.calibration import fit_temperature
 from scs_supcon.results.metrics import class_means
 
 QUANTILE = 0.05

@@ -5,6 +5,7 @@ tensors are both welcome. The order of classes settles every tie: the first one 
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,14 +47,14 @@ def macro_f1(predicted: Array, labels: Array) -> float:
 
     A class that is neither predicted nor present says nothing and is left out of the mean.
     """
-    table = _confusion(predicted, labels)
+    table = confusion(predicted, labels)
     hits, seen = table.diagonal(), table.sum(0) + table.sum(1)
     return _mean((2 * hits / seen)[seen > 0])
 
 
 def balanced_accuracy(predicted: Array, labels: Array) -> float:
     """Mean over the classes present of the share of their pictures that is predicted right."""
-    table = _confusion(predicted, labels)
+    table = confusion(predicted, labels)
     present = table.sum(1)
     return _mean((table.diagonal() / present)[present > 0])
 
@@ -64,13 +65,32 @@ def calibration_error(probabilities: Array, labels: Array, bins: int = 15) -> fl
     Confidence is the largest probability of a row. Bin m of M holds the rows whose confidence lies
     in ((m − 1)/M, m/M]; accuracy_m and confidence_m are the means over its n_m rows.
     """
+    return float(reliability(probabilities, labels, bins)["ece"])
+
+
+def reliability(probabilities: Array, labels: Array, bins: int = 15) -> dict[str, Any]:
+    """The calibration error with its bins, for a diagram; an empty bin has None for its means."""
     confidence, predicted = torch.as_tensor(probabilities).double().max(1)
     right = (predicted == torch.as_tensor(labels)).double()
-    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=confidence.device)[1:-1]
-    bin_of = torch.bucketize(confidence, edges)
-    gaps = torch.zeros(bins, dtype=torch.float64, device=confidence.device)
-    gaps.index_add_(0, bin_of, right - confidence)
-    return float(gaps.abs().sum() / len(confidence))
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=confidence.device)
+    bin_of = torch.bucketize(confidence, edges[1:-1])
+    counts = torch.bincount(bin_of, minlength=bins)
+    sums = confidence.new_zeros(2, bins).index_add_(1, bin_of, torch.stack([confidence, right]))
+    means = (sums / counts.clamp_min(1)).tolist()
+    rows = zip(edges[:-1].tolist(), edges[1:].tolist(), *means, counts.tolist(), strict=True)
+    return {
+        "ece": float((sums[1] - sums[0]).abs().sum() / len(confidence)),
+        "bins": [
+            {
+                "low": low,
+                "high": high,
+                "confidence": sure if count else None,
+                "accuracy": share if count else None,
+                "count": count,
+            }
+            for low, high, sure, share, count in rows
+        ],
+    }
 
 
 def negative_log_likelihood(probabilities: Array, labels: Array) -> float:
@@ -101,7 +121,7 @@ def knn_scores(
     known, queries = unit(torch.as_tensor(known)), unit(torch.as_tensor(queries))
     known_labels = torch.as_tensor(known_labels)
     votes = queries.new_zeros(len(queries), int(known_labels.max()) + 1, dtype=torch.float64)
-    for rows in _chunks(len(queries), len(known)):
+    for rows in chunks(len(queries), len(known)):
         near = (queries[rows] @ known.T).topk(min(k, len(known)), dim=1)
         # The largest similarity is 1, so subtracting 1 keeps the exponential in range.
         weights = ((near.values.double() - 1) / temperature).exp()
@@ -138,17 +158,23 @@ def nearest_mean_accuracy(
     return _mean(closeness.argmax(1) == labels)
 
 
-def _confusion(predicted: Array, labels: Array) -> Tensor:
-    """Counts by (right class, predicted class)."""
+def confusion(predicted: Array, labels: Array, classes: int = 0) -> Tensor:
+    """Counts by (right class, predicted class); at least so many classes."""
     predicted, labels = torch.as_tensor(predicted), torch.as_tensor(labels)
-    classes = int(max(predicted.max(), labels.max())) + 1
+    classes = max(classes, int(max(predicted.max(), labels.max())) + 1)
     cells = torch.bincount(labels * classes + predicted, minlength=classes**2)
     return cells.view(classes, classes).double()
 
 
-def _chunks(rows: int, columns: int) -> Iterator[slice]:
+def chunks(rows: int, columns: int) -> Iterator[slice]:
+    """Slices of rows, so that no more than 64 MB of single-precision columns are held at once."""
     step = max(1, CHUNK // max(1, columns))
-    return (slice(start, start + step) for start in range(0, rows, step))
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+def evenly(total: int, most: int) -> Tensor:
+    """Indices of at most `most` of `total` rows, evenly spaced."""
+    return torch.arange(min(total, most)) * total // max(1, min(total, most))
 
 
 def _mean(values: Tensor) -> float:

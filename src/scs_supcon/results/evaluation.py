@@ -1,0 +1,207 @@
+"""Everything there is to say about a model's answers on labelled pictures, as one record."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scs_supcon.results import metrics
+from scs_supcon.results.bootstrap import class_intervals
+from scs_supcon.results.leakage import leakage
+from scs_supcon.results.pair_roc import pair_roc
+from scs_supcon.results.retrieval import retrieval
+
+FORMAT_VERSION = 1
+CONFUSED = 100  # pairs of classes named
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Labelled pictures as unit vectors: common (n, D) and style (n, S), which may be empty."""
+
+    labels: Tensor
+    common: Tensor
+    style: Tensor
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model said of pictures of its own classes.
+
+    Attributes:
+        rows: their labels and vectors.
+        probabilities: (n, classes), calibrated.
+        refused: (n,) whether it called the picture none of these.
+    """
+
+    rows: Rows
+    probabilities: Tensor
+    refused: Tensor
+
+
+@dataclass(frozen=True)
+class Strangers:
+    """Pictures of classes that the model was never shown, and whether each was refused."""
+
+    classes: Sequence[str] = ()
+    refused: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Rules:
+    """A model's classes, the temperature of its logits, and when a picture is none of them."""
+
+    classes: tuple[str, ...]
+    temperature: float
+    rule: str
+    threshold: float
+
+
+def evaluate(
+    rules: Rules,
+    known: Rows,
+    answers: Answers,
+    agreement: dict[str, float | None] | None,
+    strangers: Strangers,
+) -> dict[str, Any]:
+    """Judge answers about pictures that were not trained on.
+
+    Args:
+        rules: of the model.
+        known: the training pictures; without style where it was not kept.
+        answers: at least one.
+        agreement: of views, from `leakage.view_agreement`, if there are views.
+        strangers: pictures of other classes, if any.
+    """
+    rows, classes = answers.rows, len(rules.classes)
+    predicted = answers.probabilities.argmax(1)
+    table = metrics.confusion(predicted, rows.labels, classes)
+    style = known.style if len(known.style) else rows.style[:0, :0]
+    return {
+        "format_version": FORMAT_VERSION,
+        "pictures": len(rows.labels),
+        "trained_on": _trained_on(known.common, rows.common),
+        "classes": list(rules.classes),
+        "scores": scores(answers.probabilities, rows.labels),
+        "calibration": _calibration(answers.probabilities, rows.labels, rules.temperature),
+        "baselines": baselines(known, rows),
+        "retrieval": retrieval(rows.common, rows.labels),
+        "pairs": {
+            "boundary": rules.threshold if rules.rule == "boundary" else None,
+            "rule": rules.rule,
+            "threshold": rules.threshold,
+            **pair_roc(rows.common, rows.labels, rules.threshold),
+        },
+        "refused": _refused(answers.refused, strangers),
+        "per_class": per_class(table, rules.classes, rows.labels, answers.refused),
+        "confusion": table.long().tolist(),
+        "confused": confused(table, rules.classes),
+        "leakage": leakage(
+            (known.common, style, known.labels),
+            (rows.common, rows.style, rows.labels),
+            classes,
+            agreement,
+        ),
+    }
+
+
+def scores(probabilities: Tensor, labels: Tensor) -> dict[str, dict[str, float]]:
+    """The usual scores, each with the 95 % interval that resampling the pictures gives."""
+    predicted = probabilities.argmax(1)
+    order = probabilities.sort(dim=1, descending=True, stable=True).indices
+    hit = order == labels[:, None]
+    intervals = {
+        "acc1": metrics.accuracy_interval(hit[:, 0]),
+        "acc5": metrics.accuracy_interval(hit[:, :5].any(1)),
+    } | class_intervals(predicted, labels)
+    values = {
+        "acc1": metrics.top_k(probabilities, labels),
+        "acc5": metrics.top_k(probabilities, labels, 5),
+        "macro_f1": metrics.macro_f1(predicted, labels),
+        "balanced_acc": metrics.balanced_accuracy(predicted, labels),
+    }
+    return {
+        name: {"value": value, "low": intervals[name][0], "high": intervals[name][1]}
+        for name, value in values.items()
+    }
+
+
+def baselines(known: Rows, rows: Rows) -> dict[str, float]:
+    """What the vectors alone tell, without a classifier."""
+    if not len(known.labels):
+        return {}
+    between = known.common, known.labels, rows.common, rows.labels
+    return {
+        "kNN on the readout": metrics.knn_accuracy(*between),
+        "nearest class mean": metrics.nearest_mean_accuracy(*between),
+    }
+
+
+def per_class(
+    table: Tensor, classes: Sequence[str], labels: Tensor, refused: Tensor
+) -> list[dict[str, Any]]:
+    """One row for each class; what has nothing to divide by is 0."""
+    hits, present, named = table.diagonal(), table.sum(1), table.sum(0)
+    turned = torch.bincount(labels[refused], minlength=len(classes))
+    columns = {
+        "precision": hits / named.clamp_min(1),
+        "recall": hits / present.clamp_min(1),
+        "f1": 2 * hits / (present + named).clamp_min(1),
+        "refused": turned / present.clamp_min(1),
+    }
+    return [
+        {"name": name, "pictures": int(present[row])}
+        | {title: float(column[row]) for title, column in columns.items()}
+        for row, name in enumerate(classes)
+    ]
+
+
+def confused(table: Tensor, classes: Sequence[str]) -> list[dict[str, Any]]:
+    """Pairs of classes by how often the first was taken for the second, worst first."""
+    wrong = table.long().clone().fill_diagonal_(0)
+    order = wrong.flatten().sort(descending=True, stable=True)
+    pairs = zip(order.indices[:CONFUSED].tolist(), order.values.tolist(), strict=False)
+    return [
+        {
+            "label": classes[cell // len(classes)],
+            "prediction": classes[cell % len(classes)],
+            "count": count,
+        }
+        for cell, count in pairs
+        if count
+    ]
+
+
+def _calibration(probabilities: Tensor, labels: Tensor, temperature: float) -> dict[str, Any]:
+    """Reliability as calibrated, and as it would be at temperature 1: p ∝ p_calibrated^T."""
+    before = (temperature * probabilities.double().log()).softmax(1)
+    return {
+        "temperature": temperature,
+        "before": metrics.reliability(before, labels),
+        "after": metrics.reliability(probabilities, labels),
+    }
+
+
+def _refused(known: Tensor, strangers: Strangers) -> dict[str, Any]:
+    flags = strangers.refused
+    there = flags is not None and len(flags) > 0
+    return {
+        "known": float(known.double().mean()),
+        "unknown": float(flags.double().mean()) if flags is not None and there else None,
+        "unknown_pictures": len(flags) if flags is not None else 0,
+        "unknown_classes": list(strangers.classes),
+    }
+
+
+def _trained_on(known: Tensor, rows: Tensor) -> int:
+    """How many pictures have the very vector of a training picture: they are that picture."""
+    if not len(known):
+        return 0
+    count = 0
+    for some in metrics.chunks(len(rows), len(known)):
+        nearest = (rows[some].float() @ known.float().T).argmax(1)
+        gap = (rows[some].double() - known[nearest].double()).norm(dim=1)
+        count += int((gap < 1e-5).sum())
+    return count
