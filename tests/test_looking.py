@@ -45,7 +45,7 @@ def parts():
     splits = np.array(["train", "train", "train", "val", "val", "test"])
     encoder, _ = first_encoder(recipe_for(), Wishes("drawn"), offline=True)
     network = Network(encoder, Projection(encoder.num_features, 256).eval())
-    return Parts(pictures, splits, encoder, network, build_method("scs_supcon"))
+    return Parts(pictures, splits, encoder, encoder, network, build_method("scs_supcon"))
 
 
 def test_an_encoder_starts_as_the_recipe_says(weights):

@@ -14,7 +14,14 @@ from scs_supcon.config import Recipe
 from scs_supcon.data.cache import ViewKind, frozen_features, keyed_views
 from scs_supcon.data.pictures import Pictures
 from scs_supcon.display import Display
-from scs_supcon.encoders import Encoder, build_encoder, encoder_key, fetch_weights, load_weights
+from scs_supcon.encoders import (
+    Encoder,
+    Tapped,
+    build_encoder,
+    fetch_weights,
+    load_weights,
+    rows_key,
+)
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Method, Network
 from scs_supcon.place import Place
@@ -23,11 +30,16 @@ from scs_supcon.settle import Wishes
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is made of."""
+    """What a run is made of.
+
+    Attributes:
+        source: what gives the rows that are cached: the encoder, or that with its taps.
+    """
 
     pictures: Pictures
     splits: NDArray[np.str_]
     encoder: Encoder
+    source: Encoder | Tapped
     network: Network
     method: Method
 
@@ -71,15 +83,15 @@ class Looking:
         fabric = self.fabric
         keyed = keyed_views("eval", self.recipe.data)
         keyed += keyed_views(kind, self.recipe.data, views) if views else []
-        encoder = parts.encoder.to(fabric.device)
+        source = parts.source.to(fabric.device)
         if not fabric.is_global_zero:
             fabric.barrier()  # the first process computes, the others read what it kept
         with self.display.progress("features") as tell:
             found = frozen_features(
                 parts.pictures,
                 indices,
-                encoder=encoder,
-                encoder_key=encoder_key(encoder),
+                encoder=source,
+                encoder_key=rows_key(source),
                 transforms=keyed,
                 cache_dir=folder or self.place.cache,
                 workers=self.place.workers,
@@ -102,6 +114,7 @@ class Looking:
         kind: ViewKind = "train" if encoder.frozen else "probe"
         views = encoder.frozen_views if encoder.frozen else self.recipe.probe.views
         kept = None if encoder.frozen else folder
-        features = self.features(parts, indices, kind, views if split == "train" else 0, kept)
+        rows = self.features(parts, indices, kind, views if split == "train" else 0, kept)
+        features = rows[..., : parts.encoder.num_features]
         _, read = reading(parts.method, encoder.frozen)
         return see(features, indices, parts.pictures.labels, parts.network.projection, read)

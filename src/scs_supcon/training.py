@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
-from torch import nn
 
 from scs_supcon import forecast, model
 from scs_supcon.assess import Findings
@@ -31,6 +30,7 @@ from scs_supcon.data.reading import content_digest, read_usable
 from scs_supcon.data.splits import read_splits_csv, write_splits_csv
 from scs_supcon.data.views import seeded
 from scs_supcon.display import Display
+from scs_supcon.encoders import for_cache
 from scs_supcon.errors import UserError
 from scs_supcon.heads import Projection
 from scs_supcon.looking import Looking, Parts, first_encoder
@@ -190,10 +190,12 @@ class Session:
             network = Network(nn.Identity() if frozen else encoder, projection, at_once)
             method = make_method(recipe, fabric.world_size)
             indices = np.flatnonzero(splits == "train")
+            source, stand_in = for_cache(encoder, frozen and method.uses_taps)
+            network = Network(stand_in if frozen else encoder, projection, at_once)
             labels = pictures.labels[indices]
             method.for_task(task_of(network, labels, len(pictures.classes), width, recipe))
         self._say(forecast.describe_batches(labels, recipe, method.views))
-        parts = Parts(pictures, splits, encoder, network, method)
+        parts = Parts(pictures, splits, encoder, source, network, method)
         looking = Looking(fabric, recipe, self.place, self.display)
         training = self._training_set(looking, parts, indices)
         self._estimate(network, method, training)

@@ -1,16 +1,18 @@
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from scs_supcon import SimCLR, SupCon
 from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
 from scs_supcon.methods import Batch, Network, Task
-from scs_supcon.methods.selfcon import SelfCon, pool
+from scs_supcon.methods.selfcon import SelfCon
 
 Vectors = list[list[float]]
 
@@ -111,61 +113,46 @@ def test_features_are_tapped_where_there_is_nothing_else() -> None:
     assert method.losses(seen, network)["contrast"].item() == pytest.approx(expected, rel=1e-10)
 
 
-def test_cached_taps_stand_beside_cached_features() -> None:
-    """An encoder that only cuts its rows can offer taps too."""
-
-    class Cut(nn.Module):
-        def __init__(self, start: int, stop: int) -> None:
-            super().__init__()
-            self.start, self.stop = start, stop
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x[:, self.start : self.stop]
-
-    class Cached(nn.Module):
-        taps = {"tap": 2}  # noqa: RUF012
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.features, self.tap = Cut(0, 4), Cut(4, 6)
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.tap(x)
-            features: Tensor = self.features(x)
-            return features
-
-    method, network = ready(Cached())
-    seen = batch(6)
-    assert method.exits is not None
-    exits = [network(seen.images).embeddings, method.exits[0](seen.images[:, 4:])]
-    expected = reference([unit(z).tolist() for z in exits], seen.labels.tolist(), 0.1)
-    assert method.losses(seen, network)["contrast"].item() == pytest.approx(expected, rel=1e-10)
+def test_micro_batches_are_tapped_too() -> None:
+    found = []
+    for size in (0, 2):
+        torch.manual_seed(0)
+        method, network = ready(Convolutions())
+        network.micro_batch = size
+        value = method.losses(batch(3, 7, 7), network)["contrast"]
+        value.backward()
+        parameters = (*network.parameters(), *method.parameters())
+        found.append([value.detach(), *(p.grad for p in parameters)])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-10, atol=1e-14)
 
 
-def test_pool() -> None:
-    x = torch.randn(2, 5, 3, 4)
-    torch.testing.assert_close(pool(x, 5), x.mean((2, 3)))
-    torch.testing.assert_close(pool(x.permute(0, 2, 3, 1), 5), x.mean((2, 3)))
-    torch.testing.assert_close(pool(x.flatten(2).mT, 5), x.mean((2, 3)))
-    assert torch.equal(pool(x[:, :, 0, 0], 5), x[:, :, 0, 0])
-    with pytest.raises(UserError, match=r"\(2, 5, 3, 4\).*promise 7 channels"):
-        pool(x, 7)
+@pytest.mark.slow
+def test_a_frozen_run_learns_from_cached_taps(
+    shapes: Path, weights: Path, train_small: Any, own_cache: Path, tmp_path: Path
+) -> None:
+    """A folder of rows of its own; the model predicts as it was judged, from features alone."""
+    import pyarrow.parquet as pq
 
+    from scs_supcon import load
 
-def test_nothing_stays_hooked_when_the_network_fails() -> None:
-    method, network = ready(Convolutions())
-    with pytest.raises(RuntimeError):
-        method.losses(batch(2, 7, 7), network)
-    assert not network.encoder.get_submodule("0")._forward_hooks
+    kept = tmp_path / "cache"
+    how = {"encoder": "tiny", "weights": weights, "frozen": True, "cache": kept}
+    train_small(shapes, tmp_path / "supcon", method="supcon", **how)
+    plain = set(kept.iterdir())
+    train_small(shapes, tmp_path / "run", method="selfcon", **how)
+    (own,) = set(kept.iterdir()) - plain
+    assert own.is_dir()
+    rows = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()
+    said = load(tmp_path / "run").predict([shapes / row["name"] for row in rows]).records
+    assert [one.label for one in said] == [row["prediction"] for row in rows]
+    assert [one.probability for one in said] == pytest.approx(
+        [max(row["probabilities"]) for row in rows], abs=1e-6
+    )
 
 
 def test_it_says_what_is_missing_or_wrong() -> None:
     _, network = ready(nn.Identity(), features=6)
     with pytest.raises(UserError, match="does not know its task"):
         SelfCon().losses(batch(6), network)
-    wrong = Convolutions()
-    wrong.taps = {"layer2": 5}
-    with pytest.raises(UserError, match=r"taps 'layer2'.*no submodule"):
-        ready(wrong)
     with pytest.raises(UserError, match="temperature is 0"):
         SelfCon(0.0)

@@ -1,6 +1,7 @@
 """The encoder as the rest of the package sees it."""
 
 import hashlib
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ class Encoder(nn.Module):
         num_features: Width of the features. timm's own number is that of the last map, which
             in some families a further layer widens.
         stem: What the first layers are.
+        taps: Submodules worth looking at half-way, with the channels of their output, see
+            `scs_supcon.taps`: the end of the second of the last four stages, if there are stages.
     """
 
     def __init__(self, name: str, body: nn.Module, num_features: int, stem: Stem) -> None:
@@ -28,6 +31,7 @@ class Encoder(nn.Module):
         self.body = body
         self.num_features = num_features
         self.stem = stem
+        self.taps = _taps(body)
 
     def forward(self, images: Tensor) -> Tensor:
         """Features, pooled over the picture."""
@@ -84,3 +88,11 @@ def _width(name: str, body: nn.Module, in_size: int) -> int:
     if not isinstance(features, Tensor) or features.ndim != 2:
         raise UserError(f"encoder {name!r} gives no pooled features: choose another")
     return features.shape[1]
+
+
+def _taps(body: nn.Module) -> dict[str, int]:
+    """timm lists where its models have a map of each size; not all of them are submodules."""
+    stages: Any = list(getattr(body, "feature_info", ()))
+    if len(stages) < 4 or stages[-3]["module"] not in dict(body.named_modules()):
+        return {}
+    return {f"body.{stages[-3]['module']}": int(stages[-3]["num_chs"])}

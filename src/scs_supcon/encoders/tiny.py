@@ -20,6 +20,10 @@ class TinyNet(nn.Module):
     def __init__(self, in_size: int) -> None:
         super().__init__()
         self.stem_stride = 2 if in_size >= 24 else 1
+        self.feature_info = [
+            {"module": f"layers.{number}", "num_chs": channels}
+            for number, channels in enumerate((32, 64, WIDTH, WIDTH))
+        ]
         self.layers = nn.Sequential(
             _layer(3, 32, self.stem_stride),
             _layer(32, 64, 2),

@@ -82,6 +82,7 @@ class Method(nn.Module):
     """
 
     views = 2
+    uses_taps = False  # whether it looks at what the encoder holds half-way, see `taps`
     adapted = False  # whether the original is for other data, or could not be found
     # What stage 2 sees, and what it sees where the encoder is frozen and only the head learns.
     reads: Literal["common", "features"] = "features"

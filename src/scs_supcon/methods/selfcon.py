@@ -7,25 +7,22 @@ SupCon over n = B·(K+1) rows: of each picture, seen in one view, the embedding 
 layer to the width of the features and g_k a projection of its own. All rows are anchors and of unit
 length; nothing is detached. The exits serve training only.
 
-Where to tap: an encoder may have `taps`, a dictionary from the name of a submodule to the channels
-of its output, such as {"layer2": 128}; maps are averaged over space, tokens over their sequence.
-Ours: of an encoder without taps, and of cached features that hold none, the features themselves
-are tapped, so that only the heads of the two exits differ. The original multiplies the loss by
-τ/0.07.
+One tap, as in the original's default: after the second of the last four stages of the encoder
+(layer2 of a ResNet, stages.1 of a ConvNeXt or TinyViT); maps are averaged over space, tokens over
+their sequence. Ours: where an encoder has no taps the features themselves are tapped, so that only
+the heads of the two exits differ. The original multiplies the loss by τ/0.07.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.errors import UserError
 from scs_supcon.heads import Projection
 from scs_supcon.methods.base import Batch, Task, flatten
 from scs_supcon.methods.joint import JointMethod, positive, supcon
 from scs_supcon.methods.parts import like, ready
+from scs_supcon.taps import tapped, taps_of
 
 
 class SelfCon(JointMethod):
@@ -37,6 +34,7 @@ class SelfCon(JointMethod):
     """
 
     views = 1
+    uses_taps = True
 
     def __init__(self, temperature: float = 0.1, *, gather_across_devices: bool = False) -> None:
         super().__init__(gather_across_devices=gather_across_devices)
@@ -67,46 +65,3 @@ class SelfCon(JointMethod):
         for way, tap in zip(exits, taps, strict=True):
             rows.append(way(self.everyone(torch.cat(tap)).to(rows[0].dtype)))
         return self.judge(torch.cat(rows), labels.repeat(len(rows)), len(rows))
-
-
-def taps_of(encoder: nn.Module, features: int) -> dict[str, int]:
-    """Names and widths of the tapped submodules; "" is the encoder itself."""
-    taps: dict[str, int] = dict(getattr(encoder, "taps", None) or {"": features})
-    known = dict(encoder.named_modules())
-    for name in taps:
-        if name not in known:
-            raise UserError(f"the encoder taps {name!r}, and has no submodule of that name")
-    return taps
-
-
-@contextmanager
-def tapped(encoder: nn.Module, widths: list[int]) -> Iterator[list[list[Tensor]]]:
-    """Collect what the taps put out, pooled to `(n, width)`, while the encoder runs."""
-    caught: list[list[Tensor]] = [[] for _ in widths]
-    handles = []
-    for name, width, into in zip(taps_of(encoder, widths[0]), widths, caught, strict=True):
-        hook = _catch(into, width)
-        handles.append(encoder.get_submodule(name).register_forward_hook(hook))
-    try:
-        yield caught
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _catch(into: list[Tensor], width: int) -> Any:
-    def hook(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        into.append(pool(output, width))
-
-    return hook
-
-
-def pool(x: Tensor, width: int) -> Tensor:
-    """Average `(n, C, H, W)`, `(n, H, W, C)` or `(n, L, C)` to `(n, C)`; `(n, C)` stays."""
-    if x.dim() == 4 and x.shape[1] == width:
-        return x.mean((2, 3))
-    if x.shape[-1] == width:
-        return x.flatten(1, -2).mean(1) if x.dim() > 2 else x
-    raise UserError(
-        f"a tap of the encoder gave {tuple(x.shape)}: its `taps` promise {width} channels"
-    )
