@@ -79,7 +79,7 @@ class Looking:
         views: int,
         folder: Path | None = None,
     ) -> Tensor:
-        """Features `(n, 1 + views, d)`: the evaluation view, then random ones."""
+        """Features, and taps, `(n, 1 + views, d)`: the evaluation view, then random ones."""
         fabric = self.fabric
         keyed = keyed_views("eval", self.recipe.data)
         keyed += keyed_views(kind, self.recipe.data, views) if views else []

@@ -187,13 +187,12 @@ class Session:
             if self.wishes.init_from is not None:
                 model.fill_from(self.wishes.init_from, encoder, projection)
             at_once = 0 if frozen else recipe.pretrain.micro_batch
-            network = Network(nn.Identity() if frozen else encoder, projection, at_once)
             method = make_method(recipe, fabric.world_size)
-            indices = np.flatnonzero(splits == "train")
             source, stand_in = for_cache(encoder, frozen and method.uses_taps)
             network = Network(stand_in if frozen else encoder, projection, at_once)
             labels = pictures.labels[indices]
             method.for_task(task_of(network, labels, len(pictures.classes), width, recipe))
+            indices = np.flatnonzero(splits == "train")
         self._say(forecast.describe_batches(labels, recipe, method.views))
         parts = Parts(pictures, splits, encoder, source, network, method)
         looking = Looking(fabric, recipe, self.place, self.display)
