@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from scs_supcon.conclude import describe, headline, reading, see
+from scs_supcon.conclude import Seen, describe, headline, reading, see, settle_on
 from scs_supcon.data.folder import read_pictures
 from scs_supcon.data.splits import read_splits_csv
 from scs_supcon.heads import Projection, unit
-from scs_supcon.methods import build_method
+from scs_supcon.methods import Network, Task, build_method
 from scs_supcon.model import load
+from scs_supcon.probe import Classifier, Member
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,47 @@ def test_a_split_without_pictures_is_empty_and_no_error():
     )
     assert seen.readout.shape == (0, 1, 192)
     assert len(seen.labels) == 0
+
+
+OWN, STAGE_2 = "the method's own classifier", "stage 2 on the readout"
+
+
+@pytest.mark.parametrize(
+    ("name", "frozen", "uses_own", "beside"),
+    [
+        ("baseline", False, True, set()),
+        ("baseline", True, True, set()),
+        ("timescl", False, True, set()),
+        ("paco", True, False, {OWN}),
+        ("circle", True, True, {STAGE_2}),
+        ("circle", False, False, {OWN}),
+        ("fncl", False, False, set()),
+        ("supcon", False, False, set()),
+        ("scs_supcon", True, False, set()),
+    ],
+)
+def test_a_single_stage_method_classifies_by_itself(name, frozen, uses_own, beside):
+    """Where its classifier reads what stage 2 reads; the other one is judged beside it."""
+    network = Network(nn.Identity(), Projection(5, 256)).eval()
+    method = build_method(name).for_task(Task(network, (4, 4, 4), 5, 256, epochs=1))
+    reads, read = reading(method, frozen)
+    features, labels = torch.randn(12, 1, 5), np.arange(12) % 3
+    part: Seen = see(features, np.arange(12), labels, network.projection, read)
+    seen = {"train": part, "val": part, "test": part}
+    width = part.readout.shape[-1]
+    members = (Member(3.0, 0.0, True, chosen=True), Member(1.0, 0.0, False))
+    probe = Classifier(torch.zeros(3, width).double(), torch.zeros(3).double(), 1.0, members)
+    found, other = settle_on(method, reads, probe, network.projection, seen)
+    assert set(other) == beside
+    assert (found is not probe) == uses_own
+    assert sum(member.chosen for member in found.bank) == 1
+    if uses_own:
+        own = method.classify(features[:, 0], network(features[:, 0]).embeddings)
+        logits = found.logits(part.readout[:, 0]) * found.temperature
+        assert torch.allclose(logits, own.detach().double(), rtol=1e-4, atol=1e-4)
+        assert found.bank[0].own and found.bank[0].chosen
+        right = (own.argmax(1).numpy() == labels).mean()
+        assert found.bank[0].val_accuracy == pytest.approx(right)
 
 
 def test_predictions_hold_every_picture_that_was_not_trained_on(finished, shapes, predictions):

@@ -22,7 +22,7 @@ from scs_supcon.config import ProbeRecipe, make_recipe, write_toml
 from scs_supcon.data.batches import plan_epoch
 from scs_supcon.errors import UserError
 from scs_supcon.optimise import Progress
-from scs_supcon.probe import Classifier, Readouts, describe_bank, train_bank
+from scs_supcon.probe import Classifier, Readouts, describe_bank, train_bank, with_own
 from scs_supcon.processes import make_fabric
 from scs_supcon.run_folder import RunFolder, Stopped
 
@@ -195,6 +195,20 @@ def test_two_banks_of_one_run_do_not_meet(tmp_path: Path) -> None:
     assert torch.equal(on_features.weight, on_readout.weight)
     stages = {line.split(",")[0] for line in (tmp_path / "metrics.csv").read_text().splitlines()}
     assert {"linear", "probe"} <= stages
+
+
+def test_a_classifier_of_stage_one_is_calibrated_and_the_bank_stays(tmp_path: Path) -> None:
+    readouts = digits()
+    probe = train(tmp_path, readouts, ProbeRecipe(epochs=2))
+    sharp = 50 * probe.weight.float(), 50 * probe.bias.float()
+    own = with_own(probe, sharp, readouts.val, readouts.val_labels)
+    assert own.bank[0].own and own.bank[0].chosen
+    assert [(m.lr, m.val_nll) for m in own.bank[1:]] == [(m.lr, m.val_nll) for m in probe.bank]
+    assert not any(member.chosen for member in own.bank[1:])
+    assert own.temperature == pytest.approx(50 * probe.temperature, rel=1e-3)
+    expected = probe.probabilities(readouts.val)
+    torch.testing.assert_close(own.probabilities(readouts.val), expected, rtol=1e-3, atol=1e-5)
+    assert describe_bank(own).count("the method's own") == 1
 
 
 def test_what_cannot_be_learnt_from_is_refused(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from scs_supcon.heads import unit
 from scs_supcon.methods import Method
 from scs_supcon.model.judge import Judgement
 from scs_supcon.optimise import Progress
-from scs_supcon.probe import Classifier, Readouts, train_bank
+from scs_supcon.probe import Classifier, Readouts, train_bank, with_own
 from scs_supcon.results import metrics
 from scs_supcon.run_folder import RunFolder
 
@@ -98,6 +98,30 @@ def train_classifiers(  # noqa: PLR0913
             told = partial(_told, tell, probe.epochs)
             found.append(train_bank(fabric, run, readouts, probe, seed, told))
     return found[0], found[1]
+
+
+@torch.no_grad()
+def settle_on(
+    method: Method, reads: str, probe: Classifier, projection: nn.Module, seen: Mapping[str, Seen]
+) -> tuple[Classifier, dict[str, float]]:
+    """The classifier of a run, and how well the other one does on the pictures it is judged on.
+
+    A single-stage method classifies by itself wherever its classifier reads what stage 2 reads;
+    stage 2 then stands beside it. Of all others the classifier is that of stage 2.
+    """
+    asked, val = seen[judged_split(seen)], seen["val"]
+    own = method.own_classifier(reads)
+    if own is not None:
+        right = metrics.top_k(probe.probabilities(asked.readout[:, 0]), asked.labels)
+        # On features it is the linear probe of the encoder, which is always there.
+        beside = {} if reads == "features" else {"stage 2 on the readout": right}
+        return with_own(probe, own, val.readout[:, 0], val.labels), beside
+    features = asked.features[:, 0].to(next(projection.parameters()).device)
+    logits = method.classify(features, projection(features))
+    if logits is None:
+        return probe, {}
+    right = metrics.top_k(logits.cpu().softmax(1), asked.labels)
+    return probe, {"the method's own classifier": right}
 
 
 def _told(tell: Tell, epochs: int, progress: Progress) -> None:

@@ -48,12 +48,14 @@ class Readouts:
 class Member:
     """One head of the bank and how it did on validation.
 
-    `plain` marks the head that saw the readout as it is: the paper's own stage 2.
+    `plain` marks the head that saw the readout as it is: the paper's own stage 2. `own` marks the
+    classifier that stage 1 has trained; it has no rates in stage 2.
     """
 
     lr: float
     weight_decay: float
     plain: bool
+    own: bool = False
     val_accuracy: float = 0.0
     val_nll: float = 0.0
     chosen: bool = False
@@ -182,11 +184,30 @@ def train_bank(
     return _choose(bank, members, readouts)
 
 
+def with_own(
+    probe: Classifier, own: tuple[Tensor, Tensor], val: Tensor, labels: Tensor
+) -> Classifier:
+    """Take the classifier that stage 1 has trained, calibrated on validation.
+
+    Args:
+        probe: of stage 2; its bank stays, for comparison.
+        own: weight and bias.
+        val: (m, D) readout of each validation picture.
+        labels: (m,)
+    """
+    weight, bias = (part.detach().cpu().double() for part in own)
+    logits = val.cpu().double() @ weight.T + bias
+    member = replace(_judged(Member(0.0, 0.0, False, own=True), logits, labels), chosen=True)
+    others = (replace(other, chosen=False) for other in probe.bank)
+    return Classifier(weight, bias, fit_temperature(logits, labels), (member, *others))
+
+
 def describe_bank(classifier: Classifier) -> str:
     """Return the bank as a table of text, best head first."""
     lines = ["learning rate  weight decay  val accuracy  val NLL"]
     for member in sorted(classifier.bank, key=_rank):
         notes = [" chosen"] * member.chosen + [" as in the paper"] * member.plain
+        notes += [" the method's own"] * member.own
         lines.append(
             f"{member.lr:>13g}  {member.weight_decay:>12g}  {member.val_accuracy:>12.2%}"
             f"  {member.val_nll:>7.4f} {','.join(notes)}".rstrip()
@@ -245,18 +266,16 @@ def _choose(bank: Bank, members: tuple[Member, ...], readouts: Readouts) -> Clas
     weights, biases = bank.heads()
     val, labels = readouts.val.cpu().double(), readouts.val_labels.cpu()
     logits = [val @ weight.T + bias for weight, bias in zip(weights, biases, strict=True)]
-    judged = [
-        replace(
-            member,
-            val_accuracy=float((scores.argmax(1) == labels).double().mean()),
-            val_nll=float(F.cross_entropy(scores, labels)),
-        )
-        for member, scores in zip(members, logits, strict=True)
-    ]
+    judged = [_judged(*pair, labels) for pair in zip(members, logits, strict=True)]
     best = _best(judged, len(labels))
     judged[best] = replace(judged[best], chosen=True)
     temperature = fit_temperature(logits[best], labels)
     return Classifier(weights[best], biases[best], temperature, tuple(judged))
+
+
+def _judged(member: Member, logits: Tensor, labels: Tensor) -> Member:
+    accuracy = float((logits.argmax(1) == labels).double().mean())
+    return replace(member, val_accuracy=accuracy, val_nll=float(F.cross_entropy(logits, labels)))
 
 
 def _best(judged: list[Member], pictures: int) -> int:

@@ -20,6 +20,7 @@ from scs_supcon.conclude import (
     headline,
     judge_splits,
     reading,
+    settle_on,
     summarise,
     train_classifiers,
 )
@@ -206,16 +207,19 @@ class Session:
         fabric, kept = looking.fabric, run.path / "features"
         seen = {split: looking.see(parts, split, kept) for split in SPLITS}
         recipe = self.recipe
-        classifier, linear = train_classifiers(
+        probe, linear = train_classifiers(
             fabric, run, seen, len(self.pictures.classes), recipe.probe, recipe.seed, self.display
         )
         method = parts.method
         reads, _ = reading(method, recipe.encoder.frozen)
-        network = model.Network(parts.encoder, parts.network.projection, reads)
+        projection = parts.network.projection
+        classifier, beside = settle_on(method, reads, probe, projection, seen)
+        network = model.Network(parts.encoder, projection, reads)
         boundary = method.boundary_of()
         made = assemble(recipe, self.pictures, seen, network, classifier, boundary)
         judged = judge_splits(made, seen)
         summary = summarise(made, linear, seen, judged)
+        summary["baselines"] |= beside
         summary |= {"bank": [vars(head) for head in classifier.bank], "run": str(run.path)}
         summary["model"] = str(run.path / "model")
         if fabric.is_global_zero:

@@ -140,6 +140,10 @@ class Method(nn.Module):
         """Logits of the method's own classifier, where training gives it one."""
         return None
 
+    def own_classifier(self, reads: str) -> tuple[Tensor, Tensor] | None:
+        """Weight and bias of that classifier, if it is a linear one on what stage 2 reads."""
+        return None
+
     def on_epoch_start(self, epoch: int, look: Look) -> None:
         """Called before each epoch."""
 

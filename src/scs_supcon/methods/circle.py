@@ -61,6 +61,12 @@ class Circle(JointMethod):
     def classify(self, features: Tensor, embeddings: Tensor) -> Tensor | None:
         return None if self.directions is None else self.gamma * self._similarities(embeddings)
 
+    def own_classifier(self, reads: str) -> tuple[Tensor, Tensor] | None:
+        if self.directions is None or reads != "embeddings":
+            return None
+        weight = self.gamma * unit(self.directions.detach())
+        return weight, torch.zeros_like(weight[:, 0])
+
     def _similarities(self, rows: Tensor) -> Tensor:
         directions = ready(self, self.directions)
         with torch.autocast(rows.device.type, enabled=False):

@@ -40,6 +40,11 @@ class ClassifierMethod(JointMethod):
     def classify(self, features: Tensor, embeddings: Tensor) -> Tensor | None:
         return None if self.classifier is None else self.logits(features)
 
+    def own_classifier(self, reads: str) -> tuple[Tensor, Tensor] | None:
+        if self.classifier is None or reads != "features":
+            return None
+        return self.classifier.weight.detach(), self.classifier.bias.detach()
+
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean over rows of −log softmax at the label; 0 for no rows."""
