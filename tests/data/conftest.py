@@ -37,3 +37,21 @@ def class_folders(tmp_path: Path, paint: Paint) -> Callable[[dict[str, int]], Pa
         return tmp_path
 
     return make
+
+
+Scene = Callable[..., Image.Image]
+
+
+@pytest.fixture(scope="session")
+def scene() -> Scene:
+    """`scene(seed)`: soft blobs of many sizes, with detail at every scale as photographs have."""
+
+    def scene(seed: int, size: tuple[int, int] = (120, 90)) -> Image.Image:
+        rng = np.random.default_rng(seed)
+        layers = np.zeros((*size[::-1], 3))
+        for cells in (3, 6, 12, 24):
+            noise = rng.integers(0, 256, (cells, cells, 3), dtype=np.uint8)
+            layers += np.asarray(Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)) / 4
+        return Image.fromarray(layers.astype(np.uint8))
+
+    return scene

@@ -174,3 +174,27 @@ def test_a_table_row_without_its_file(class_folders: ClassFolders) -> None:
     (root / "birds.csv").write_text("image_path,label\npictures/000.png,a\nnone.png,b\nno.png,b\n")
     with pytest.raises(UserError, match=r"no\.png \(and 1 more\), which does not exist"):
         read_pictures(root / "birds.csv")
+
+
+def test_a_forgiving_reader_notes_empty_folders(class_folders: ClassFolders) -> None:
+    root = class_folders({"a": 2, "b": 2, "c": 0})
+    with pytest.raises(UserError, match="has no picture"):
+        read_pictures(root)
+    pictures = read_pictures(root, forgiving=True)
+    assert [(note.kind, note.name) for note in pictures.notes] == [("empty folder", "c")]
+    assert pictures.classes == ("a", "b")
+    assert pictures.paths is not None
+    assert [path.relative_to(root).as_posix() for path in pictures.paths] == list(pictures.names)
+
+
+def test_a_forgiving_reader_leaves_missing_files_to_whoever_opens_them(
+    class_folders: ClassFolders,
+) -> None:
+    root = class_folders({"a": 2})
+    table = root / "t.csv"
+    table.write_text("image_path,label\na/000.png,a\na/gone.png,b\n")
+    with pytest.raises(UserError, match="does not exist"):
+        read_pictures(table)
+    pictures = read_pictures(table, forgiving=True)
+    with pytest.raises(UserError, match=r"gone\.png does not exist"):
+        pictures.open(1)

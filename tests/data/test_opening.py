@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from scs_supcon.data.opening import MAX_PIXELS, Files, PictureError, open_picture, short_side
+from scs_supcon.data.opening import (
+    MAX_PIXELS,
+    Files,
+    PictureError,
+    look_at,
+    open_picture,
+    short_side,
+)
 from scs_supcon.errors import UserError
 
 ARROW = np.zeros((6, 9, 3), dtype=np.uint8)
@@ -183,3 +190,40 @@ def test_files_open_by_index_and_hash_their_content(tmp_path: Path) -> None:
 def test_the_hash_of_a_picture_that_vanished_names_it(tmp_path: Path) -> None:
     with pytest.raises(PictureError, match=r"gone\.png does not exist"):
         Files((tmp_path / "gone.png",)).file_hash(0)
+
+
+def test_a_look_says_what_the_file_is_and_what_was_odd(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.jpg", ARROW)
+    look = look_at(path)
+    assert (look.format, look.handled) == ("JPEG", ())
+    np.testing.assert_array_equal(np.asarray(look.image), np.asarray(open_picture(path)))
+    Image.new("RGBA", (4, 4), (255, 0, 0, 128)).save(tmp_path / "b.jpg", "PNG")
+    look = look_at(tmp_path / "b.jpg")
+    assert (look.format, look.handled) == ("PNG", ("transparency",))
+    with pytest.raises(PictureError, match="does not exist"):
+        look_at(tmp_path / "c.jpg")
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("at_least", [0, 1, 64])
+def test_a_jpeg_cut_short_is_found_at_every_scale(
+    tmp_path: Path, at_least: int, progressive: bool
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
+    path = tmp_path / "cut.jpg"
+    Image.fromarray(noise).resize((500, 400)).save(path, progressive=progressive)
+    content = path.read_bytes()
+    for kept in (0.3, 0.9, 0.98):
+        path.write_bytes(content[: int(kept * len(content))])
+        with pytest.raises(PictureError) as caught:
+            look_at(path, at_least)
+        assert caught.value.kind == "truncated"
+
+
+@pytest.mark.filterwarnings("error::PIL.Image.DecompressionBombWarning")
+def test_the_short_side_of_a_bomb_is_told_without_a_warning(tmp_path: Path) -> None:
+    path = saved(tmp_path / "bomb.bmp", np.zeros((2, 2, 3), dtype=np.uint8))
+    header = bytearray(path.read_bytes())
+    header[18:22] = header[22:26] = (10_000).to_bytes(4, "little")
+    path.write_bytes(header)
+    assert short_side(path) == 10_000

@@ -1,0 +1,85 @@
+"""`scs doctor`: what it prints, writes and returns."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+
+@pytest.fixture
+def birds(tmp_path, monkeypatch):
+    """Three classes of nine pictures, one damaged, one copied, a stray file; we stand beside it."""
+    root = tmp_path / "birds"
+    noise = np.random.default_rng(0).integers(0, 256, (27, 24, 24, 3), dtype=np.uint8)
+    for at, pixels in enumerate(noise):
+        folder = root / ("auk", "jay", "owl")[at % 3]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{at:02d}.png")
+    (root / "auk" / "bad.png").write_text("no picture")
+    shutil.copy(root / "jay" / "01.png", root / "jay" / "zz.png")
+    (root / "owl" / "notes.txt").write_text("")
+    monkeypatch.chdir(tmp_path)
+    return root
+
+
+def test_problems_are_told_and_written(birds, scs):
+    said = scs("doctor", "birds")
+    assert said.code == 1
+    assert "29 pictures of 3 classes" in said.out
+    assert "unreadable: 1 · training leaves them out" in said.out
+    assert "duplicate: 1" in said.out
+    assert said.out.index("problems") < said.out.index("notes") < said.out.index("skipped file: 1")
+    assert "scs doctor birds --fix" in said.out
+    rows = list(csv.DictReader((birds.parent / "birds-problems.csv").open()))
+    assert [row["kind"] for row in rows] == ["unreadable", "duplicate", "skipped file"]
+    assert rows[1]["name"] == "jay/zz.png"
+    assert rows[1]["other"] == "jay/01.png"
+    assert {path.name for path in birds.parent.iterdir()} == {"birds", "birds-problems.csv"}
+
+
+def test_a_healthy_set_writes_nothing(scs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = scs("doctor", "drawn", "--quiet")
+    assert said.code == 0
+    assert said.err == ""
+    assert said.out.endswith("nothing that would harm training was found\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_for_programs(birds, scs):
+    said = scs("doctor", birds, "--json", "--out", birds.parent / "lists" / "found.csv")
+    assert said.code == 1
+    summary = json.loads(said.out)
+    assert summary["counts"] == {"unreadable": 1, "duplicate": 1, "skipped file": 1}
+    assert summary["pictures"] == 29
+    assert not summary["healthy"]
+    assert [problem["kind"] for problem in summary["problems"]] == list(summary["counts"])
+    assert summary["table"] == str(birds.parent / "lists" / "found.csv")
+    assert (birds.parent / "lists" / "found.csv").exists()
+
+
+def test_the_fixed_table_is_read_and_no_picture_is_touched(birds, scs):
+    before = {path: path.read_bytes() for path in birds.rglob("*.*")}
+    said = scs("doctor", "birds/", "--fix")
+    assert said.code == 1
+    assert "left out: 1 unusable, 1 copy; moved to another split: 0" in said.out
+    assert "scs train birds-fixed.csv" in said.out
+    assert {path: path.read_bytes() for path in birds.rglob("*.*")} == before
+    again = scs("doctor", "birds-fixed.csv", "--json")
+    assert again.code == 0
+    assert json.loads(again.out)["pictures"] == 27
+    fixed = json.loads(scs("doctor", "birds", "--fix", "--json").out)["fixed"]
+    assert fixed["left_out"] == {"unusable": 1, "copy": 1}
+    (birds.parent / "birds-fixed.csv").write_text("image_path,label\n")
+    refused = scs("doctor", "birds", "--fix")
+    assert refused.code == 2
+    assert "birds-fixed.csv exists and says something else" in refused.err
+
+
+def test_what_cannot_be_read_at_all_is_one_sentence(scs, tmp_path):
+    said = scs("doctor", tmp_path / "nothing")
+    assert said.code == 2
+    assert "there is no" in said.err
