@@ -1,0 +1,133 @@
+"""`scs tune`: a search from its first trial to its best recipe."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from scs_supcon.display import Display, Tell
+from scs_supcon.errors import UserError
+from scs_supcon.run_folder.durable import write_text
+from scs_supcon.suite.search_figure import draw_search
+from scs_supcon.suite.study import Search, Trial, best, completed, open_study, prepare, work
+from scs_supcon.suite.workers import side_by_side
+from scs_supcon.training import train
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came to.
+
+    Attributes:
+        trials: all that were completed.
+        best: the one with the least loss on validation.
+        accuracies: on the test pictures, of the best recipe trained again with other seeds.
+    """
+
+    trials: tuple[Trial, ...]
+    best: Trial
+    accuracies: tuple[float, ...]
+
+
+def tune(search: Search, *, jobs: int, retrain: int, display: Display) -> Found:
+    """Search, or go on; then write trials.csv, best.toml and pictures.
+
+    Args:
+        search: what to vary and how often.
+        jobs: trials at a time, in processes of their own.
+        retrain: how many times to train the best recipe with other seeds.
+        display: tells how far it is.
+    """
+    prepare(search)
+    study = open_study(search)
+    display.line("varying   " + ", ".join(search.over))
+    with display.progress("trials") as tell:
+        side_by_side(work, search, jobs, _teller(study, search.trials, tell))
+    trials = completed(study)
+    if len(trials) < search.trials:
+        raise UserError(
+            f"{len(trials)} of {search.trials} trials are completed and no worker is left: run "
+            "the same line again to go on"
+        )
+    found = best(trials)
+    _keep(search, trials, found)
+    draw_search(trials, search.axes, search.out)
+    return Found(tuple(trials), found, _retrained(search, retrain, display))
+
+
+def _teller(study: Any, total: int, tell: Tell) -> Callable[[], None]:
+    """Tell how many trials are completed, whenever there are more."""
+    last = -1
+
+    def watch() -> None:
+        nonlocal last
+        done = len(completed(study))
+        if done > last:
+            last = done
+            tell(done, total)
+
+    return watch
+
+
+def describe(search: Search, found: Found) -> str:
+    """The result for a person."""
+    first, winner = found.trials[0], found.best
+    lines = [
+        f"best of {len(found.trials)} trials on the validation pictures: trial {winner.number}, "
+        f"loss {winner.loss:.4f}, {winner.accuracy:.2%} right "
+        f"(the first trial: {first.loss:.4f}, {first.accuracy:.2%})",
+        "",
+        *(f"  {key:<32} {_short(value)}" for key, value in winner.params.items()),
+        "",
+    ]
+    if found.accuracies:
+        spread = f" ± {stdev(found.accuracies):.2%}" if len(found.accuracies) > 1 else ""
+        lines.append(
+            f"trained again with {len(found.accuracies)} other seeds: "
+            f"{mean(found.accuracies):.2%}{spread} of the test pictures right"
+        )
+    out = search.out
+    lines += [
+        f"recipe    {out / 'best.toml'}",
+        f"pictures  {out / 'search.png'}",
+        f"use it    scs train {search.source} --recipe {out / 'best.toml'} --out runs/best",
+    ]
+    return "\n".join(lines)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _keep(search: Search, trials: Sequence[Trial], found: Trial) -> None:
+    """Write trials.csv and best.toml."""
+    keys = [axis.key for axis in search.axes]
+    header = ["trial", "val_loss", "val_accuracy", *keys, "run"]
+    rows = [
+        [t.number, repr(t.loss), repr(t.accuracy), *(t.params[key] for key in keys), t.run]
+        for t in trials
+    ]
+    lines = [",".join(map(str, row)) for row in (header, *rows)]
+    write_text(search.out / "trials.csv", "\n".join(lines) + "\n")
+    recipe = (search.out / found.run / "recipe.toml").read_text(encoding="utf-8")
+    write_text(search.out / "best.toml", recipe)
+
+
+def _retrained(search: Search, times: int, display: Display) -> tuple[float, ...]:
+    """Train the best recipe with seeds that the search has not seen."""
+    accuracies = []
+    kept = ("method", "weights")  # what a recipe file cannot bring along
+    for number in range(1, times + 1):
+        seed = search.seed + number
+        display.line(f"training the best recipe with seed {seed}")
+        summary = train(
+            search.source,
+            out=search.out / f"best-seed{seed}",
+            recipe=search.out / "best.toml",
+            seed=seed,
+            quiet=True,
+            **{key: search.options.get(key) for key in kept},
+            **search.place,
+        )
+        accuracies.append(float(summary["accuracy"]))
+    return tuple(accuracies)

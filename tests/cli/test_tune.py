@@ -1,0 +1,34 @@
+"""`scs tune` from end to end."""
+
+import json
+
+import pytest
+
+QUICK = (
+    *("--trials", "2", "--epochs", "1", "--batch-size", "8", "--workers", "0", "--device", "cpu"),
+    *("--set", "probe.epochs=2", "--set", "probe.views=1"),
+)
+
+
+@pytest.mark.slow
+def test_a_search_and_the_recipe_that_comes_of_it(scs, shapes, tmp_path):
+    out = tmp_path / "search"
+    line = ("tune", shapes, "--out", out, *QUICK, "--over", "pretrain.lr=0.01..0.1:log")
+    said = scs(*line)
+    assert said.code == 0, said.err
+    assert said.out.startswith("best of 2 trials on the validation pictures: trial ")
+    assert "varying   pretrain.lr=0.01..0.1:log" in said.err
+    again = scs(*line, "--json", "--quiet")
+    assert json.loads(again.out)["trials"] == 2
+    assert again.err == ""
+    trained = scs("train", shapes, "--recipe", out / "best.toml", "--out", tmp_path / "run")
+    assert trained.code == 0
+    lr = json.loads(again.out)["best"]["params"]["pretrain.lr"]
+    assert f"lr = {lr!r}" in (tmp_path / "run" / "recipe.toml").read_text()
+
+
+def test_ranges_that_make_no_sense_leave_nothing_behind(scs, shapes, tmp_path):
+    said = scs("tune", shapes, "--out", tmp_path / "x", *QUICK, "--over", "pretrain.lrr=1..2")
+    assert said.code == 2
+    assert said.err.endswith("did you mean 'lr'?\n")
+    assert not (tmp_path / "x").exists()

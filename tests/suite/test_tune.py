@@ -1,0 +1,74 @@
+"""`tune`: several workers, one of them killed, to the best recipe."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from scs_supcon.config import from_toml
+from scs_supcon.display import Display
+from scs_supcon.suite.study import Search, completed, open_study
+from scs_supcon.suite.tune import describe, tune
+
+QUICK = ("probe.epochs=2", "probe.views=1")
+
+
+@pytest.mark.slow
+def test_a_search_ends_with_its_best_recipe_its_table_and_pictures(shapes, tmp_path):
+    search = Search(
+        source=str(shapes),
+        out=tmp_path / "search",
+        trials=3,
+        over=("method.options.t0=1..50:log",),
+        options={"epochs": 1, "batch_size": 8},
+        settings=QUICK,
+        place={"workers": 0, "device": "cpu"},
+    )
+    found = tune(search, jobs=1, retrain=2, display=Display(quiet=True))
+    assert found.best.loss == min(trial.loss for trial in found.trials)
+    recipe = from_toml((search.out / "best.toml").read_text())
+    assert recipe.method.options["t0"] == found.best.params["method.options.t0"]
+    with (search.out / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["val_loss"]) for row in rows] == [trial.loss for trial in found.trials]
+    assert (search.out / "search.png").stat().st_size > 10_000
+    assert (search.out / "search.svg").exists()
+    seeds = [from_toml((run / "recipe.toml").read_text()).seed for run in search.out.glob("best-*")]
+    assert sorted(seeds) == [1, 2], "seeds that the search has not seen"
+    text = describe(search, found)
+    assert f"trial {found.best.number}," in text
+    assert "trained again with 2 other seeds" in text
+    assert str(search.out / "best.toml") in text
+
+
+@pytest.mark.slow
+def test_when_a_worker_is_killed_the_others_complete_the_search(shapes, tmp_path):
+    out = tmp_path / "search"
+    line = [
+        *(sys.executable, "-m", "scs_supcon", "tune", str(shapes), "--out", str(out)),
+        *("--trials", "4", "--jobs", "2", "--epochs", "20", "--batch-size", "8", "--device", "cpu"),
+        *("--over", "pretrain.lr=0.01..0.1", "--set", QUICK[0], "--set", QUICK[1]),
+    ]
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(line, stdout=log, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + 200
+        while not list(out.glob("trials/*/metrics.csv")) and time.monotonic() < deadline:
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.02)
+        owners = {int(lock.read_text().split()[0]) for lock in out.glob("trials/.*.lock")}
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert owners <= {child.pid for child in children}
+        os.kill(owners.pop(), signal.SIGKILL)
+        assert process.wait(timeout=200) == 0, (tmp_path / "log").read_text()
+    study = open_study(Search(str(shapes), out, 4, ("pretrain.lr=0.01..0.1",)))
+    assert len(completed(study)) == 4
+    lost = [trial for trial in study.trials if trial.state.name == "FAIL"]
+    again = [trial for trial in study.trials if "again" in trial.user_attrs]
+    assert len(lost) == len(again) == 1
+    assert again[0].params == lost[0].params
+    assert (out / "best.toml").exists()
