@@ -191,8 +191,8 @@ def test_written_and_read_again(tmp_path: Path) -> None:
     first = path.read_bytes()
     write_splits_csv(path, pictures, splits)
     assert path.read_bytes() == first
-    assert first.startswith(b"name,label,split,group,fold\ndrawn/0001,bar,")
-    assert b'"g, 1",0\n' in first
+    assert first.startswith(b"name,label,split,group,fold,sha256\ndrawn/0001,bar,")
+    assert b'"g, 1",0,' in first
     assert b"\r" not in first
     np.testing.assert_array_equal(read_splits_csv(path, pictures), splits)
 
@@ -206,6 +206,9 @@ def test_a_file_that_does_not_fit_the_data(tmp_path: Path) -> None:
     write_splits_csv(path, large, assign_splits(large, 0.1, 0.2, seed=0))
     with pytest.raises(UserError, match="not in the data any more"):
         read_splits_csv(path, small)
+    path.write_text(path.read_text().replace(large.file_hash(3), "0" * 64))
+    with pytest.raises(UserError, match="'drawn/0004' is another picture than"):
+        read_splits_csv(path, large)
     path.write_text("x")
     with pytest.raises(UserError, match="not a list of splits"):
         read_splits_csv(path, small)

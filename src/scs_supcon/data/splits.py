@@ -100,7 +100,7 @@ def fold_splits(pictures: Pictures, fold: int, folds: int, val_share: float, see
 
 
 def write_splits_csv(path: Path, pictures: Pictures, splits: Splits) -> None:
-    """Write `name,label,split[,group,fold]`, the same bytes for the same splits."""
+    """Write `name,label,split[,group,fold],sha256`, the same bytes for the same splits."""
     columns: dict[str, list[str]] = {
         "name": list(pictures.names),
         "label": [pictures.classes[label] for label in pictures.labels],
@@ -110,6 +110,7 @@ def write_splits_csv(path: Path, pictures: Pictures, splits: Splits) -> None:
         columns["group"] = pictures.groups.tolist()
     if pictures.folds is not None:
         columns["fold"] = [str(fold) for fold in pictures.folds]
+    columns["sha256"] = [pictures.file_hash(index) for index in range(len(pictures))]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
@@ -117,21 +118,26 @@ def write_splits_csv(path: Path, pictures: Pictures, splits: Splits) -> None:
 
 
 def read_splits_csv(path: Path, pictures: Pictures) -> Splits:
-    """Read the splits of these pictures back; both must know the same pictures and labels."""
+    """Read the splits of these pictures back; names, labels and contents must be the same."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = csv.DictReader(file)
-        if not {"name", "label", "split"} <= set(rows.fieldnames or ()):
-            raise UserError(f"{path} is not a list of splits: expected name,label,split")
+        if not {"name", "label", "split", "sha256"} <= set(rows.fieldnames or ()):
+            raise UserError(f"{path} is not a list of splits: expected name,label,split,sha256")
         written = {row["name"]: row for row in rows}
     for name in written.keys() - set(pictures.names):
         raise UserError(f"{path} lists {name!r}, which is not in the data any more")
-    for name, label in zip(pictures.names, pictures.labels, strict=True):
+    for index, (name, label) in enumerate(zip(pictures.names, pictures.labels, strict=True)):
         if name not in written:
             raise UserError(f"{path} does not know {name!r}: the data has changed since")
         if written[name]["label"] != pictures.classes[label]:
             raise UserError(
                 f"{path} has {name!r} as {written[name]['label']!r}, the data as "
                 f"{pictures.classes[label]!r}: the data has changed since"
+            )
+        if written[name]["sha256"] != pictures.file_hash(index):
+            raise UserError(
+                f"{name!r} is another picture than {path} was written for: bring the old one "
+                "back, or start another run with another --out"
             )
     return np.array([written[name]["split"] for name in pictures.names])
 
