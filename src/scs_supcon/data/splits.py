@@ -126,9 +126,9 @@ def read_splits_csv(path: Path, pictures: Pictures) -> Splits:
         written = {row["name"]: row for row in rows}
     for name in written.keys() - set(pictures.names):
         raise UserError(f"{path} lists {name!r}, which is not in the data any more")
+    for name in set(pictures.names) - written.keys():
+        raise UserError(f"{path} does not know {name!r}: the data has changed since")
     for index, (name, label) in enumerate(zip(pictures.names, pictures.labels, strict=True)):
-        if name not in written:
-            raise UserError(f"{path} does not know {name!r}: the data has changed since")
         if written[name]["label"] != pictures.classes[label]:
             raise UserError(
                 f"{path} has {name!r} as {written[name]['label']!r}, the data as "
