@@ -209,6 +209,9 @@ def test_a_classifier_of_stage_one_is_calibrated_and_the_bank_stays(tmp_path: Pa
     expected = probe.probabilities(readouts.val)
     torch.testing.assert_close(own.probabilities(readouts.val), expected, rtol=1e-3, atol=1e-5)
     assert describe_bank(own).count("the method's own") == 1
+    wrong = with_own(probe, (-sharp[0], -sharp[1]), readouts.val, readouts.val_labels)
+    assert wrong.bank[0].own and not wrong.bank[0].chosen, "clearly behind: stage 2 takes its place"
+    assert torch.equal(wrong.weight, probe.weight) and wrong.temperature == probe.temperature
 
 
 def test_what_cannot_be_learnt_from_is_refused(tmp_path: Path) -> None:

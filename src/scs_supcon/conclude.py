@@ -104,24 +104,25 @@ def train_classifiers(  # noqa: PLR0913
 def settle_on(
     method: Method, reads: str, probe: Classifier, projection: nn.Module, seen: Mapping[str, Seen]
 ) -> tuple[Classifier, dict[str, float]]:
-    """The classifier of a run, and how well the other one does on the pictures it is judged on.
+    """The classifier of a run, and how well others do on the pictures it is judged on.
 
-    A single-stage method classifies by itself wherever its classifier reads what stage 2 reads;
-    stage 2 then stands beside it. Of all others the classifier is that of stage 2.
+    A single-stage method classifies by itself, if its classifier reads what stage 2 reads and is
+    not behind stage 2 on validation by more than chance. Of all others it is that of stage 2.
     """
     asked, val = seen[judged_split(seen)], seen["val"]
-    own = method.own_classifier(reads)
-    if own is not None:
-        right = metrics.top_k(probe.probabilities(asked.readout[:, 0]), asked.labels)
-        # On features it is the linear probe of the encoder, which is always there.
-        beside = {} if reads == "features" else {"stage 2 on the readout": right}
-        return with_own(probe, own, val.readout[:, 0], val.labels), beside
     features = asked.features[:, 0].to(next(projection.parameters()).device)
     logits = method.classify(features, projection(features))
     if logits is None:
         return probe, {}
-    right = metrics.top_k(logits.cpu().softmax(1), asked.labels)
-    return probe, {"the method's own classifier": right}
+    chances = {
+        "the method's own classifier": logits.cpu().softmax(1),
+        "stage 2 on the readout": probe.probabilities(asked.readout[:, 0]),
+    }
+    beside = {name: metrics.top_k(chance, asked.labels) for name, chance in chances.items()}
+    own = method.own_classifier(reads)
+    if own is None:
+        return probe, beside
+    return with_own(probe, own, val.readout[:, 0], val.labels), beside
 
 
 def _told(tell: Tell, epochs: int, progress: Progress) -> None:

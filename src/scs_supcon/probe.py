@@ -187,7 +187,9 @@ def train_bank(
 def with_own(
     probe: Classifier, own: tuple[Tensor, Tensor], val: Tensor, labels: Tensor
 ) -> Classifier:
-    """Take the classifier that stage 1 has trained, calibrated on validation.
+    """Take the classifier that stage 1 has trained, unless it is clearly behind that of stage 2.
+
+    Clearly is by more than one standard error of the accuracy on validation.
 
     Args:
         probe: of stage 2; its bank stays, for comparison.
@@ -197,9 +199,13 @@ def with_own(
     """
     weight, bias = (part.detach().cpu().double() for part in own)
     logits = val.cpu().double() @ weight.T + bias
-    member = replace(_judged(Member(0.0, 0.0, False, own=True), logits, labels), chosen=True)
+    member = _judged(Member(0.0, 0.0, False, own=True), logits, labels)
+    best = max(other.val_accuracy for other in probe.bank if other.chosen)
+    if member.val_accuracy < best - _standard_error(best, len(labels)):
+        return replace(probe, bank=(member, *probe.bank))
     others = (replace(other, chosen=False) for other in probe.bank)
-    return Classifier(weight, bias, fit_temperature(logits, labels), (member, *others))
+    bank = (replace(member, chosen=True), *others)
+    return Classifier(weight, bias, fit_temperature(logits, labels), bank)
 
 
 def describe_bank(classifier: Classifier) -> str:
@@ -284,9 +290,16 @@ def _best(judged: list[Member], pictures: int) -> int:
     A few pictures more or less right are chance; the likelihood counts every picture.
     """
     top = max(member.val_accuracy for member in judged)
-    error = math.sqrt(top * (1 - top) / pictures)
-    level = [k for k, member in enumerate(judged) if member.val_accuracy >= top - error]
+    level = [
+        k
+        for k, member in enumerate(judged)
+        if member.val_accuracy >= top - _standard_error(top, pictures)
+    ]
     return min(level, key=lambda k: (judged[k].val_nll, -judged[k].val_accuracy))
+
+
+def _standard_error(accuracy: float, pictures: int) -> float:
+    return math.sqrt(accuracy * (1 - accuracy) / pictures)
 
 
 def _rank(member: Member) -> tuple[float, float]:
