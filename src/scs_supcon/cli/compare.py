@@ -95,7 +95,8 @@ def compare(
                 + (settings or []),
             }
         )
-    place = find_place(device, max(1, cores() // max(1, jobs)), cache, offline)
+    share = cores() // max(1, jobs)  # a job with one core loads its pictures itself
+    place = find_place(device, share if share > 1 else 0, cache, offline)
     folder = out or Path("comparisons") / Path(data).stem
     plan = suite.Suite(table, folder, runs, place, jobs)
     display = Display(quiet)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from scs_supcon.results import statistics
-from scs_supcon.results.pairwise import Cells, Finding, Tests
+from scs_supcon.results.pairwise import Cells, Finding, PairTests
 from scs_supcon.results.statistics import Friedman, Nemenyi
 
 
@@ -107,7 +107,7 @@ def _column(name: str, rows: Mapping[str, Cells], control: str, wanted: int) -> 
     findings: list[Finding] = []
     level: frozenset[str] = frozenset()
     if best is not None and len(full) > 1:
-        tests = Tests(full)
+        tests = PairTests(full)
         level = frozenset(row for row in tests.level(best) if row != best)
         findings = tests.findings(control if control in full else best, best)
     if left_out:

@@ -56,7 +56,7 @@ class Finding:
     numbers: Any
 
 
-class Tests:
+class PairTests:
     """The pairwise tests of one column, as its design asks for."""
 
     def __init__(self, rows: Mapping[str, Cells]) -> None:

@@ -1,0 +1,10 @@
+from scs_supcon.results.dot_plot import draw_dot_plot
+
+
+def test_every_method_is_there(tmp_path):
+    scores = {"a": [70.0, 71.0], "$b$": [60.0], "c": []}
+    png, svg = draw_dot_plot(scores, tmp_path / "dots", title="birds", best="a", adapted={"c"})
+    text = svg.read_text()
+    for words in ("birds", ">a<", ">$b$<", ">c (adapted)<"):
+        assert words in text
+    assert png.stat().st_size > 1000
