@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ def render(inputs: Inputs, gallery: Gallery, places: Places) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    pages.filters["breakable"] = breakable
     style = _packaged("report.css")
     script = '"use strict";\n' + "\n".join(_packaged(name) for name in SCRIPTS)
     parts: dict[str, Any] = {
@@ -63,6 +65,12 @@ def render(inputs: Inputs, gallery: Gallery, places: Places) -> str:
         "data": page_data(inputs.evaluation, gallery, places),
     }
     return pages.get_template("report.html.j2").render(view(inputs, gallery), **parts)
+
+
+def breakable(name: str) -> Markup:
+    """A name from a file that may go on in the next line after a stroke or a slash."""
+    parts = re.split(r"(?<=[_/-])", name)
+    return Markup("<wbr>").join(parts)
 
 
 def policy(style: str, script: str) -> str:

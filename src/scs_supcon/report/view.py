@@ -36,7 +36,7 @@ FIELDS = {
     "common": ("Common field", "what pictures of a class share"),
     "style": ("Style field", "what varies within a class"),
 }
-CONFUSED = 15
+CONFUSED = 12
 
 
 def view(inputs: Inputs, gallery: Gallery) -> dict[str, Any]:
@@ -55,12 +55,13 @@ def view(inputs: Inputs, gallery: Gallery) -> dict[str, Any]:
         "roc_chart": panels.roc_chart(pairs) if pairs["roc"] else None,
         "auc": None if pairs["auc"] is None else f"{pairs['auc']:.3f}",
         "pictured": bool(gallery.names),
+        "unseen": "train" in gallery.splits,
         "fields": [
             {"name": name, "title": FIELDS[name][0], "words": FIELDS[name][1]} for name in fields
         ],
         "classes": evaluation["classes"],
         "many_classes": len(evaluation["classes"]) > 25,
-        "confused": evaluation["confused"][:CONFUSED],
+        "confused": confused(evaluation),
         "per_class": per_class(evaluation["per_class"]),
         "hard": hard(gallery, evaluation["classes"]),
         "calibration": words.about_calibration(evaluation["calibration"]),
@@ -139,6 +140,15 @@ def result(evaluation: Mapping[str, Any]) -> dict[str, Any]:
             if key in evaluation["scores"]
         ],
     }
+
+
+def confused(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The worst confusions, and where they lie in the matrix."""
+    at = {name: number for number, name in enumerate(evaluation["classes"])}
+    return [
+        {**pair, "row": at[pair["label"]], "column": at[pair["prediction"]]}
+        for pair in evaluation["confused"][:CONFUSED]
+    ]
 
 
 def per_class(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

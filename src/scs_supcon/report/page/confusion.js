@@ -2,6 +2,9 @@
 const SVG = "http://www.w3.org/2000/svg";
 const CELL = 16;
 const READABLE = 60; // classes; more of them have no room for names
+const ROOMY = 14; // classes; so few have room for counts in the cells
+const LONG = 20; // letters of a name
+const narrow = matchMedia("(max-width: 50rem)");
 
 function draw(tag, attributes) {
   const made = document.createElementNS(SVG, tag);
@@ -29,19 +32,19 @@ function drawMatrix() {
   shown = classesToShow();
   const place = new Map(shown.map((at, position) => [at, position]));
   const side = shown.length;
-  const named = side <= READABLE;
+  const named = side <= (narrow.matches ? ROOMY : READABLE);
   // Few classes would give huge cells: let names take a fixed share of a fixed width instead.
   const cell = Math.max(CELL, 420 / side);
-  const longest = Math.max(...shown.map((at) => Math.min(data.classes[at].length, 22)));
-  const left = named ? 12 + 6.6 * longest : 4;
+  const longest = Math.max(...shown.map((at) => Math.min(data.classes[at].length, LONG)));
+  const left = named ? 12 + 8 * longest : 4;
+  const top = side <= ROOMY ? 22 : 4;
   const svg = draw("svg", {
-    viewBox: `0 0 ${left + side * cell + 4} ${side * cell + 8}`,
+    viewBox: `0 0 ${left + side * cell + 4} ${top + side * cell + 4}`,
     tabindex: 0,
     role: "application",
     "aria-label": "Confusion matrix: arrow keys move between cells",
-    class: side > 14 ? "crowded" : "",
   });
-  const grid = draw("g", { transform: `translate(${left} 4)` });
+  const grid = draw("g", { transform: `translate(${left} ${top})` });
   grid.append(draw("rect", { class: "ground", width: side * cell, height: side * cell }));
   for (const [r, c, n] of data.confusion.cells) {
     if (!place.has(r) || !place.has(c)) continue;
@@ -56,19 +59,32 @@ function drawMatrix() {
       }),
     );
   }
-  if (named) {
-    shown.forEach((at, position) => {
-      const name = data.classes[at];
-      const text = draw("text", {
-        x: left - 6, y: 4 + (position + 0.5) * cell + 4, "text-anchor": "end", "data-row": at,
+  const write = (words, letters, attributes) => {
+    const text = draw("text", attributes);
+    text.textContent = words.length > letters ? words.slice(0, letters - 1) + "…" : words;
+    svg.append(text);
+  };
+  shown.forEach((at, position) => {
+    const middle = (position + 0.5) * cell;
+    const name = data.classes[at];
+    if (named) {
+      write(name, LONG, { x: left - 6, y: top + middle + 4, "text-anchor": "end", "data-row": at });
+    }
+    if (side <= ROOMY) {
+      write(name, Math.floor(cell / 8), { x: left + middle, y: 15, "text-anchor": "middle" });
+    }
+  });
+  svg.append(grid);
+  if (side <= ROOMY) {
+    for (const [r, c, n] of data.confusion.cells) {
+      write(String(n), 9, {
+        x: left + (place.get(c) + 0.5) * cell, y: top + (place.get(r) + 0.5) * cell + 5,
+        "text-anchor": "middle", class: r === c && n > data.confusion.totals[r] / 2 ? "on" : "count",
       });
-      text.textContent = name.length > 22 ? name.slice(0, 21) + "…" : name;
-      svg.append(text);
-    });
+    }
   }
   const frame = draw("rect", { class: "cursor", width: cell, height: cell, visibility: "hidden" });
   grid.append(frame);
-  svg.append(grid);
   byId("matrix").replaceChildren(svg);
   cursor = [0, 0];
 
@@ -121,6 +137,10 @@ function tellCell(row, column) {
   );
 }
 
+for (const button of document.querySelectorAll("[data-cell]")) {
+  button.addEventListener("click", () => tellCell(...button.dataset.cell.split(" ").map(Number)));
+}
 byId("order").value = data.classes.length > 12 ? "together" : "name";
+narrow.addEventListener("change", drawMatrix);
 for (const id of ["order", "shown"]) byId(id)?.addEventListener("change", drawMatrix);
 drawMatrix();

@@ -73,7 +73,7 @@ class FieldMap {
     tip.hidden = index < 0;
     if (index < 0) return;
     show(tip.querySelector("img"), index);
-    tip.querySelector("p").textContent = label(index) + ": " + verdict(index);
+    tip.querySelector("p").replaceChildren(...breakable(label(index)), make("br"), verdict(index));
     byId("said").textContent = label(index) + ", " + verdict(index);
     const box = this.canvas.getBoundingClientRect();
     const [x, y] = this.place(index);
@@ -93,13 +93,13 @@ class FieldMap {
     const colour = (name) => css.getPropertyValue(name).trim();
     const subject = pointed < 0 ? chosen : pointed;
     const mine = data.labels[subject];
-    const radius = Math.max(2, Math.min(4.5, size / 12 / Math.sqrt(data.names.length)));
+    const radius = Math.max(2.4, Math.min(4.5, size / 12 / Math.sqrt(data.names.length)));
     const classmate = (i) => data.labels[i] === mine;
     // Classmates of the subject come last, so that nothing hides them.
     for (const last of [false, true]) {
       for (let i = 0; i < data.names.length; i++) {
         if (classmate(i) !== last) continue;
-        ink.globalAlpha = last ? 1 : few ? 0.6 : 0.28;
+        ink.globalAlpha = last ? 1 : few ? 0.6 : 0.4;
         this.mark(ink, i, last ? radius + 1 : radius, {
           plain: few ? PALETTE[data.labels[i]] : last ? colour("--accent") : colour("--soft"),
           wrong: colour("--other"),
@@ -182,18 +182,20 @@ function choose(index, scroll) {
   byId("tip").hidden = true;
   show(byId("subject"), index);
   byId("subject-words").replaceChildren(
-    make("b", { textContent: label(index) }),
+    make("b", {}, ...breakable(label(index))),
     make("br"),
     verdict(index),
-    make("span", { className: "name", textContent: data.names[index] + " (" + data.splits[index] + ")" }),
+    make("span", { className: "name" }, ...breakable(data.names[index] + " (" + data.splits[index] + ")")),
   );
   document.querySelectorAll("[data-near]").forEach((list) => {
     const field = data.fields[Number(list.dataset.near)];
+    const mates = field.near[index].filter((near) => data.labels[near] === data.labels[index]);
+    byId("mates-" + list.dataset.near).textContent =
+      mates.length + " of " + field.near[index].length + " of its class";
     list.replaceChildren(
       ...field.near[index].map((near, rank) => {
         const strange = data.labels[near] !== data.labels[index];
-        const note = field.like[index][rank].toFixed(2) + (strange ? " other class" : "");
-        return thumb(near, note, strange);
+        return thumb(near, field.like[index][rank].toFixed(2), strange);
       }),
     );
   });
@@ -226,8 +228,9 @@ if (data.names.length) {
   byId("previous").addEventListener("click", () => step(-1));
   byId("next").addEventListener("click", () => step(1));
   for (const canvas of document.querySelectorAll("canvas")) maps.push(new FieldMap(canvas));
-  const first = data.labels.findIndex((_, i) => wrong(i));
-  choose(Math.max(0, first), false);
+  // Begin with the mistake that the model was surest of.
+  const sure = (i) => (wrong(i) ? data.chances[i] : -1);
+  choose(data.labels.reduce((best, _, i) => (sure(i) > sure(best) ? i : best), 0), false);
 
   const redraw = () => maps.forEach((map) => map.draw());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);

@@ -18,6 +18,11 @@ function show(image, index) {
   image.src = "data:image/jpeg;base64," + data.jpegs[index];
 }
 
+// A name may go on in the next line after a stroke or a slash.
+function breakable(name) {
+  return name.split(/(?<=[_/-])/).flatMap((part, at) => (at ? [make("wbr"), part] : [part]));
+}
+
 const label = (index) => data.classes[data.labels[index]];
 const asked = (index) => data.predictions[index] >= 0;
 const wrong = (index) => asked(index) && data.predictions[index] !== data.labels[index];
@@ -28,7 +33,7 @@ function verdict(index) {
   const said = wrong(index)
     ? "taken for " + data.classes[data.predictions[index]] + ", " + sure + " sure"
     : "named rightly, " + sure + " sure";
-  return data.refused[index] ? said + "; none of these" : said;
+  return data.refused[index] ? said + "; would be called none of these" : said;
 }
 
 function thumb(index, note, strange) {
@@ -39,7 +44,7 @@ function thumb(index, note, strange) {
     "button",
     { type: "button", className: strange ? "thumb strange" : "thumb", title: data.names[index] },
     image,
-    make("span", { textContent: label(index) }),
+    make("span", {}, ...breakable(label(index))),
     make("small", { textContent: note }),
   );
   button.addEventListener("click", () => choose(index, true));
