@@ -191,9 +191,9 @@ class Session:
             method = make_method(recipe, fabric.world_size)
             source, stand_in = for_cache(encoder, frozen and method.uses_taps)
             network = Network(stand_in if frozen else encoder, projection, at_once)
+            indices = np.flatnonzero(splits == "train")
             labels = pictures.labels[indices]
             method.for_task(task_of(network, labels, len(pictures.classes), width, recipe))
-            indices = np.flatnonzero(splits == "train")
         self._say(forecast.describe_batches(labels, recipe, method.views))
         parts = Parts(pictures, splits, encoder, source, network, method)
         looking = Looking(fabric, recipe, self.place, self.display)
