@@ -1,5 +1,7 @@
 """What our hand-written gradients have in common."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -22,3 +24,9 @@ def times(saved: Tensor, grad: Tensor) -> Tensor:
     if grad.device.type == "cpu" and float(grad) == 1.0:
         return saved
     return saved * grad
+
+
+def full_precision(x: Tensor) -> AbstractContextManager[object]:
+    """Where autocast is on, products that keep the precision of their factors nevertheless."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

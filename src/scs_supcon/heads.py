@@ -92,23 +92,33 @@ def unit(x: Tensor) -> Tensor:
 
 
 class _Unit(torch.autograd.Function):
-    """`F.normalize` without its epsilon: that gives gradients of 1e12 at a zero row."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        norm = _lengths(x)
-        # A row too short for a finite gradient counts as zero.
-        norm = norm.masked_fill(norm < 2 * torch.finfo(x.dtype).tiny, torch.inf).to(x.dtype)
-        y = x / norm
-        ctx.save_for_backward(y, norm)
+        y, length = to_unit(x)
+        ctx.save_for_backward(y, length)
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         only_once()
-        y, norm = ctx.saved_tensors
-        along = (grad * y).sum(1, keepdim=True)
-        return torch.addcmul(grad, y, along, value=-1).div_(norm)
+        return unit_gradient(grad, *ctx.saved_tensors)
+
+
+def to_unit(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(unit rows, lengths they had): what `unit` computes, for gradients written by hand.
+
+    `F.normalize` without its epsilon: that gives gradients of 1e12 at a zero row.
+    """
+    length = _lengths(x)
+    # A row too short for a finite gradient counts as zero.
+    length = length.masked_fill(length < 2 * torch.finfo(x.dtype).tiny, torch.inf).to(x.dtype)
+    return x / length, length
+
+
+def unit_gradient(grad: Tensor, y: Tensor, length: Tensor) -> Tensor:
+    """Carry the gradient of unit rows y back to the rows that had these lengths."""
+    along = (grad * y).sum(1, keepdim=True)
+    return torch.addcmul(grad, y, along, value=-1).div_(length)
 
 
 def _lengths(x: Tensor) -> Tensor:

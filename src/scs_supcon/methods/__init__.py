@@ -12,7 +12,7 @@ from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.methods.base import Batch, Look, Method, Network, Output, Task
 from scs_supcon.methods.own import is_own, own_class
 
-_SHARED = {"base", "fields", "joint", "own", "parts", "watch"}
+_SHARED = {"at_once", "base", "fields", "joint", "own", "parts", "watch"}
 
 
 def available() -> list[str]:

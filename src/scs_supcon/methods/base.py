@@ -158,8 +158,8 @@ def total(terms: Callable[..., dict[str, Tensor]], *arguments: Any) -> Tensor:
     """
     if torch.compiler.is_compiling():
         terms = torch.compiler.disable(terms)  # type: ignore[no-untyped-call]
-    parts = list(terms(*arguments).values())
-    return torch.stack(parts).sum() if len(parts) > 1 else parts[0]
+    first, *rest = terms(*arguments).values()
+    return sum(rest, start=first)
 
 
 def check_positive(name: str, value: float) -> None:

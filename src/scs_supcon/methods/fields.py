@@ -66,6 +66,16 @@ class FieldMethod(Method):
         self.common_dim, self.overlap, self.normalize = common_dim, overlap, normalize
         self.gather_across_devices = gather_across_devices
 
+    @property
+    def gathers(self) -> bool:
+        """Whether there are other processes whose rows count."""
+        return self.gather_across_devices and several_processes()
+
+    @property
+    def plain(self) -> bool:
+        """Whether the fields are two halves of a row, each normalised by itself, in one process."""
+        return self.normalize == "separate" and not self.overlap and not self.gathers
+
     def width(self, embeddings: Tensor) -> int:
         """Columns of the common field of these embeddings."""
         d = embeddings.shape[-1]
@@ -85,7 +95,7 @@ class FieldMethod(Method):
     def sides(self, embeddings: Tensor, rows: Rows) -> Sides:
         """Split sorted rows; gather those of the other processes if asked to."""
         common, style = self.fields(embeddings)
-        if not (self.gather_across_devices and several_processes()):
+        if not self.gathers:
             return Sides(rows, common, style)
         both = torch.cat([common.detach(), style.detach()], 1)
         everyone, columns = gather_rows(both, rows.labels)

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.heads import Normalise
-from scs_supcon.methods.base import check_positive, prepare
+from scs_supcon.methods.at_once import MOST_ROWS, Reading, judge_at_once
+from scs_supcon.methods.base import check_positive, flatten, prepare
 from scs_supcon.methods.fields import FieldMethod, Sides, one_of
 from scs_supcon.methods.watch import Watch
 from scs_supcon.pairs import (
@@ -31,6 +32,7 @@ from scs_supcon.pairs import (
     sigmoid_pairs,
     solve_bias,
     solve_listed_bias,
+    sort_rows,
 )
 from scs_supcon.pairs.rows import members, same_class_pairs
 
@@ -118,7 +120,7 @@ class SCSSupCon(FieldMethod):
             self.b = nn.Parameter(first_b)
         else:
             self.register_buffer("b", first_b)
-        self._last: tuple[Rows, Rows | None] | None = None
+        self._last: tuple[Tensor, Tensor | None] | None = None  # labels of both sides
         self._watch = Watch()
 
     @property
@@ -136,8 +138,10 @@ class SCSSupCon(FieldMethod):
 
     def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
         """Return {"contrast": sigmoid part, never negative; "style": −β × mean distance}."""
-        rows, order = prepare(embeddings, labels)
-        return self._judge(self.sides(rows, order))
+        rows, labels = flatten(embeddings, labels)
+        if len(rows) <= MOST_ROWS and self.plain:
+            return self._judge_at_once(rows, labels)
+        return self._judge(self.sides(*sort_rows(rows, labels)))
 
     def against(
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor
@@ -154,7 +158,7 @@ class SCSSupCon(FieldMethod):
         """Terms over listed pairs (row, reference) only; divisor: their number."""
         (q, q_style), (r, r_style) = self.fields(embeddings), self.fields(ref_emb)
         t = self._multiplier()
-        b = self.b * 1
+        b = self._bias()
         self._watch_scalars(t, b)
         if self.bias == "solve":
             with torch.no_grad():
@@ -176,11 +180,24 @@ class SCSSupCon(FieldMethod):
         """t' and b for an optimiser, never decayed: decay would pull t towards 1."""
         return super().param_groups(lr, 0.0)
 
+    def _judge_at_once(self, rows: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The same terms, by fewer steps where a batch is small."""
+        self._last = labels, None
+        width = self.width(rows)
+        style = -self.beta if width < rows.shape[1] else 0.0
+        t, b = self._multiplier(), None if self.bias == "solve" else self._bias()
+        self._watch_scalars(t, b)
+        reading = Reading(width, style, self.pairs, self.include_self)
+        contrast, distance, used = judge_at_once(rows, labels, t, b, reading)
+        if b is None:
+            self._keep(used)
+        return {"contrast": contrast, "style": distance} if style else {"contrast": contrast}
+
     def _judge(self, sides: Sides) -> dict[str, Tensor]:
-        self._last = sides.everyone, sides.apart
+        apart = sides.apart
+        self._last = sides.everyone.labels, None if apart is None else apart.labels
         t = self._multiplier()
-        # Not the parameter itself: a hook on that would stay for good.
-        b = self._solved(sides, float(t.detach())) if self.bias == "solve" else self.b * 1
+        b = self._solved(sides, float(t.detach())) if self.bias == "solve" else self._bias()
         self._watch_scalars(t, b)
         parts = {
             "contrast": sigmoid_pairs(
@@ -204,24 +221,24 @@ class SCSSupCon(FieldMethod):
             parts["style"] = -self.beta * distance
         return parts
 
-    def _watch_scalars(self, t: Tensor, b: Tensor) -> None:
+    def _watch_scalars(self, t: Tensor, b: Tensor | None) -> None:
         if self.training and torch.is_grad_enabled():
             self._watch.look("log_t", self.log_t, t)
-            if isinstance(self.b, nn.Parameter):
+            if isinstance(self.b, nn.Parameter) and b is not None:
                 self._watch.look("b", self.b, b)
 
     def _multiplier(self) -> Tensor:
         """What the similarity is multiplied by: t, or 1/t."""
-        if self.scale == "multiply":
-            low, high, sign = -math.inf, LOG_MOST, 1
-        else:
-            low, high, sign = -LOG_MOST, math.inf, -1
-        if self.training:
-            with (
-                torch.no_grad()
-            ):  # moved back, not cut off: a clamp would leave it without gradient
+        multiply = self.scale == "multiply"
+        if self.training and self.log_t.requires_grad:
+            with torch.no_grad():  # moved back, not cut off: a clamp would leave no gradient
+                low, high = (-math.inf, LOG_MOST) if multiply else (-LOG_MOST, math.inf)
                 self.log_t.clamp_(low, high)
-        return (self.log_t * sign).exp()
+        return self.log_t.exp() if multiply else (-self.log_t).exp()
+
+    def _bias(self) -> Tensor:
+        # Not the parameter itself: a hook on that would stay for good.
+        return self.b * 1 if self.b.requires_grad else self.b
 
     def _solved(self, sides: Sides, t: float) -> Tensor:
         if sides.columns is not None and sides.columns.own is not None:
@@ -247,11 +264,12 @@ class SCSSupCon(FieldMethod):
         return torch.tensor(b, dtype=torch.float64, device=self.b.device)
 
 
-def _pair_counts(rows: Rows, apart: Rows | None) -> dict[str, float]:
-    others = rows if apart is None else apart
+def _pair_counts(labels: Tensor, apart: Tensor | None) -> dict[str, float]:
+    rows = Rows(torch.sort(labels).values)
+    others = rows if apart is None else Rows(torch.sort(apart).values)
     alone = members(rows.labels, others) == (1 if apart is None else 0)
     return {
-        "positive_share": same_class_pairs(rows, apart) / max(len(rows) * len(others), 1),
+        "positive_share": same_class_pairs(rows, others) / max(len(rows) * len(others), 1),
         "anchors_without_positives": float(alone.sum()),
     }
 

@@ -2,24 +2,27 @@
 
     D = (1/n) Σ_i (1/|P_i|) Σ_{p∈P_i} ‖s_i − s_p‖
 
-Two views of one picture are near-duplicates, and there a float32 Gram matrix is badly off (35 %
-at a distance of 1e-3), so float32 rows are multiplied in float64; float64 rows are subtracted.
-Classes of like size are handled together, in pieces of bounded size.
+Few pairs are listed and subtracted. Of many, classes of like size are handled together, in pieces
+of bounded size: two views of one picture are near-duplicates, and there a float32 Gram matrix is
+badly off (35 % at a distance of 1e-3), so float32 rows are multiplied in float64; float64 rows are
+subtracted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scs_supcon.autograd import only_once, times
+from scs_supcon.autograd import full_precision, only_once, times
 from scs_supcon.pairs.rows import Rows, members
 
 PIECE = 1 << 19  # pairs held at once: 4 MiB of float64
-SMALL = 128 * 128  # so few pairs are measured all at once, those of two classes masked
+NOTHING = 1e-37  # a distance that no two different rows have; its inverse is a finite float32
+LISTED = 1 << 20  # numbers in the differences of listed pairs: 4 MiB of float32
 
 
 def class_distances(
@@ -55,23 +58,20 @@ class _ClassDistances(torch.autograd.Function):
         piece: int,
     ) -> Tensor:
         joined = columns is not None and columns.own is not None
-        itself = references is None or joined  # a row is among its own references
-        others = queries if references is None else references
-        need = ctx.needs_input_grad
-        grad = torch.zeros_like(queries) if any(need) else None
-        grad_references = torch.zeros_like(others) if need[1] else None
-        total = torch.zeros((), dtype=torch.float64, device=queries.device)
-        with torch.autocast(queries.device.type, enabled=False):
-            for block in _blocks(rows, rows if columns is None else columns, itself, piece):
-                value, pull, push = _measure(queries, others, block, any(need), need[1])
-                total += value
-                # Every distance holds s_i twice: as the one who looks and as the one seen.
-                _scatter(grad, block.rows, pull, 2 if itself else 1)
-                _scatter(grad_references, block.columns, push, 1)
+        sums = _Sums(queries, references, joined, ctx.needs_input_grad)
+        with full_precision(queries):
+            pairs = _Pairs.of(rows, columns)
+            if pairs.number <= min(piece, LISTED // max(queries.shape[1], 1)):
+                sums.add_listed(*pairs.listed())
+            else:
+                for block in _blocks(
+                    rows, rows if columns is None else columns, sums.itself, piece
+                ):
+                    sums.add_block(block)
         if joined:
-            dist.all_reduce(total)
-        ctx.save_for_backward(grad, grad_references)
-        return total.to(queries.dtype)
+            dist.all_reduce(sums.total)
+        ctx.save_for_backward(sums.grad, sums.grad_references)
+        return sums.total.to(queries.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
@@ -87,6 +87,110 @@ class _ClassDistances(torch.autograd.Function):
         )
 
 
+class _Sums:
+    """What is collected: the weighted sum of distances and its gradients."""
+
+    def __init__(
+        self, queries: Tensor, references: Tensor | None, joined: bool, need: Sequence[bool]
+    ) -> None:
+        self.queries = queries
+        self.others = queries if references is None else references
+        self.symmetric = references is None
+        self.itself = self.symmetric or joined  # a row is among its own references
+        self.total = torch.zeros((), dtype=torch.float64, device=queries.device)
+        self.grad = torch.zeros_like(queries) if any(need) else None
+        self.grad_references = torch.zeros_like(self.others) if need[1] else None
+
+    def add_listed(self, u: Tensor, v: Tensor, weight: Tensor) -> None:
+        """Add the distances of listed pairs (row, reference)."""
+        value, pull = _listed_distances(self.queries, self.others, u, v, weight)
+        self.total += value
+        if self.grad is not None:
+            self.grad.index_add_(0, u, pull, alpha=1 if self.symmetric or not self.itself else 2)
+        seen = self.grad if self.symmetric else self.grad_references
+        if seen is not None:
+            seen.index_add_(0, v, pull, alpha=-1)
+
+    def add_block(self, block: "_Block") -> None:
+        """Add the distances of a block; its padding adds zeros, for its weights are zero."""
+        both = self.grad_references is not None
+        value, pull, push = _measure(self.queries, self.others, block, self.grad is not None, both)
+        self.total += value
+        # Every distance holds s_i twice: as the one who looks and as the one seen.
+        _scatter(self.grad, block.rows, pull, 2 if self.itself else 1)
+        _scatter(self.grad_references, block.columns, push, 1)
+
+
+def masked_distances(x: Tensor, same: Tensor, mates: Tensor) -> tuple[Tensor, Tensor]:
+    """(D, its gradient) of a few rows in any order.
+
+    Args:
+        x: `(n, d)` rows.
+        same: `(n, n)`, true for pairs of one class, pairs (u, u) included.
+        mates: float64, how many rows each row has in its class, itself included.
+    """
+    n = len(x)
+    weight = (mates - 1).clamp_min_(1).mul_(n).reciprocal_()
+    u, v = same.triu(1).nonzero().unbind(1)
+    if len(u) > n * n // 5:  # so many that whole matrices are faster, measured
+        index = torch.arange(n, device=x.device)[None]
+        block = _Block(index, index, weight[None], same[None])
+        value, pull, _ = _measure(x, x, block, True, False)
+        assert pull is not None
+        return value, pull[0].mul_(2).to(x.dtype)
+    value, pull = _listed_distances(x, x, u, v, weight.mul_(2).index_select(0, u))
+    return value, torch.zeros_like(x).index_add_(0, u, pull).index_add_(0, v, pull, alpha=-1)
+
+
+def _listed_distances(
+    x: Tensor, y: Tensor, u: Tensor, v: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(Σ weight ‖x_u − y_v‖ over listed pairs, gradient of each summand by x_u); −it is y_v's."""
+    gap = x.index_select(0, u).sub_(y.index_select(0, v))
+    far = torch.linalg.vector_norm(gap, dim=1, dtype=torch.float64)
+    value = torch.dot(far, weight)
+    # Coincident rows have no gap: the gradient is 0, whatever finite number it is divided by.
+    near = weight.div_(far.clamp_min_(NOTHING)).to(gap.dtype)
+    return value, gap.mul_(near[:, None])
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """For each row where its classmates start and stop among the columns.
+
+    Rows among themselves: only classmates behind the row, so that a pair of two comes once.
+    """
+
+    first: Tensor
+    stop: Tensor
+    weight: Tensor  # of a distance
+
+    @classmethod
+    def of(cls, rows: Rows, columns: Rows | None) -> "_Pairs":
+        others = rows if columns is None else columns
+        first = torch.searchsorted(others.labels, rows.labels)
+        stop = torch.searchsorted(others.labels, rows.labels, right=True)
+        itself = columns is None or columns.own is not None
+        n = len(others) if itself else len(rows)
+        weight = 1 / (n * (stop - first - int(itself)).clamp_min(1).double())
+        if columns is None:
+            first = torch.arange(1, n + 1, device=first.device)
+            weight *= 2
+        return cls(first, stop, weight)
+
+    @cached_property
+    def number(self) -> int:
+        return int((self.stop - self.first).sum())
+
+    def listed(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(row, column, weight) of every pair."""
+        many = self.stop - self.first
+        u = torch.repeat_interleave(many, output_size=self.number)
+        shift = (self.stop - many.cumsum(0)).index_select(0, u)
+        v = torch.arange(self.number, device=u.device).add_(shift)
+        return u, v, self.weight.index_select(0, u)
+
+
 def _scatter(grad: Tensor | None, index: Tensor, parts: Tensor | None, times: int) -> None:
     """Add the parts of a block; padding adds zeros, for its weights are zero."""
     if grad is not None and parts is not None:
@@ -100,16 +204,13 @@ class _Block:
     rows: Tensor
     columns: Tensor
     weight: Tensor  # (k, m): 1/(n |P_i|)
-    real: Tensor | None  # (k, m, p): pairs that are neither padding nor of two classes
+    real: Tensor | None  # (k, m, p): pairs without padding; None: all of them
 
 
 def _blocks(rows: Rows, columns: Rows, itself: bool, piece: int) -> Iterator[_Block]:
     """Classes of like size together; a class too big for a piece is cut into bands of rows."""
     n = len(columns) if itself else len(rows)
     if not len(rows) or not len(columns):
-        return
-    if len(rows) * len(columns) <= SMALL:
-        yield _everything(rows, columns, itself, n)
         return
     classes, counts = rows.counts
     stops = counts.cumsum(0)
@@ -132,19 +233,6 @@ def _blocks(rows: Rows, columns: Rows, itself: bool, piece: int) -> Iterator[_Bl
         for low in range(first, last, band):
             cut = torch.tensor([[low, min(low + band, last)]], device=spans.device)
             yield _padded(cut, column_spans[start:stop], weights[start:stop])
-
-
-def _everything(rows: Rows, columns: Rows, itself: bool, n: int) -> _Block:
-    """All pairs of a small batch at once: fewer steps than sorting out its classes."""
-    same = rows.labels[:, None] == columns.labels[None, :]
-    classmates = same.sum(1) - int(itself)
-    device = rows.labels.device
-    return _Block(
-        torch.arange(len(rows), device=device)[None],
-        torch.arange(len(columns), device=device)[None],
-        torch.where(classmates > 0, 1 / (n * classmates.double()), 0.0)[None],
-        same[None],
-    )
 
 
 def _padded(row_spans: Tensor, column_spans: Tensor, weights: Tensor) -> _Block:

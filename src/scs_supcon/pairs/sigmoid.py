@@ -10,6 +10,7 @@ each times the pair's weight. Memory is O(n·d + tile²), and nothing is ever fo
 large sums, so a loss of 1e-20 has as many right digits as a loss of 1.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scs_supcon.autograd import only_once, times
+from scs_supcon.autograd import full_precision, only_once, times
 from scs_supcon.pairs.rows import TILE, Rows, Tile, same_class_pairs, tiles
 
 Weighting = Literal["all", "balanced", "positives"]
@@ -52,20 +53,23 @@ def sigmoid_pairs(  # noqa: PLR0913
         include_self: whether pairs (u, u) count.
         tile: side of a tile; changes speed and memory, not the result.
     """
-    everyone = columns if columns is not None and columns.own is not None else rows
-    weights = _weights(everyone, columns, weighting, include_self)
-    job = _Job(rows, columns, weights, include_self, tile)
+    weights = _weights(rows, columns, weighting, include_self)
+    job = Job(rows, columns, float(t.detach()), float(b.detach()), weights, include_self, tile)
     result: Tensor = _SigmoidPairs.apply(queries, references, t, b, job)
     return result
 
 
 @dataclass(frozen=True)
-class _Job:
+class Job:
     rows: Rows
     columns: Rows | None
+    t: float
+    b: float
     weights: tuple[float, float]  # of a same-class pair, of another pair
     include_self: bool
-    tile: int
+    tile: int = TILE
+    # Where all pairs are one tile and known already: t c_u·c_v (overwritten), 1 for classmates.
+    known: tuple[Tensor, Tensor] | None = None
 
     @property
     def joined(self) -> bool:
@@ -75,12 +79,17 @@ class _Job:
 def _weights(
     rows: Rows, columns: Rows | None, weighting: Weighting, include_self: bool
 ) -> tuple[float, float]:
-    apart = columns is not None and columns.own is None
-    needed = weighting != "all"
-    positive = same_class_pairs(rows, columns if apart else None) if needed else 0
-    total = len(rows) * (len(columns) if apart and columns is not None else len(rows))
-    if not include_self and not apart:
-        positive, total = positive - len(rows) * needed, total - len(rows)
+    joined = columns is not None and columns.own is not None
+    left = columns if joined and columns is not None else rows
+    right = None if joined else columns
+    own = len(left) if right is None and not include_self else 0
+    total = len(left) * len(left if right is None else right) - own
+    positive = same_class_pairs(left, right) - own if weighting != "all" else 0
+    return pair_weights(total, positive, weighting)
+
+
+def pair_weights(total: int, positive: int, weighting: Weighting) -> tuple[float, float]:
+    """Weights of a same-class pair and of another, for so many pairs and positive ones."""
     if weighting == "balanced":
         return 0.5 / max(positive, 1), 0.5 / max(total - positive, 1)
     divisor = max(positive if weighting == "positives" else total, 1)
@@ -90,77 +99,66 @@ def _weights(
 class _SigmoidPairs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, queries: Tensor, references: Tensor | None, t: Tensor, b: Tensor, job: _Job
+        ctx: Any, queries: Tensor, references: Tensor | None, t: Tensor, b: Tensor, job: Job
     ) -> Tensor:
         need = ctx.needs_input_grad
-        sums = _Sums(queries, references, float(t), float(b), job, any(need))
-        with torch.autocast(queries.device.type, enabled=False):
+        sums = Sums(queries, references, job, need[:4])
+        with full_precision(queries):
             for tile in tiles(job.rows, job.columns, job.tile):
                 sums.add(tile)
-        totals = sums.totals
-        if any(need):
-            totals[2] = _inner(queries, sums.grad_queries)
-        if job.joined:
-            dist.all_reduce(totals)
-        if any(need):
-            symmetric = references is None or job.joined
-            sums.grad_queries.mul_(2 * float(t) if symmetric else float(t))
-            if sums.grad_references is not None:
-                sums.grad_references.mul_(float(t))
-            ctx.save_for_backward(sums.grad_queries, sums.grad_references, totals)
-            ctx.scalars = (t, b)
-        return totals[0].to(queries.dtype)
+        sums.close()
+        ctx.save_for_backward(sums.grad_queries, sums.grad_references, sums.by_t, sums.by_b)
+        ctx.scalars = (t, b)
+        return sums.cost.to(queries.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         only_once()
-        grad_queries, grad_references, totals = ctx.saved_tensors
+        grad_queries, grad_references, by_t, by_b = ctx.saved_tensors
         t, b = ctx.scalars
         need_q, need_r, need_t, need_b, _ = ctx.needs_input_grad
-        grad64 = grad.double()
         return (
             times(grad_queries, grad) if need_q else None,
             times(grad_references, grad) if need_r else None,
-            (totals[2] * grad64).to(t) if need_t else None,
-            (-totals[1] * grad64).to(b) if need_b else None,
+            (by_t * grad).to(t) if need_t else None,
+            (by_b * grad).to(b) if need_b else None,
             None,
         )
 
 
-class _Sums:
-    """What the pass over the tiles collects: totals = (Σ cost, Σ ζ, Σ ζ c_u·c_v), and Σ_v ζ c_v."""
+class Sums:
+    """What the pass over the tiles collects: the cost and its gradients.
+
+    Args:
+        queries, references: the two sides of the pairs.
+        job: how they are judged.
+        need: whether queries, references, t and b need a gradient.
+    """
 
     def __init__(
-        self,
-        queries: Tensor,
-        references: Tensor | None,
-        t: float,
-        b: float,
-        job: _Job,
-        with_gradient: bool,
+        self, queries: Tensor, references: Tensor | None, job: Job, need: Sequence[bool]
     ) -> None:
         self.queries = queries
         self.references = queries if references is None else references
-        self.t = t
-        self.minus_b = queries.new_full((1,), -b)
         self.job = job
-        self.with_gradient = with_gradient
-        self.totals = torch.zeros(3, dtype=torch.float64, device=queries.device)
-        self.grad_queries = torch.zeros_like(queries) if with_gradient else queries
-        own = references is not None and references.requires_grad and with_gradient
-        self.grad_references = torch.zeros_like(self.references) if own else None
-        columns = job.rows if job.columns is None else job.columns
-        area = min(job.tile, len(queries)) * min(job.tile, len(columns))
-        self.logits = queries.new_empty(area)
+        _, _, self.need_t, self.need_b = need
+        self.cost = torch.zeros((), dtype=torch.float64, device=queries.device)
+        self.by_b = torch.zeros_like(self.cost)
+        self.by_t = self.by_b
+        self.grad_queries = torch.zeros_like(queries) if any(need) else None
+        self.grad_references = torch.zeros_like(self.references) if need[1] else None
+        area = min(job.tile, len(queries)) * min(job.tile, len(self.references))
         self.costs = queries.new_empty(area)
+        if job.known is None:
+            self.minus_b = queries.new_full((1,), -job.b)
+            self.logits = queries.new_empty(area)
         # F.softplus turns linear at its threshold: 20 leaves 2e-9, too much for float64.
         self.threshold = 40.0 if queries.dtype == torch.float64 else 20.0
 
     def add(self, tile: Tile) -> None:
         q, r = self.queries[tile.rows], self.references[tile.columns]
-        x = self.logits[: len(q) * len(r)].view(len(q), len(r))
-        costs = self.costs[: len(q) * len(r)].view(len(q), len(r))
-        torch.addmm(self.minus_b, q, r.T, alpha=self.t, out=x)
+        x = self._logits(q, r)
+        costs = self.costs[: x.numel()].view_as(x)
         positive, negative = self.job.weights
         scale = negative or positive
         same = self._same(tile)
@@ -169,21 +167,44 @@ class _Sums:
         own = None if self.job.include_self else self._self_pairs(tile)
         twice = 2 if self.job.columns is None and not tile.diagonal else 1
         self._finish(costs, tile, same, own)
-        self.totals[0].add_(_total(costs), alpha=scale * twice)
-        if not self.with_gradient:
+        self.cost.add_(_total(costs), alpha=scale * twice)
+        if self.grad_queries is None:
             return
         x.sigmoid_()
         _flip(x, tile, same)  # now x is ζ
         self._finish(x, tile, same, own)
-        self.totals[1].add_(_total(x), alpha=scale * twice)
+        if self.need_b:
+            self.by_b.sub_(_total(x), alpha=scale * twice)
         self.grad_queries[tile.rows].addmm_(x, r, alpha=scale)
         if twice == 2:
             self.grad_queries[tile.columns].addmm_(x.T, q, alpha=scale)
         elif self.grad_references is not None:
             self.grad_references[tile.columns].addmm_(x.T, q, alpha=scale)
 
+    def close(self) -> None:
+        """After the last tile: add what other processes have, and scale Σ_v ζ_uv c_v."""
+        if self.grad_queries is not None and self.need_t:
+            self.by_t = _inner(self.queries, self.grad_queries)
+        if self.job.joined:
+            totals = torch.stack([self.cost, self.by_t, self.by_b])
+            dist.all_reduce(totals)
+            self.cost, self.by_t, self.by_b = totals.unbind()
+        apart = self.job.columns is not None and not self.job.joined
+        if self.grad_queries is not None:
+            self.grad_queries.mul_(self.job.t if apart else 2 * self.job.t)
+        if self.grad_references is not None:
+            self.grad_references.mul_(self.job.t)
+
+    def _logits(self, q: Tensor, r: Tensor) -> Tensor:
+        if self.job.known is not None:
+            return self.job.known[0].sub_(self.job.b)
+        x = self.logits[: len(q) * len(r)].view(len(q), len(r))
+        return torch.addmm(self.minus_b, q, r.T, alpha=self.job.t, out=x)
+
     def _same(self, tile: Tile) -> Tensor | None:
         """1 for classmates, 0 for others, where a tile has both side by side."""
+        if self.job.known is not None:
+            return self.job.known[1]
         if tile.same is None or tile.uniform:
             return None
         columns = self.job.rows if self.job.columns is None else self.job.columns
@@ -233,7 +254,5 @@ def _total(x: Tensor) -> Tensor:
 
 def _inner(x: Tensor, y: Tensor, chunk: int = 8192) -> Tensor:
     """Σ_u x_u·y_u in float64, without a third matrix of their size."""
-    total = x.new_zeros((), dtype=torch.float64)
-    for k in range(0, len(x), chunk):
-        total += _total(x[k : k + chunk] * y[k : k + chunk])
-    return total
+    parts = [_total(x[k : k + chunk] * y[k : k + chunk]) for k in range(0, len(x), chunk)]
+    return sum(parts, start=x.new_zeros((), dtype=torch.float64))

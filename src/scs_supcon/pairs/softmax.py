@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scs_supcon.autograd import only_once, times
+from scs_supcon.autograd import full_precision, only_once, times
 from scs_supcon.pairs.rows import TILE, Rows, Tile, members, tiles
 
 # exp(−80) is still a normal float32: below that spread one shift serves every row.
@@ -62,7 +62,7 @@ class _Job:
 class _SoftmaxPairs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, queries: Tensor, references: Tensor | None, job: _Job) -> Tensor:
-        with torch.autocast(queries.device.type, enabled=False):
+        with full_precision(queries):
             return _forward(ctx, queries, references, job)
 
     @staticmethod

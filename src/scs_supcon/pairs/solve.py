@@ -1,17 +1,21 @@
 """The bias that makes the judged share of same-class pairs right for a batch."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from scs_supcon.pairs.rows import Rows, same_class_pairs
+from scs_supcon.autograd import full_precision
+from scs_supcon.pairs.rows import TILE, Rows, same_class_pairs
 
 MOST_ROWS = 1024
-COARSE_ROWS = 128
-BAND = 256
+BANDS = 4
+FEW = 1 << 14  # so few pairs need no first guess from a sample of theirs
+THIN = 8  # the sample: every 8th row of the pairs, or of a band that stands for them
 TOLERANCE = 1e-6
+
+Pieces = list[tuple[Tensor, int]]
+"""Logits t r, and how often each piece of them counts."""
 
 
 @torch.no_grad()
@@ -31,113 +35,135 @@ def solve_bias(
     one, has an answer too. References stand apart from the queries; without them the pairs are
     those of the queries among themselves.
     """
-    with torch.autocast(queries.device.type, enabled=False):
-        q, q_labels = _sample(queries, rows.labels, MOST_ROWS)
+    with full_precision(queries):
+        q, some = _sample(queries, rows)
         if references is None or columns is None:
-            return _solve(lambda k: _square(*_sample(q, q_labels, k), t, include_self), len(q))
-        r, r_labels = _sample(references, columns.labels, MOST_ROWS)
-        return _solve(
-            lambda k: _oblong(_sample(q, q_labels, k), _sample(r, r_labels, k), t),
-            max(len(q), len(r)),
-        )
+            if len(some) <= TILE:
+                return solve_square_bias(torch.mm(q * t, q.T), same_class_pairs(some), include_self)
+            return _solve_triangle(q, some, t, include_self)
+        r, others = _sample(references, columns)
+        logits = torch.mm(q * t, r.T)
+        positive = same_class_pairs(some, others)
+        return _solve([(logits, 1)], logits[::THIN], _range(logits), positive)
+
+
+@torch.no_grad()
+def solve_square_bias(logits: Tensor, positive: int, include_self: bool = True) -> float:
+    """The same for a few rows among themselves: logits t r, and how many pairs are of one class."""
+    bounds = _range(logits)
+    if not include_self:
+        logits = _without_self(logits.clone())
+    own = 0 if include_self else len(logits)
+    return _solve([(logits, 1)], logits[::THIN], bounds, positive, own)
 
 
 @torch.no_grad()
 def solve_listed_bias(logits: Tensor, same: Tensor) -> float:
     """The same for listed pairs: logits t r, and which of them are of one class."""
-    most = float(logits.abs().max()) if len(logits) else 0.0
-    return _root(_Pairs([(logits[None], 1)], len(logits), float(same.sum()), most))
+    return _solve([(logits, 1)], logits[::THIN], _range(logits), int(same.sum()))
 
 
-def _solve(pairs: Callable[[int], "_Pairs"], n: int) -> float:
-    # A coarse answer from few rows costs nothing and saves passes over all of them.
-    start = _root(pairs(COARSE_ROWS)) if n > COARSE_ROWS else None
-    return _root(pairs(MOST_ROWS), start)
-
-
-def _sample(rows: Tensor, labels: Tensor, most: int) -> tuple[Tensor, Tensor]:
+def _sample(x: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
     n = len(rows)
-    if n <= most:
-        return rows, labels
-    picked = torch.arange(most, device=rows.device) * n // most
-    return rows[picked], labels[picked]
+    if n <= MOST_ROWS:
+        return x, rows
+    picked = torch.arange(MOST_ROWS, device=x.device) * n // MOST_ROWS
+    return x[picked], Rows(rows.labels[picked])
 
 
-class _Pairs:
-    """Logits t r in blocks, each with how often it counts, and the share of same-class pairs."""
-
-    def __init__(
-        self, blocks: list[tuple[Tensor, int]], total: int, positive: float, most: float
-    ) -> None:
-        self.blocks, self.total = blocks, total
-        self.share = min(max(positive, 0.5), total - 0.5) / total if total else 0.5
-        self.most = most  # no |t r| is above this
-        if total:
-            self.scratch = blocks[0][0].new_empty(2, max(x.numel() for x, _ in blocks))
-
-    def excess(self, b: float) -> tuple[float, float, float]:
-        """(mean σ − share, and its first and second derivative by b)."""
-        sums = torch.zeros(3, dtype=torch.float64, device=self.scratch.device)
-        for x, times in self.blocks:
-            s, squared = self.scratch[:, : x.numel()]
-            torch.sub(x, b, out=s.view_as(x)).sigmoid_()
-            torch.mul(s, s, out=squared)
-            sums[0].add_(s.view_as(x).sum(1).sum(dtype=torch.float64), alpha=times)
-            sums[1].add_(torch.dot(s, s), alpha=times)
-            sums[2].add_(torch.dot(s, squared), alpha=times)
-        one, two, three = (sums / self.total).tolist()
-        # Means of σ, of −σ(1 − σ) and of σ(1 − σ)(1 − 2σ).
-        return one - self.share, two - one, one - 3 * two + 2 * three
-
-
-def _square(rows: Tensor, labels: Tensor, t: float, include_self: bool) -> _Pairs:
-    """Pairs of rows among themselves: the upper triangle, in bands."""
-    n = len(rows)
-    blocks: list[tuple[Tensor, int]] = []
-    for i in range(0, n, BAND):
-        head = rows[i : i + BAND] * t
-        square = torch.mm(head, rows[i : i + BAND].T)
-        if not include_self:
-            square.fill_diagonal_(-math.inf)  # σ(−inf) = 0: not counted
-        blocks.append((square, 1))
-        if i + BAND < n:
-            blocks.append((torch.mm(head, rows[i + BAND :].T), 2))
+def _solve_triangle(x: Tensor, rows: Rows, t: float, include_self: bool) -> float:
+    """Many rows among themselves, each pair of two rows once: the upper triangle, in bands."""
+    # Every fourth row, then every fourth from the second on, …: a band stands for all rows.
+    x = torch.cat([x[k::BANDS] for k in range(BANDS)])
+    n = len(x)
+    band = -(-n // BANDS)
+    blocks: Pieces = []
+    for i in range(0, n, band):
+        head = x[i : i + band] * t
+        blocks.append((torch.mm(head, x[i : i + band].T), 1))
+        if i + band < n:
+            blocks.append((torch.mm(head, x[i + band :].T), 2))
+    bounds = _range(*(block for block, _ in blocks))
+    if not include_self:
+        for square, _ in blocks[::2]:
+            _without_self(square)
+    sample = torch.cat([block[::THIN] for block, _ in blocks[:2]], 1)
     own = 0 if include_self else n
-    return _Pairs(
-        blocks, n * n - own, same_class_pairs(Rows(labels)) - own, abs(t) * _longest(rows) ** 2
-    )
+    return _solve(blocks, sample, bounds, same_class_pairs(rows), own)
 
 
-def _oblong(q: tuple[Tensor, Tensor], r: tuple[Tensor, Tensor], t: float) -> _Pairs:
-    logits = torch.mm(q[0] * t, r[0].T)
-    positive = same_class_pairs(Rows(q[1]), Rows(r[1]))
-    return _Pairs([(logits, 1)], logits.numel(), positive, abs(t) * _longest(q[0]) * _longest(r[0]))
+def _without_self(square: Tensor) -> Tensor:
+    return square.fill_diagonal_(-math.inf)  # σ(−inf) = 0: not counted
 
 
-def _longest(x: Tensor) -> float:
-    return float(torch.linalg.vector_norm(x, dim=1).max()) if len(x) else 0.0
+def _range(*parts: Tensor) -> tuple[float, float]:
+    """(least, most) of all numbers."""
+    ends = [torch.aminmax(part) for part in parts if part.numel()]
+    least, most = [float(end.min) for end in ends], [float(end.max) for end in ends]
+    return min(least, default=0.0), max(most, default=0.0)
 
 
-def _root(pairs: _Pairs, start: float | None = None) -> float:
-    """Newton's method with Halley's correction, kept inside a shrinking bracket."""
-    if not pairs.total:
+def _solve(
+    pieces: Pieces, sample: Tensor, bounds: tuple[float, float], positive: int, own: int = 0
+) -> float:
+    """Solve for pairs of which `positive` are of one class and `own` are left out."""
+    pairs = sum(x.numel() * times for x, times in pieces)
+    total = pairs - own
+    if not total:
         return 0.0
-    odds = math.log((1 - pairs.share) / pairs.share)
-    # Where σ is 0 or 1 for all pairs, the slope is nothing but rounding.
-    rounding = 1e-12 if pairs.scratch.dtype == torch.float64 else 1e-5
+    share = min(max(positive - own, 0.5), total - 0.5) / total
+    odds = math.log((1 - share) / share)
     # At the ends of the bracket every σ is at least, or at most, the share.
-    low, high = odds - pairs.most, odds + pairs.most
-    b = odds if start is None else min(max(start, low), high)
+    bracket = odds + bounds[0], odds + bounds[1]
+    b = odds
+    if pairs > FEW:  # a good guess from few pairs saves passes over all of them
+        b = _root(_Judged([(sample, 1)], sample.numel() * total / pairs), share, bracket, b)
+    return _root(_Judged(pieces, total), share, bracket, b)
+
+
+class _Judged:
+    """The mean of σ over pairs, as a function of b."""
+
+    def __init__(self, pieces: Pieces, total: float) -> None:
+        self.pieces = [(x.reshape(-1), times) for x, times in pieces if x.numel()]
+        self.total = total
+        most = max(len(x) for x, _ in self.pieces)
+        self.scratch = self.pieces[0][0].new_empty(2, most)
+
+    def at(self, b: float) -> tuple[float, float, float]:
+        """(mean σ, and its first and second derivative by b)."""
+        one = two = three = 0.0
+        for x, times in self.pieces:
+            powers = self.scratch[:, : len(x)]
+            s, squared = powers
+            torch.sub(x, b, out=s).sigmoid_()
+            torch.mul(s, s, out=squared)
+            more = torch.mv(powers, s).tolist()
+            one += times * float(s.sum())
+            two += times * more[0]
+            three += times * more[1]
+        one, two, three = one / self.total, two / self.total, three / self.total
+        # Means of σ, of −σ(1 − σ) and of σ(1 − σ)(1 − 2σ).
+        return one, two - one, one - 3 * two + 2 * three
+
+
+def _root(judged: _Judged, share: float, bracket: tuple[float, float], b: float) -> float:
+    """Newton's method with Halley's correction, kept inside a shrinking bracket."""
+    # Where σ is 0 or 1 for all pairs, the slope is nothing but rounding.
+    rounding = 1e-12 if judged.scratch.dtype == torch.float64 else 1e-5
+    low, high = bracket
+    b = min(max(b, low), high)
     while high - low > TOLERANCE:
-        f, slope, curve = pairs.excess(b)
+        mean, slope, curve = judged.at(b)
+        f = mean - share
         low, high = (b, high) if f > 0 else (low, b)
         below = 2 * slope * slope - f * curve
-        steep = -slope > rounding * pairs.share and below > 0
+        steep = -slope > rounding * share and below > 0
         step = 2 * f * slope / below if steep else math.inf
         if not low <= b - step <= high:
             b = (low + high) / 2
             continue
         b -= step
-        if abs(step) <= 1e-3:  # cubic convergence: what is left is about 1e-9
+        if abs(step) <= 4e-3:  # |σ″|, |σ‴| ≤ σ′: what is left is below 0.42 step³ < 1e-7
             break
     return b
