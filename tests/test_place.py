@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
-from scs_supcon.place import accelerator, cores, find_place, first_process
+from scs_supcon.place import accelerator, cores, find_place, first_process, torch_device
 
 
 def test_what_is_asked_for_is_kept_and_the_rest_filled_in(monkeypatch):
@@ -39,6 +40,8 @@ def test_cores_are_those_this_process_may_use():
 def test_a_cpu_is_no_accelerator():
     assert not accelerator("cpu")
     assert accelerator("cuda:1")
+    assert torch_device("cuda:1") == "cuda:1"
+    assert torch_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @pytest.mark.parametrize(("rank", "first"), [(None, True), ("0", True), ("1", False)])

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scs_supcon.classifier import ContrastiveClassifier
+    from scs_supcon.evaluating import evaluate
     from scs_supcon.methods.cs_supcon import CSSupCon
     from scs_supcon.methods.cs_supcon_overlap import CSSupConOverlap
     from scs_supcon.methods.scs_supcon import SCSSupCon
@@ -24,6 +25,7 @@ _HOME = {
     "CSSupConOverlap": "methods.cs_supcon_overlap",
     "MetricLearningLoss": "metric_learning",
     "ContrastiveClassifier": "classifier",
+    "evaluate": "evaluating",
     "load": "model",
     "train": "training",
 }
@@ -36,6 +38,7 @@ __all__ = [
     "SCSSupCon",
     "SimCLR",
     "SupCon",
+    "evaluate",
     "load",
     "train",
 ]

@@ -59,3 +59,10 @@ def accelerator(device: str) -> bool:
     if device == "auto":
         return torch.cuda.is_available()
     return not device.startswith("cpu")
+
+
+def torch_device(device: str) -> str:
+    """The device by torch's name: "auto" is the accelerator if there is one."""
+    if device == "auto":
+        return "cuda" if accelerator(device) else "cpu"
+    return device

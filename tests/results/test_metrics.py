@@ -171,3 +171,24 @@ def test_a_class_without_known_rows_is_never_the_nearest() -> None:
     known = np.array([[1.0, 0.0], [-1.0, 0.0]])
     queries = np.array([[0.0, 1.0]])
     assert metrics.nearest_mean_accuracy(known, np.array([0, 2]), queries, np.array([1])) == 0.0
+
+
+def test_counts_by_class_cover_every_class_asked_for() -> None:
+    table = metrics.confusion([1, 1, 0], [1, 0, 0], classes=4)
+    expected = torch.zeros(4, 4, dtype=torch.float64)
+    expected[1, 1] = expected[0, 1] = expected[0, 0] = 1
+    assert torch.equal(table, expected)
+    assert metrics.confusion([2], [0]).shape == (3, 3)
+
+
+def test_rows_are_chosen_evenly() -> None:
+    assert metrics.evenly(10, 4).tolist() == [0, 2, 5, 7]
+    assert metrics.evenly(3, 5).tolist() == [0, 1, 2]
+    assert metrics.evenly(0, 5).tolist() == []
+
+
+def test_chunks_cover_all_rows_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "CHUNK", 100)
+    covered = [row for some in metrics.chunks(25, 30) for row in range(25)[some]]
+    assert covered == list(range(25))
+    assert all(some.stop - some.start <= 3 for some in metrics.chunks(25, 30))

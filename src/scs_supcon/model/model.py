@@ -4,10 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from scs_supcon.encoders import Encoder
 from scs_supcon.errors import UserError
 from scs_supcon.model.answers import Embeddings, Failure, Neighbour, Prediction, Predictions
 from scs_supcon.model.card import write_card
@@ -44,6 +46,16 @@ class Model:
     def classes(self) -> tuple[str, ...]:
         """Names of all classes, added ones last."""
         return self.facts.classes
+
+    @property
+    def encoder(self) -> Encoder:
+        """From views to features, in the layout in which it computes."""
+        return cast("Encoder", self._reader.encoder)
+
+    @property
+    def gallery(self) -> Gallery:
+        """The embeddings that are kept, in the order of `facts.pictures`."""
+        return self._gallery
 
     def predict(
         self, pictures: Sequence[Item], topk: int = 5, progress: Progress = no_progress

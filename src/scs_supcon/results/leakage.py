@@ -91,10 +91,10 @@ def sentence(found: dict[str, Any]) -> str:
     elif excess < 0.8:
         verdict = "style holds much of the class"
     else:
-        verdict = "style holds almost as much of the class as common does: the two are not apart"
+        verdict = "style holds almost as much of the class as common does"
     return (
-        f"From the style field alone the class of {style:.0%} of the pictures can be told "
-        f"(from the common field {common:.0%}, by chance {chance:.0%}): {verdict}."
+        f"The class of {style:.0%} of the pictures can be told from the style field alone, against "
+        f"{common:.0%} from the common field and {chance:.0%} by chance: {verdict}."
     )
 
 
