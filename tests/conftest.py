@@ -102,6 +102,7 @@ def train_small() -> Train:
     def run(source: Path | str, out: Path | str, settings: Sequence[str] = (), **options: Any):
         least = ("probe.epochs=2", "probe.views=1")
         usual = {"epochs": 2, "batch_size": 8, "workers": 0, "device": "cpu", "quiet": True}
+        usual |= {"report": False}  # takes longer than all the rest
         return train(source, out=out, settings=[*least, *settings], **(usual | options))
 
     return run
@@ -111,7 +112,7 @@ def train_small() -> Train:
 def finished(shapes: Path, train_small: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on `shapes`; look at it, do not touch it."""
     run = tmp_path_factory.mktemp("finished") / "run"
-    train_small(shapes, run)
+    train_small(shapes, run, report=True)
     return run
 
 

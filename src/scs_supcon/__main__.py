@@ -5,7 +5,10 @@ import sys
 from scs_supcon.errors import UserError
 
 TRAIN = ("torchvision", "timm", "lightning_fabric", "safetensors", "PIL", "sklearn", "pydantic")
-EXTRAS = dict.fromkeys((*TRAIN, "tomli_w", "typer", "rich", "tensorboard", "pyarrow"), "train")
+REPORT = ("jinja2", "markupsafe", "matplotlib", "openTSNE")
+EXTRAS = dict.fromkeys(
+    (*TRAIN, "tomli_w", "typer", "rich", "tensorboard", "pyarrow", *REPORT), "train"
+)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -216,6 +217,7 @@ def describe(summary: Mapping[str, Any]) -> str:
         f"{summary['refused']:.1%} of these pictures would be called none of these classes "
         f"(similarity below {boundary['threshold']:.3f})",
         f"model     {summary['model']}",
+        *(f"report    {page}" for page in Path(summary["run"]).glob("report.html")),
         f"use it    scs predict {summary['run']} picture.jpg",
     ]
     return "\n".join(lines)

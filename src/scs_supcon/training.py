@@ -41,6 +41,7 @@ from scs_supcon.place import Place, accelerator, find_place, first_process
 from scs_supcon.pretrain import TrainingSet, from_features, from_pictures, pretrain, task_of
 from scs_supcon.processes import make_fabric
 from scs_supcon.records import keep_records
+from scs_supcon.report import build_report
 from scs_supcon.run_folder import RunFolder, Stopped
 from scs_supcon.run_folder.durable import replacing
 from scs_supcon.settle import Wishes, settle, splits_of
@@ -68,6 +69,7 @@ def train(  # noqa: PLR0913
     offline: bool = False,
     overwrite: bool = False,
     dry_run: bool = False,
+    report: bool = True,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Train both stages on a set of pictures and leave everything in one folder.
@@ -95,6 +97,7 @@ def train(  # noqa: PLR0913
         offline: never download weights.
         overwrite: delete a finished run, or one with another recipe, first.
         dry_run: go through everything with a few pictures, then remove it.
+        report: make report.html and figures/ at the end.
         quiet: show nothing.
 
     Returns:
@@ -117,7 +120,27 @@ def train(  # noqa: PLR0913
     )
     place = find_place(device, workers, cache, offline)
     session = Session(wishes, place, Display(quiet or not first_process()))
-    return session.rehearse() if dry_run else session.run(Path(out), overwrite)
+    if dry_run:
+        return session.rehearse()
+    summary = session.run(Path(out), overwrite)
+    if report and first_process():
+        add_report(Path(out), session.display)
+    return summary
+
+
+def add_report(run: Path, display: Display) -> None:
+    """Make the report of a finished run if it has none.
+
+    It is a by-product: whatever goes wrong here, the run is finished and stays so.
+    """
+    if (run / "report.html").exists():
+        return
+    display.line("making the report")
+    try:
+        build_report(run)
+    except (Exception, KeyboardInterrupt) as error:
+        reason = str(error) or type(error).__name__
+        display.line(f"no report ({reason}); the run is finished: `scs report {run}` tries again")
 
 
 def recipe_of(source: str | Path, *, device: str = "auto", **options: Any) -> str:

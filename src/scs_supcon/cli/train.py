@@ -49,6 +49,7 @@ def train(
     ] = None,
     print_recipe: Annotated[bool, typer.Option(help="Print the whole recipe and stop.")] = False,
     dry_run: Annotated[bool, typer.Option(help="One batch of everything; keeps nothing.")] = False,
+    report: Annotated[bool, typer.Option(help="Make report.html and figures/ at the end.")] = True,
     init_from: Annotated[
         Path | None, typer.Option(help="Finished run whose encoder and head to start from.")
     ] = None,
@@ -101,6 +102,7 @@ def train(
         offline=offline,
         overwrite=overwrite,
         dry_run=dry_run,
+        report=report,
         quiet=quiet,
         **options,
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scs_supcon import __version__
+from scs_supcon.display import spell_seconds
 from scs_supcon.report import panels, words
 from scs_supcon.report.gallery import Gallery, Pair, hardest_pairs
 from scs_supcon.report.inputs import Inputs
@@ -92,15 +93,8 @@ def facts(inputs: Inputs) -> list[tuple[str, str]]:
         "Seed": str(settings["seed"]),
     }
     if "seconds" in inputs.summary:
-        found["Time"] = duration(inputs.summary["seconds"])
+        found["Time"] = spell_seconds(inputs.summary["seconds"])
     return list(found.items())
-
-
-def duration(seconds: float) -> str:
-    """A length of time as people say it."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def result(evaluation: Mapping[str, Any]) -> dict[str, Any]:

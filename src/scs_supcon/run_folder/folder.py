@@ -29,6 +29,7 @@ from scs_supcon.run_folder.journal import Journal
 from scs_supcon.run_folder.lock import Lock
 
 RECIPE, ENVIRONMENT, FINISHED = "recipe.toml", "environment.json", "finished.json"
+FIGURES = ("curves", "similarities", "confusion", "calibration", "tsne")
 NUMBERED = "checkpoints/[a-z]*-[0-9][0-9][0-9][0-9][0-9][0-9]."
 
 # All that a run writes; overwriting removes these and nothing else. The recipe goes last, so that
@@ -40,6 +41,7 @@ OWN = (
     *("classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "embeddings.parquet"),
     *("thumbnails.parquet", "problems.json", "evaluation.json", "report.html"),
     *("evaluations/*.json", "evaluations/*.parquet"),
+    *(f"figures/{name}.*" for name in FIGURES),
     *(ENVIRONMENT, FINISHED, RECIPE),
 )
 
@@ -213,7 +215,8 @@ class RunFolder:
     def _clear(self) -> None:
         for file in self._own_files():
             file.unlink()
-        for pattern in ("checkpoints", "tensorboard/*", "tensorboard", "model", "evaluations"):
+        folders = ("checkpoints", "tensorboard/*", "tensorboard", "model", "evaluations", "figures")
+        for pattern in folders:
             for folder in self.path.glob(pattern):
                 with suppress(OSError):  # not empty: something in it is not ours
                     folder.rmdir()

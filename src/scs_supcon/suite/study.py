@@ -175,6 +175,7 @@ def _compute(search: Search, study: Any, trial: Any) -> None:
             out=search.out / run,
             settings=[*search.settings, *chosen],
             seed=search.seed,
+            report=False,
             quiet=True,
             **search.options,
             **search.place,

@@ -238,6 +238,7 @@ def _trained(task: Task) -> tuple[str, str]:
         workers=place.workers,
         cache=place.cache,
         offline=place.offline,
+        report=False,
         quiet=True,
     )
     return DONE, headline(summary)
