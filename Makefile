@@ -36,7 +36,10 @@ bench: $(READY) ## measure against the peers, side by side; writes docs/benchmar
 	$(BIN)/python benchmarks/pairs.py
 	$(BIN)/python benchmarks/loop.py
 
+docs: $(READY) ## make docs/methods.md anew from the docstrings
+	$(BIN)/scs methods --markdown > docs/methods.md
+
 torture: $(READY) ## kill runs at random moments and compare what comes out
 	$(BIN)/python -m pytest tests/test_torture.py
 
-.PHONY: help demo test test-fast check fix bench torture
+.PHONY: help demo test test-fast check fix bench docs torture

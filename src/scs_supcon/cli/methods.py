@@ -2,7 +2,7 @@
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -10,11 +10,22 @@ from scs_supcon.cli.app import Json, app
 
 
 @app.command()
-def methods(as_json: Json = False) -> None:
+def methods(
+    as_json: Json = False,
+    markdown: Annotated[bool, typer.Option(help="Print all that is known of each.")] = False,
+) -> None:
     """List the methods, one line each."""
+    from scs_supcon.cli.method_page import method_page, one_line
     from scs_supcon.methods import available, method_class
 
-    found = {name: _first_line(method_class(name)) for name in available()}
+    if markdown:
+        print(method_page(), end="")
+        return
+    classes = {name: method_class(name) for name in available()}
+    found = {
+        name: f"{one_line(made)} [adapted]" if made.adapted else one_line(made)
+        for name, made in classes.items()
+    }
     if as_json:
         print(json.dumps(found, indent=1))
         return
@@ -44,8 +55,3 @@ def show(
         inspect.getdoc(found),
     )
     print("\n\n".join(part for part in said if part))
-
-
-def _first_line(method: Any) -> str:
-    line = (sys.modules[method.__module__].__doc__ or "").splitlines()[0].partition(": ")[2]
-    return f"{line} [adapted]" if method.adapted else line
