@@ -7,7 +7,8 @@ pass over the tiles; with p_uv = exp(x_u·x_v/τ)/Z_u a second pass gives the gr
 
     ∂/∂x_u = (1/nτ) [ Σ_v (p_uv + p_vu) x_v − 2 (S_{y_u} − x_u)/|P_u| ]
 
-where rows without classmates contribute no p. Memory is O(n·d + tile²).
+where rows without classmates contribute no p. Memory is O(n·d + tile²). Rows that fit into one
+tile need no second pass: their p are kept.
 """
 
 from dataclasses import dataclass
@@ -75,6 +76,10 @@ class _SoftmaxPairs(torch.autograd.Function):
 
 
 def _forward(ctx: Any, queries: Tensor, references: Tensor | None, job: _Job) -> Tensor:
+    if job.columns is None and len(queries) <= job.tile:
+        total, grad = _one_tile(queries, job.rows.labels, job.scale)
+        ctx.save_for_backward(grad, None)
+        return total.to(queries.dtype)
     others = queries if references is None else references
     columns = job.rows if job.columns is None else job.columns
     found = members(job.rows.labels, columns)
@@ -103,6 +108,18 @@ def _forward(ctx: Any, queries: Tensor, references: Tensor | None, job: _Job) ->
             )
         ctx.save_for_backward(grad.mul_(job.scale / max(n, 1)), grad_others)
     return total.to(queries.dtype)
+
+
+def _one_tile(x: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """(L, its gradient) of a few rows, with whole matrices."""
+    n = max(len(x), 1)
+    same = (labels[:, None] == labels).fill_diagonal_(False)
+    mates = same.sum(1, keepdim=True)
+    share = 1 / mates.clamp_min(1).to(x.dtype)
+    log_p = torch.mm(x * scale, x.T).fill_diagonal_(-torch.inf).log_softmax(1)
+    total = (torch.where(same, log_p, 0.0).sum(1) * share[:, 0]).sum(dtype=torch.float64)
+    slope = log_p.exp_().addcmul_(same, share, value=-1).masked_fill_(mates == 0, 0)
+    return -total / n, torch.mm(slope + slope.T, x).mul_(scale / n)
 
 
 def _class_sums(x: Tensor, rows: Rows, labels: Tensor) -> Tensor:
