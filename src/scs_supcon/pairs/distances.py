@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn import functional
 
 from scs_supcon.autograd import full_precision, only_once, times
 from scs_supcon.pairs.rows import Rows, members
@@ -237,7 +238,10 @@ def _blocks(rows: Rows, columns: Rows, itself: bool, piece: int) -> Iterator[_Bl
 
 def _padded(row_spans: Tensor, column_spans: Tensor, weights: Tensor) -> _Block:
     row_index, row_real = _rectangle(row_spans)
-    column_index, column_real = _rectangle(column_spans)
+    if torch.equal(row_spans, column_spans):
+        column_index, column_real = row_index, row_real
+    else:
+        column_index, column_real = _rectangle(column_spans)
     full = bool(row_real.all() and column_real.all())
     real = None if full else row_real[:, :, None] & column_real[:, None, :]
     return _Block(row_index, column_index, weights[:, None].expand_as(row_index), real)
@@ -271,7 +275,9 @@ def _measure(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return (weighted sum of distances, its gradient for the rows, for their classmates)."""
     exact = queries.dtype == torch.float64
-    x, y = queries[block.rows].double(), others[block.columns].double()
+    x = _gathered(queries, block.rows)
+    alike = others is queries and block.columns is block.rows
+    y = x if alike else _gathered(others, block.columns)
     far = _subtracted(x, y) if exact else _multiplied(x, y)
     if block.real is not None:
         far *= block.real
@@ -286,19 +292,25 @@ def _measure(
             return value, pull, None
         ones, far = ones.mT.contiguous(), far.mT.contiguous()
         return value, pull, torch.ops.aten._cdist_backward(ones, y, x, 2.0, far)
-    near = torch.where(far > 0, weight / far, 0.0)
-    pull = torch.baddbmm(x * near.sum(2, keepdim=True), near, y, alpha=-1)
+    # 1/distance, where there is one; in place, for these are the largest matrices.
+    near = functional.threshold_(far, 0.0, torch.inf).reciprocal_().mul_(weight)
+    pull = (x * near.sum(2, keepdim=True)).baddbmm_(near, y, alpha=-1)
     if not both:
         return value, pull, None
-    return value, pull, torch.baddbmm(y * near.sum(1)[:, :, None], near.mT, x, alpha=-1)
+    return value, pull, (y * near.sum(1)[:, :, None]).baddbmm_(near.mT, x, alpha=-1)
+
+
+def _gathered(x: Tensor, index: Tensor) -> Tensor:
+    """Rows `(k, m)` of x in float64."""
+    return x.index_select(0, index.reshape(-1)).double().view(*index.shape, x.shape[1])
 
 
 def _multiplied(x: Tensor, y: Tensor) -> Tensor:
     """Distances by float64 products of float32 rows; what rounding alone can make is 0."""
     x_squared, y_squared = (x * x).sum(2)[:, :, None], (y * y).sum(2)[:, None, :]
-    squared = torch.baddbmm(x_squared + y_squared, x, y.mT, alpha=-2)
-    rounding = 1e-14 * (x_squared.amax() + y_squared.amax())
-    return torch.where(squared > rounding, squared, 0.0).sqrt_()
+    rounding = 1e-14 * float(x_squared.amax() + y_squared.amax())
+    squared = (x_squared + y_squared).baddbmm_(x, y.mT, alpha=-2)
+    return functional.threshold_(squared, rounding, 0.0).sqrt_()
 
 
 def _subtracted(x: Tensor, y: Tensor) -> Tensor:
