@@ -24,7 +24,9 @@ def test_the_interval_is_that_of_resampled_pictures() -> None:
     f1, balanced = [], []
     for _ in range(2000):
         rows = torch.randint(len(labels), (len(labels),), generator=draw)
-        f1.append(metrics.macro_f1(predicted[rows], labels[rows]))
+        table = metrics.confusion(predicted[rows], labels[rows])
+        ratios = 2 * table.diagonal() / (table.sum(0) + table.sum(1))
+        f1.append(float(ratios[table.sum(1) > 0].mean()))
         balanced.append(metrics.balanced_accuracy(predicted[rows], labels[rows]))
     for name, values in (("macro_f1", f1), ("balanced_acc", balanced)):
         expected = np.quantile(values, [0.025, 0.975])

@@ -33,7 +33,7 @@ def test_a_style_with_the_class_is_caught() -> None:
     found = leakage(fields(800, 1, 0), fields(400, 1, 1), 4, None)
     assert found is not None
     assert found["class_from_style"] > 0.95
-    assert "almost as much of the class as common does" in found["sentence"]
+    assert "as much of the class as common does" in found["sentence"]
 
 
 def test_chance_is_the_share_of_the_largest_class() -> None:
@@ -64,7 +64,7 @@ def test_reading_learns_from_the_first_and_asks_the_second() -> None:
         (0.3, "a little"),
         (0.6, "much"),
         (0.85, "almost as much"),
-        (0.95, "almost as much"),
+        (0.95, "as much"),
     ],
 )
 def test_the_words_follow_the_numbers(style: float, verdict: str) -> None:

@@ -26,9 +26,9 @@ def evaluate(
 ) -> None:
     """Say how good a model is: scores with intervals, calibration, pairs, refusals, leakage.
 
-    Classes that the model does not know are held out: what counts is how many it refuses. Results
-    on DATA are kept in RUN/evaluations. Unreadable files are listed, the rest is done, and the exit
-    code is then 1.
+    Classes that the model does not know are held out: what counts is how many it refuses.
+    Results on DATA are kept in RUN/evaluations.
+    Unreadable files are listed, the rest is done, and the exit code is then 1.
 
         scs evaluate runs/birds
         scs evaluate runs/birds ./birds/test

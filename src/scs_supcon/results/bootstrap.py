@@ -15,7 +15,7 @@ Counts = NDArray[np.float64]
 def class_intervals(
     predicted: Tensor, labels: Tensor, level: float = 0.95, samples: int = SAMPLES, seed: int = 0
 ) -> dict[str, tuple[float, float]]:
-    """Percentile intervals of macro-F1 and balanced accuracy.
+    """Percentile intervals of macro-F1 and balanced accuracy, over the classes that are present.
 
     Both depend on how often each (right class, predicted class) occurs and on nothing else, so it
     is these cells that are drawn: one multinomial draw stands for drawing n pictures.
@@ -29,8 +29,8 @@ def class_intervals(
     for start in range(0, samples, step):
         drawn = rng.multinomial(n, counts / n, min(step, samples - start))
         right, present, named = sums(drawn.astype(np.float64))
-        f1.append(_mean_where(2 * right, present + named))
-        balanced.append(_mean_where(right, present))
+        f1.append(_mean_where(2 * right, present + named, present > 0))
+        balanced.append(_mean_where(right, present, present > 0))
     tail = (1 - level) / 2
     found = {"macro_f1": np.concatenate(f1), "balanced_acc": np.concatenate(balanced)}
     return {name: _ends(values, tail) for name, values in found.items()}
@@ -58,9 +58,8 @@ def _class_sums(cells: NDArray[np.int64]) -> Callable[[Counts], tuple[Counts, Co
     return lambda drawn: (by_label(drawn * hits), by_label(drawn), by_name(drawn))
 
 
-def _mean_where(above: Counts, below: Counts) -> NDArray[np.float64]:
-    """Mean over classes of above / below, classes with nothing below left out."""
-    there = below > 0
+def _mean_where(above: Counts, below: Counts, there: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Mean of above / below over the classes that are there."""
     ratios = np.divide(above, below, out=np.zeros_like(above), where=there)
     means: NDArray[np.float64] = ratios.sum(1) / there.sum(1)
     return means

@@ -91,7 +91,8 @@ def sentence(found: dict[str, Any]) -> str:
     elif excess < 0.8:
         verdict = "style holds much of the class"
     else:
-        verdict = "style holds almost as much of the class as common does"
+        almost = "almost " if excess < 0.995 else ""
+        verdict = f"style holds {almost}as much of the class as common does"
     return (
         f"The class of {style:.0%} of the pictures can be told from the style field alone, against "
         f"{common:.0%} from the common field and {chance:.0%} by chance: {verdict}."

@@ -101,7 +101,7 @@ def _classes(record: Mapping[str, Any]) -> Iterator[str]:
     there = [row for row in record["per_class"] if row["pictures"]]
     hard = sorted((row for row in there if row["f1"] < 1), key=lambda row: row["f1"])[:FEW]
     if hard:
-        width = max(len(row["name"]) for row in hard)
+        width = max(13, *(len(row["name"]) for row in hard))
         yield f"{'hardest classes':<{width + 2}} pictures  precision   recall       F1  refused"
     for row in hard:
         shares = (f"{row[name]:>8.1%}" for name in ("precision", "recall", "f1", "refused"))
@@ -130,7 +130,7 @@ def _left(record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _line(title: str, value: str, beside: str, meaning: str) -> str:
-    return f"{title:<28} {value:>8}  {beside:<16} {meaning}".rstrip()
+    return f"{title:<28} {value:>8}  {beside:<17} {meaning}".rstrip()
 
 
 def _some(names: list[str]) -> str:
