@@ -9,6 +9,7 @@ REPORT = ("jinja2", "markupsafe", "matplotlib", "openTSNE")
 EXTRAS = dict.fromkeys(
     (*TRAIN, "tomli_w", "typer", "rich", "tensorboard", "pyarrow", *REPORT), "train"
 )
+EXTRAS |= dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx")
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from scs_supcon.model.answers import Embeddings, Failure, Neighbour, Prediction,
 from scs_supcon.model.card import write_card
 from scs_supcon.model.facts import Facts
 from scs_supcon.model.files import write_model
+from scs_supcon.model.graph import Graph
 from scs_supcon.model.judge import Judge, Judgement
 from scs_supcon.model.reader import Item, Progress, Reader, no_progress
 from scs_supcon.model.readout import Network, ReadOut, in_passes
@@ -159,6 +160,10 @@ class Model:
         return Judgement(
             *in_passes(lambda rows: self._judge.judge(self._read_out(rows)[0]), features)
         )
+
+    def graph(self) -> Graph:
+        """Return the whole model, from pixels to answers, as one module for export."""
+        return Graph(self.facts, self._reader.encoder, self._read_out.head, self._judge)
 
     def save(
         self,

@@ -72,7 +72,7 @@ class Reader:
         for number, item in chunk:
             name = f"picture {number}" if isinstance(item, Image.Image) else str(item)
             try:
-                views.append(self._view(_opened(item)))
+                views.append(self._view(opened(item)))
                 names.append(name)
             except PictureError as error:
                 failures.append(Failure(name, str(error)))
@@ -82,7 +82,8 @@ class Reader:
         return Read(tuple(names), features, tuple(failures))
 
 
-def _opened(item: Item) -> Image.Image:
+def opened(item: Item) -> Image.Image:
+    """Return a picture as RGB, by its path or as it is given."""
     return item.convert("RGB") if isinstance(item, Image.Image) else open_picture(item)
 
 

@@ -1,0 +1,37 @@
+"""`scs export`: what it prints and writes."""
+
+import json
+import sys
+
+import pytest
+
+
+@pytest.mark.slow
+def test_a_run_becomes_one_file(runs, scs, shapes):
+    said = scs("export", runs / "x", "--onnx")
+    assert said.code == 0, said.err
+    assert "ONNX agrees with torch on" in said.out
+    assert (runs / "x" / "model.onnx").exists()
+    asked = ["--pictures", shapes / "bar", "--pictures", f"{shapes}/circle/*.png", "--quiet"]
+    said = scs("export", runs / "x" / "model", "--onnx", "-o", runs / "y.onnx", "--json", *asked)
+    assert said.code == 0, said.err
+    assert said.err == ""
+    summary = json.loads(said.out)
+    assert summary["file"] == str(runs / "y.onnx")
+    assert summary["pictures"] == 12
+    assert summary["same_label"] == 1
+    assert (runs / "y.onnx").read_bytes()
+
+
+def test_pictures_that_are_not_there_are_named_first(runs, scs):
+    said = scs("export", runs / "x", "--pictures", runs / "none")
+    assert said.code == 2
+    assert "none does not exist" in said.err
+    assert not (runs / "x" / "model.onnx").exists()
+
+
+def test_a_missing_library_is_named_with_its_pip_line(runs, scs, shapes, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    said = scs("export", runs / "x", "--pictures", shapes)
+    assert said.code == 2
+    assert "this needs onnxruntime: pip install 'scs-supcon[onnx]'" in said.err
