@@ -1,7 +1,8 @@
 """Pair losses side by side: time and memory of one forward + backward pass.
 
-    python benchmarks/pairs.py            the whole table, into docs/benchmarks/
+    python benchmarks/pairs.py            measures all, writes docs/benchmarks/pairs.{json,md,png}
     python benchmarks/pairs.py --quick    small sizes only, printed
+    python benchmarks/pairs_page.py       writes the page and the figure anew from the numbers
 
 Everyone works on the same tensors in one run, in turns, so that a busy moment of the machine hits
 all alike; a ratio is the median over the rounds. Normalisation and style are part of the work.
@@ -10,14 +11,18 @@ Memory is the peak above the inputs, each contender in a process of its own.
 
 import argparse
 import gc
+import importlib.metadata
 import json
-import statistics
+import os
+import platform
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
+import pairs_page
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -25,8 +30,11 @@ from torch.nn import functional as F
 from scs_supcon import CSSupCon, SCSSupCon, SupCon
 
 COMMON, STYLE = 192, 64
+SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+FEW_CLASSES = ((2048, 10), (2048, 1), (8192, 10), (8192, 1))
+HELD = (512, 2048, 8192, 16384, 65536)  # sizes whose memory is measured
+ROUNDS = {256: 101, 1024: 31, 2048: 15, 4096: 7, 8192: 4, 16384: 2}  # up to that size
 LONG = 4096  # rows from which a step takes so long that nothing has to be warmed up
-OUT = Path(__file__).parents[1] / "docs" / "benchmarks"
 Step = Callable[[], object]
 
 
@@ -147,7 +155,6 @@ CONTENDERS: dict[str, Callable[[Tensor, Tensor], Step]] = {
 }
 # Matrices of N × N float32 that a contender holds at its peak, measured once at N = 2048.
 MATRICES = {"dense": 9, "open_clip_sigmoid": 5, "dense_supcon": 9, "pml_supcon": 12}
-OURS = ("ours", "ours_given", "ours_solved", "ours_supcon", "ours_cs_supcon")
 
 
 def inputs(n: int, classes: int) -> tuple[Tensor, Tensor]:
@@ -162,13 +169,14 @@ def fits(name: str, n: int) -> bool:
     return MATRICES.get(name, 0) * 4 * n * n < 0.7 * psutil.virtual_memory().available
 
 
-def times(n: int, classes: int, rounds: int, names: list[str]) -> dict[str, list[float]]:
+def times(n: int, classes: int) -> dict[str, list[float]]:
     """Seconds of every round; all contenders in turns on the same tensors."""
     z, y = inputs(n, classes)
-    steps = {name: CONTENDERS[name](z, y) for name in names if fits(name, n)}
+    steps = {name: make(z, y) for name, make in CONTENDERS.items() if fits(name, n)}
     taken: dict[str, list[float]] = {name: [] for name in steps}
     gc.collect()
-    for turn in range(rounds + 1):
+    rounds = next(rounds for most, rounds in ROUNDS.items() if n <= most)
+    for turn in range(rounds + 1 if n <= LONG else rounds):
         for name, step in steps.items():
             if n <= LONG:
                 # Once untimed: a training loop runs one loss over and over, in memory it knows.
@@ -177,7 +185,7 @@ def times(n: int, classes: int, rounds: int, names: list[str]) -> dict[str, list
             z.grad = None
             start = time.perf_counter()
             step()
-            if turn:  # the first round also loads libraries
+            if turn or n > LONG:  # the first round also loads libraries
                 taken[name].append(time.perf_counter() - start)
     return taken
 
@@ -212,97 +220,20 @@ def memory(name: str, n: int, classes: int, threads: int) -> int | None:
     return int(done.stdout)
 
 
-def ratio(taken: dict[str, list[float]], slow: str, fast: str) -> str:
-    if slow not in taken or fast not in taken:
-        return "not run"
-    return f"{statistics.median(a / b for a, b in zip(taken[slow], taken[fast], strict=True)):.2f}"
-
-
-def milliseconds(taken: dict[str, list[float]], name: str) -> str:
-    return f"{statistics.median(taken[name]) * 1e3:.1f}" if name in taken else "would not fit"
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def speed_rows(cases: list[tuple[int, int]], results: dict[str, dict[str, list[float]]]) -> str:
-    head = ["N", "classes", "ours, ms", "÷ bare products", "dense ÷ ours", "open_clip ÷ ours"]
-    head += ["solving b, %", "PML SupCon ÷ ours", "dense SupCon ÷ our SupCon"]
-    head += ["PML ÷ our SupCon", "PML ÷ our CS-SupCon"]
-    rows = []
-    for n, classes in cases:
-        t = results[f"{n},{classes}"]
-        solve = statistics.median(
-            (a - b) / a for a, b in zip(t["ours_solved"], t["ours_given"], strict=True)
-        )
-        rows.append(
-            [
-                f"{n:,}",
-                str(classes),
-                milliseconds(t, "ours"),
-                ratio(t, "ours", "bare_products"),
-                ratio(t, "dense", "ours"),
-                ratio(t, "open_clip_sigmoid", "ours"),
-                f"{100 * solve:.1f}",
-                ratio(t, "pml_supcon", "ours"),
-                ratio(t, "dense_supcon", "ours_supcon"),
-                ratio(t, "pml_supcon", "ours_supcon"),
-                ratio(t, "pml_supcon", "ours_cs_supcon"),
-            ]
-        )
-    return table(head, rows)
-
-
-def memory_rows(peaks: dict[str, dict[int, int | None]], sizes: list[int]) -> str:
-    rows = [
-        [name, *(_mib(peaks[name].get(n)) if n in peaks[name] else "not run" for n in sizes)]
-        for name in peaks
+def machine(threads: int) -> dict[str, str]:
+    """What the numbers were measured on."""
+    names = [
+        line.split(":")[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
     ]
-    return table(["MiB above the inputs", *(f"N = {n:,}" for n in sizes)], rows)
-
-
-def _mib(value: int | None) -> str:
-    return "would not fit" if value is None else f"{value / 2**20:,.0f}"
-
-
-def draw(
-    results: dict[str, dict[str, list[float]]], peaks: dict[str, dict[int, int | None]]
-) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
-    labels = {
-        "ours": "SCS-SupCon, ours",
-        "dense": "SCS-SupCon, dense autograd",
-        "ours_supcon": "SupCon, ours",
-        "pml_supcon": "SupCon, pytorch-metric-learning",
-        "open_clip_sigmoid": "sigmoid loss, open_clip",
-        "bare_products": "bare products",
+    libraries = ("torch", "pytorch-metric-learning", "open_clip_torch", "numpy")
+    return {
+        "cores": f"{os.cpu_count()} ({names[0] if names else platform.machine()})",
+        "threads": str(threads),
+        "Python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in libraries},
     }
-    for number, (name, label) in enumerate(labels.items()):
-        style: dict[str, object] = {"color": f"C{number}"}  # the same in both panels
-        style |= {"marker": "o", "markersize": 4, "linewidth": 2 if "ours" in name else 1.2}
-        style["linestyle"] = ":" if name == "bare_products" else "-"
-        points = [
-            (int(k.split(",")[0]), statistics.median(t[name]) * 1e3)
-            for k, t in results.items()
-            if k.endswith(",100") and name in t
-        ]
-        left.plot(*zip(*points, strict=True), label=label, **style)
-        held = [(n, v / 2**20) for n, v in peaks.get(name, {}).items() if v]
-        if held:
-            right.plot(*zip(*held, strict=True), label=label, **style)
-    for axis, title in ((left, "time of a step, ms"), (right, "peak above the inputs, MiB")):
-        axis.set(xscale="log", yscale="log", xlabel="rows in the batch", title=title)
-        axis.set_xscale("log", base=2)
-        axis.grid(alpha=0.3)
-    left.legend(fontsize=8, frameon=False)
-    figure.savefig(OUT / "pairs.png", dpi=130)
 
 
 def main() -> None:
@@ -315,60 +246,22 @@ def main() -> None:
     if arguments.peak:
         name, n, classes = arguments.peak
         return peak_memory(name, int(n), int(classes))
-    sizes = (
-        [64, 256, 512, 1024, 2048]
-        if arguments.quick
-        else [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]
-    )
-    cases = [(n, 100) for n in sizes]
-    if not arguments.quick:
-        cases += [(2048, 10), (2048, 1), (8192, 10), (8192, 1)]
-    results = {}
-    for n, classes in cases:
-        rounds = 31 if n <= 1024 else 7 if n <= 4096 else 3 if n <= 8192 else 1
-        results[f"{n},{classes}"] = times(n, classes, rounds, list(CONTENDERS))
-        print(speed_rows([(n, classes)], results).splitlines()[-1], flush=True)
-    speed = speed_rows(cases, results)
+    # Our losses warn that t and b never move: nobody trains here.
+    warnings.filterwarnings("ignore", message=".*of the loss had a gradient")
+    results = pairs_page.Results(machine(arguments.threads), (COMMON, STYLE), {}, {})
+    cases = [(n, 100) for n in SIZES if n <= 2048 or not arguments.quick]
+    for n, classes in cases if arguments.quick else [*cases, *FEW_CLASSES]:
+        results.seconds[f"{n},{classes}"] = times(n, classes)
+        print(pairs_page.speed(results).splitlines()[-1], flush=True)
     if arguments.quick:
-        print(speed)
-        return None
-    held = [512, 2048, 8192, 16384, 65536]
-    peaks: dict[str, dict[int, int | None]] = {
-        name: {n: memory(name, n, 100, arguments.threads) for n in held}
-        for name in CONTENDERS
-        if name not in ("bare_products", "ours_given")
-    }
-    space = memory_rows(peaks, held)
-    write(speed, space, arguments.threads)
-    draw(results, peaks)
-    print(speed, space, sep="\n\n")
-    return None
-
-
-def write(speed: str, space: str, threads: int) -> None:
-    OUT.mkdir(parents=True, exist_ok=True)
-    text = f"""# Pair losses side by side
-
-One forward and backward pass, normalisation and style included, float32, {COMMON} common and
-{STYLE} style columns, {threads} CPU threads, torch {torch.__version__}. Ratios are medians over
-rounds in which all contenders took turns on the same tensors. Made by `make bench`.
-
-![time and memory against batch size](pairs.png)
-
-## Time
-
-"÷ bare products" compares with the tiled matrix products alone. "solving b" is the share of the
-step that `bias="solve"` adds to a given b. PML is pytorch-metric-learning.
-
-{speed}
-
-## Memory
-
-Peak above the inputs, each in a process of its own; the gradient of the inputs is included.
-
-{space}
-"""
-    (OUT / "pairs.md").write_text(text)
+        return print(pairs_page.speed(results))
+    for name in CONTENDERS:
+        if name not in ("bare_products", "ours_given"):
+            held = {str(n): memory(name, n, 100, arguments.threads) for n in HELD}
+            results.peaks[name] = held
+    results.save()
+    pairs_page.write(results)
+    return print(pairs_page.speed(results), pairs_page.targets(results), sep="\n\n")
 
 
 if __name__ == "__main__":
