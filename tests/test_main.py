@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from scs_supcon import __version__
 
 LONG = (
-    *("--epochs", "6", "--batch-size", "8", "--workers", "0", "--device", "cpu"),
+    *("--epochs", "6", "--batch-size", "8", "--workers", "0", "--device", "cpu", "--no-report"),
     *("--set", "probe.epochs=3", "--set", "probe.views=1"),
 )
 

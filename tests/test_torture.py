@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 QUICK = (
-    *("--epochs", "2", "--batch-size", "64", "--workers", "0", "--device", "cpu"),
+    *("--epochs", "2", "--batch-size", "64", "--workers", "0", "--device", "cpu", "--no-report"),
     *("--set", "probe.epochs=3", "--set", "probe.views=1"),
 )
 # Which files the process is about to touch, and how often it may before it dies at the latest.

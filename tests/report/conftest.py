@@ -231,6 +231,12 @@ def write_run(
 Written = Callable[..., Path]
 
 
+@pytest.fixture(scope="session", name="write_run")
+def writer_of_runs() -> Written:
+    """`write_run(folder, classes, per_class, style)`: a run that looks finished."""
+    return write_run
+
+
 @pytest.fixture
 def written(tmp_path: Path) -> Written:
     """`written(classes, per_class, style)`: a run that looks finished."""
