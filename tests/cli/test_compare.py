@@ -1,0 +1,59 @@
+"""`scs compare` at the door: what it prints, refuses, and where it puts things."""
+
+import json
+from pathlib import Path
+
+QUICK = (
+    *("--epochs", "1", "--batch-size", "8", "--device", "cpu", "--set", "probe.epochs=2"),
+    *("--set", "probe.views=1", "--set", "data.test_share=0.34", "--set", "data.val_share=0.2"),
+)
+
+
+def test_a_dry_run_lists_the_cells_and_trains_nothing(scs, shapes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = scs("compare", shapes, "--methods", "supcon", "--seeds", "2", "--dry-run", *QUICK)
+    assert said.code == 0, said.err
+    lines = said.out.splitlines()
+    assert [line.split()[1] for line in lines[:-1]] == ["supcon", "baseline"] * 2
+    assert lines[-1].startswith("4 runs, 4 to do: about ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_tables_of_nothing_have_dashes(scs, shapes, tmp_path):
+    where = ("--out", tmp_path / "out", "--runs", tmp_path / "runs", "--no-train")
+    said = scs("compare", shapes, "--methods", "supcon@x,simclr", *QUICK, *where)
+    assert said.code == 0, said.err
+    rows = {line.split()[0]: line.split()[-1] for line in said.out.splitlines()[2:6]}
+    assert rows == {"supcon@x": "–", "simclr": "–", "baseline": "–", "kNN": "–"}
+    assert f"page      {tmp_path / 'out' / 'comparison.html'}" in said.out
+    assert not (tmp_path / "runs").exists()
+    again = scs("compare", tmp_path / "out" / "comparison.toml", *where, "--json")
+    assert json.loads(again.out)["accuracy"] == {"shapes": {}}
+
+
+def test_results_go_beside_other_comparisons(scs, shapes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert scs("compare", shapes, "--methods", "supcon", "--no-train", *QUICK).code == 0
+    assert Path("comparisons/shapes/results.csv").is_file()
+
+
+def test_a_table_file_says_it_all(scs, tmp_path):
+    file = tmp_path / "table.toml"
+    file.write_text('methods = ["supcon"]\n[[columns]]\ndata = "drawn"\n')
+    said = scs("compare", file, "--seeds", "3", "--epochs", "2")
+    assert said.code == 2
+    assert "leave out --seeds, --epochs, or edit it" in said.err
+
+
+def test_mistakes_are_one_sentence(scs, shapes, tmp_path):
+    for arguments, message in (
+        (("compare", shapes, "--methods", "supcom"), "did you mean 'supcon'"),
+        (("compare", tmp_path / "gone", "--methods", "supcon"), "gone"),
+        (("compare", tmp_path / "gone.toml"), "cannot read the table"),
+        (("compare", shapes, "--methods", "supcon", "--folds", "100"), "100 folds of 24 pictures"),
+        (("compare", shapes, "--methods", "supcon", "--jobs", "0"), "--jobs is 0"),
+    ):
+        said = scs(*arguments)
+        assert said.code == 2, said
+        assert message in said.err
+        assert "Traceback" not in said.err
