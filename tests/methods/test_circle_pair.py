@@ -11,8 +11,7 @@ from torch import Tensor
 
 from scs_supcon.errors import UserError
 from scs_supcon.methods.circle_pair import CirclePair, Reduction
-
-Vectors = list[list[float]]
+from small_batches import T4, Vectors, batches, check_slopes, double
 
 
 def reference(
@@ -61,13 +60,7 @@ def cosines(z: Vectors) -> Vectors:
     ]
 
 
-def double(rows: Any) -> Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
-
-
-PAIRS_OF_TWO = torch.tensor([0, 0, 1, 1])
-T4 = double([[1, 0], [0.6, 0.8], [0, 1], [-0.8, 0.6]]), PAIRS_OF_TWO
-IDEAL = double([[1, 0], [1, 0], [0, 1], [0, 1]]), PAIRS_OF_TWO
+IDEAL = double([[1, 0], [1, 0], [0, 1], [0, 1]]), torch.tensor([0, 0, 1, 1])
 
 
 @pytest.mark.parametrize(
@@ -99,22 +92,6 @@ def test_the_ideal_point() -> None:
     value = CirclePair(reduction="batch")(*IDEAL).item()
     assert value == pytest.approx(math.log1p(2 * 4 * math.exp(-32)), rel=1e-9)
     assert value == pytest.approx(1.0131e-13, rel=1e-4)
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
-    n = draw(st.integers(0, 8))
-    mix = draw(st.sampled_from(["any", "one", "different"]))
-    labels = {
-        "any": draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n)),
-        "one": [7] * n,
-        "different": list(range(n, 0, -1)),
-    }[mix]
-    source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
-    z = 2 * torch.randn(n, 4, generator=source, dtype=torch.float64)
-    if n > 2 and draw(st.booleans()):
-        z[1], z[2] = z[0], 0
-    return z, torch.tensor(labels, dtype=torch.long)
 
 
 @given(
@@ -152,17 +129,12 @@ def test_the_weights_carry_no_gradient(reduction: Reduction) -> None:
     z = torch.randn(5, 3, generator=source, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([0, 1, 0, 1, 1])
     CirclePair(gamma=8.0, reduction=reduction)(z, labels).backward()
-    assert z.grad is not None
-    base, step = z.tolist(), 1e-6
-    frozen = cosines(base)
-    for i in range(5):
-        for j in range(3):
-            ends = []
-            for sign in (1, -1):
-                near = [row[:] for row in base]
-                near[i][j] += sign * step
-                ends.append(reference(cosines(near), labels.tolist(), 0.25, 8.0, reduction, frozen))
-            assert z.grad[i, j].item() == pytest.approx((ends[0] - ends[1]) / 2 / step, abs=1e-7)
+    frozen = cosines(z.tolist())
+
+    def formula(near: Vectors) -> float:
+        return reference(cosines(near), labels.tolist(), 0.25, 8.0, reduction, frozen)
+
+    check_slopes(formula, z, 1e-7)
 
 
 def test_many_rows_in_float32_stay_finite() -> None:

@@ -1,5 +1,4 @@
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -12,8 +11,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
 from scs_supcon.methods import Batch, Network, Task
 from scs_supcon.methods.dacl import DACL, budgeted, margin_contrast
-
-Vectors = list[list[float]]
+from small_batches import T4, Vectors, batches, double
 
 
 def reference(z: Vectors, labels: list[int], margins: list[float], tau: float) -> float:
@@ -36,35 +34,12 @@ def reference(z: Vectors, labels: list[int], margins: list[float], tau: float) -
     return total / max(len(z), 1)
 
 
-def double(rows: Any) -> Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
-
-
-T4 = double([[1, 0], [0.6, 0.8], [0, 1], [-0.8, 0.6]]), torch.tensor([0, 0, 1, 1])
-
-
 @pytest.mark.parametrize(
     ("margin", "expected"),
     [(0.0, 0.6680402017), (0.1, 0.7630787574), (0.2, 0.8666653052), (0.5, 1.2278269936)],
 )
 def test_gold_values(margin: float, expected: float) -> None:
     assert DACL(0.5, margin=margin)(*T4).item() == pytest.approx(expected, abs=1e-9)
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
-    n = draw(st.integers(0, 8))
-    mix = draw(st.sampled_from(["any", "one", "different"]))
-    labels = {
-        "any": draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)),
-        "one": [2] * n,
-        "different": list(range(n, 0, -1)),
-    }[mix]
-    source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
-    z = 2 * torch.randn(n, 4, generator=source, dtype=torch.float64)
-    if n > 2 and draw(st.booleans()):
-        z[1], z[2] = z[0], 0
-    return z, torch.tensor(labels, dtype=torch.long)
 
 
 temperatures = st.sampled_from([0.02, 0.1, 0.5, 3.0])

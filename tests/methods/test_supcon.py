@@ -1,5 +1,4 @@
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -11,8 +10,7 @@ from torch import Tensor
 
 from scs_supcon import SupCon
 from scs_supcon.errors import UserError
-
-Vectors = list[list[float]]
+from small_batches import T4, T5, Vectors, batches
 
 
 def reference(
@@ -52,14 +50,6 @@ def reference(
     return losses
 
 
-def double(rows: Any) -> Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
-
-
-T4 = double([[1, 0], [0.6, 0.8], [0, 1], [-0.8, 0.6]]), torch.tensor([0, 0, 1, 1])
-T5 = double([[1, 0], [0.6, 0.8], [0.8, 0.6], [0, 1], [-0.8, 0.6]]), torch.tensor([0, 0, 0, 1, 1])
-
-
 @pytest.mark.parametrize(
     ("batch", "temperature", "expected"),
     [
@@ -89,22 +79,6 @@ def test_loss_scale_gives_the_original_code_s_values() -> None:
     assert original(*T4).item() == pytest.approx(1.5212142547, abs=1e-9)
     equal = original(torch.ones(8, 3, dtype=torch.float64), torch.arange(8) // 2)
     assert equal.item() == pytest.approx(2.7798716415, abs=1e-9)
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
-    n = draw(st.integers(0, 9))
-    mix = draw(st.sampled_from(["any", "one", "different"]))
-    labels = {
-        "any": draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n)),
-        "one": [7] * n,
-        "different": list(range(n, 0, -1)),
-    }[mix]
-    source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
-    z = 2 * torch.randn(n, 4, generator=source, dtype=torch.float64)
-    if n > 2 and draw(st.booleans()):
-        z[1], z[2] = z[0], 0
-    return z, torch.tensor(labels, dtype=torch.long)
 
 
 temperatures = st.sampled_from([0.01, 0.07, 0.5, 3.0])
