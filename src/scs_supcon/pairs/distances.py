@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn import functional
 
 from scs_supcon.autograd import full_precision, only_once, times
 from scs_supcon.pairs.rows import Rows, members
@@ -293,7 +292,7 @@ def _measure(
         ones, far = ones.mT.contiguous(), far.mT.contiguous()
         return value, pull, torch.ops.aten._cdist_backward(ones, y, x, 2.0, far)
     # 1/distance, where there is one; in place, for these are the largest matrices.
-    near = functional.threshold_(far, 0.0, torch.inf).reciprocal_().mul_(weight)
+    near = torch.threshold_(far, 0.0, torch.inf).reciprocal_().mul_(weight)
     pull = (x * near.sum(2, keepdim=True)).baddbmm_(near, y, alpha=-1)
     if not both:
         return value, pull, None
@@ -310,7 +309,7 @@ def _multiplied(x: Tensor, y: Tensor) -> Tensor:
     x_squared, y_squared = (x * x).sum(2)[:, :, None], (y * y).sum(2)[:, None, :]
     rounding = 1e-14 * float(x_squared.amax() + y_squared.amax())
     squared = (x_squared + y_squared).baddbmm_(x, y.mT, alpha=-2)
-    return functional.threshold_(squared, rounding, 0.0).sqrt_()
+    return torch.threshold_(squared, rounding, 0.0).sqrt_()
 
 
 def _subtracted(x: Tensor, y: Tensor) -> Tensor:
