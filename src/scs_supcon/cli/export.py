@@ -43,8 +43,8 @@ def export(
     chosen = [*find_pictures(pictures)] if pictures else own_pictures(run, model)
     file = output or run / "model.onnx"
     display = Display(quiet)
-    display.line(f"exporting {model.facts.recipe.encoder.name}: a minute or less")
-    with display.progress("comparing with torch") as tell:
+    display.line(f"exporting {model.facts.recipe.encoder.name}, then comparing with torch")
+    with display.progress("pictures judged") as tell:
         parity = export_onnx(model, file, chosen, tell)
     if as_json:
         print(json.dumps({"file": str(file), **asdict(parity)}, indent=1))
