@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -16,10 +16,14 @@ demo: $(READY) ## install, then train on the handwritten digits and show the res
 	$(BIN)/scs train digits --out runs/digits
 
 test: $(READY) ## install, then run every test
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m "not browser"
 
 test-fast: $(READY) ## the quick tests only
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not browser"
+
+test-browser: $(READY) ## open reports in a real Chromium (CHROMIUM=path of another one)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all,browser]'
+	$(BIN)/python -m pytest tests/browser
 
 check: $(READY) ## format, lint, types, import directions
 	$(BIN)/ruff format --check .
@@ -42,4 +46,4 @@ docs: $(READY) ## make docs/methods.md anew from the docstrings
 torture: $(READY) ## kill runs at random moments and compare what comes out
 	$(BIN)/python -m pytest tests/test_torture.py
 
-.PHONY: help demo test test-fast check fix bench docs torture
+.PHONY: help demo test test-fast test-browser check fix bench docs torture

@@ -243,7 +243,7 @@ def commands(inputs: Inputs) -> list[tuple[str, str]]:
         ("Name pictures:", f"scs predict {quoted} photo.jpg more/ --format csv -o names.csv"),
         ("Get their vectors:", f"scs embed {quoted} more/ -o vectors.parquet"),
         ("Judge it on other pictures:", f"scs evaluate {quoted} other-pictures/"),
-        ("Take it to another program:", f"scs export {quoted} --onnx model.onnx"),
+        ("Take it to another program:", f"scs export {quoted} --onnx -o model.onnx"),
         ("From Python:", python),
         ("Make this page again:", f"scs report {quoted}"),
     ]
