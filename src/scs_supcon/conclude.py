@@ -22,6 +22,7 @@ from scs_supcon.model.judge import Judgement
 from scs_supcon.optimise import Progress
 from scs_supcon.probe import Classifier, Readouts, train_bank, with_own
 from scs_supcon.results import metrics
+from scs_supcon.results.evaluation import Rows, baselines
 from scs_supcon.run_folder import RunFolder
 
 CHUNK = 4096
@@ -175,7 +176,10 @@ def summarise(
     judgement = judged[split].judgement
     chances, labels = judgement.probabilities, asked.labels
     right = chances.argmax(1) == labels
-    vectors = judged["train"].common, train.labels, judged[split].common, labels
+    known, rows = (
+        Rows(seen[part].labels, judged[part].common, judged[part].style)
+        for part in ("train", split)
+    )
     of_features = linear.probabilities(asked.features[:, 0])
     encoder = train.features[:, 0], train.labels, asked.features[:, 0], labels
     return {
@@ -187,8 +191,7 @@ def summarise(
         "refused": float(judgement.none_of_these.double().mean()),
         "boundary": made.facts.boundary.model_dump(),
         "baselines": {
-            "kNN on the readout": metrics.knn_accuracy(*vectors),
-            "nearest class mean": metrics.nearest_mean_accuracy(*vectors),
+            **baselines(known, rows),
             "linear probe of the encoder": metrics.top_k(of_features, labels),
             "kNN on the encoder": metrics.knn_accuracy(*encoder),
         },

@@ -78,12 +78,14 @@ def _judge(
     rows = Rows(labels[ours], common[ours], style[ours])
     answers = Answers(rows, judgement.probabilities[ours], judgement.none_of_these[ours])
     strangers = Strangers(asked.strange, judgement.none_of_these[~ours])
-    found = evaluation.evaluate(rules_of(made), _known(made, home), answers, None, strangers)
+    known = _known(made, home)
+    found = evaluation.evaluate(rules_of(made), known, answers, None, strangers)
     suspects = label_errors.suspects(answers.probabilities, rows.labels)
     names = [name for name, our in zip(asked.names, ours.tolist(), strict=True) if our]
     return found | {
         "data": asked.source,
         "split": asked.split,
+        "baselines": evaluation.baselines(known, rows),
         "unreadable": asked.unreadable,
         "label_errors": label_errors.described(suspects, names, rows.labels, made.classes),
     }

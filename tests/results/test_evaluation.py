@@ -144,7 +144,7 @@ def test_refusals_of_known_and_of_held_out_classes(record, answers, known) -> No
 def test_vectors_are_judged_against_the_training_pictures(record, answers, known) -> None:
     asked = answers.rows
     between = known.common, known.labels, asked.common, asked.labels
-    assert record["baselines"] == {
+    assert baselines(known, asked) == {
         "kNN on the readout": metrics.knn_accuracy(*between),
         "nearest class mean": metrics.nearest_mean_accuracy(*between),
     }
@@ -169,6 +169,16 @@ def test_pictures_that_were_trained_on_are_noticed(known, answers) -> None:
     seen = Answers(Rows(asked.labels, common, asked.style), answers.probabilities, answers.refused)
     assert evaluate(RULES, known, seen, None, Strangers())["trained_on"] == 5
     assert evaluate(RULES, known, answers, None, Strangers())["trained_on"] == 0
+    nobody = Rows(known.labels[:0], known.common[:0], known.style[:0])
+    assert evaluate(RULES, nobody, answers, None, Strangers())["trained_on"] == 0
+
+
+def test_vectors_that_are_all_alike_are_compared_in_finite_time(known, answers) -> None:
+    alike = torch.ones_like(known.common) / 8**0.5
+    asked = Rows(answers.rows.labels, alike[:150], answers.rows.style)
+    rows = Rows(known.labels, alike, known.style)
+    seen = Answers(asked, answers.probabilities, answers.refused)
+    assert evaluate(RULES, rows, seen, None, Strangers())["trained_on"] == 150
 
 
 def test_the_record_is_plain_and_the_same_every_time(record, answers, known) -> None:
