@@ -230,10 +230,10 @@ class SCSSupCon(FieldMethod):
     def _multiplier(self) -> Tensor:
         """What the similarity is multiplied by: t, or 1/t."""
         multiply = self.scale == "multiply"
-        if self.training and self.log_t.requires_grad:
+        far = self.log_t.item() * (1 if multiply else -1) - LOG_MOST
+        if self.training and far > 0:
             with torch.no_grad():  # moved back, not cut off: a clamp would leave no gradient
-                low, high = (-math.inf, LOG_MOST) if multiply else (-LOG_MOST, math.inf)
-                self.log_t.clamp_(low, high)
+                self.log_t.fill_(LOG_MOST if multiply else -LOG_MOST)
         return self.log_t.exp() if multiply else (-self.log_t).exp()
 
     def _bias(self) -> Tensor:

@@ -109,6 +109,11 @@ def members(labels: Tensor, rows: Rows) -> Tensor:
     return torch.searchsorted(rows.labels, labels, right=True) - left
 
 
+def longest(x: Tensor) -> float:
+    """Length of the longest row."""
+    return float(torch.linalg.vector_norm(x, dim=1).max()) if len(x) else 0.0
+
+
 class _Permute(torch.autograd.Function):
     """Reorder rows; the way back is a gather too, not a scatter."""
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from scs_supcon.autograd import full_precision, only_once, times
-from scs_supcon.pairs.rows import TILE, Rows, Tile, members, tiles
+from scs_supcon.pairs.rows import TILE, Rows, Tile, longest, members, tiles
 
 # exp(−80) is still a normal float32: below that spread one shift serves every row.
 SAFE_SPREAD = 80.0
@@ -146,7 +146,7 @@ class _Walk:
         self.queries, self.others, self.job = queries, others, job
         self.symmetric = job.columns is None
         self.buffer = queries.new_empty(min(job.tile, len(queries)) * min(job.tile, len(others)))
-        most = _longest(queries) * _longest(others) * job.scale  # no |logit| is above this
+        most = longest(queries) * longest(others) * job.scale  # no |logit| is above this
         self.shift = most if 2 * most <= SAFE_SPREAD else None
 
     def log_sum_exp(self) -> Tensor:
@@ -225,7 +225,3 @@ class _Walk:
             if own is not None:
                 x[own] = -torch.inf
         return x
-
-
-def _longest(x: Tensor) -> float:
-    return float(torch.linalg.vector_norm(x, dim=1).max()) if len(x) else 0.0

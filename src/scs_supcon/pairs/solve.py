@@ -1,21 +1,21 @@
 """The bias that makes the judged share of same-class pairs right for a batch."""
 
 import math
+from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from scs_supcon.autograd import full_precision
-from scs_supcon.pairs.rows import TILE, Rows, same_class_pairs
+from scs_supcon.pairs.rows import Rows, longest, same_class_pairs
 
 MOST_ROWS = 1024
-BANDS = 4
+HELD = 512  # of so many rows all logits are held from pass to pass
+BAND = 256
 FEW = 1 << 14  # so few pairs need no first guess from a sample of theirs
-THIN = 8  # the sample: every 8th row of the pairs, or of a band that stands for them
+THIN = 16  # the sample: every 16th row against all
 TOLERANCE = 1e-6
-
-Pieces = list[tuple[Tensor, int]]
-"""Logits t r, and how often each piece of them counts."""
 
 
 @torch.no_grad()
@@ -36,34 +36,34 @@ def solve_bias(
     those of the queries among themselves.
     """
     with full_precision(queries):
-        q, some = _sample(queries, rows)
-        if references is None or columns is None:
-            if len(some) <= TILE:
-                return solve_square_bias(torch.mm(q * t, q.T), same_class_pairs(some), include_self)
-            return _solve_triangle(q, some, t, include_self)
-        r, others = _sample(references, columns)
-        logits = torch.mm(q * t, r.T)
-        positive = same_class_pairs(some, others)
-        return _solve([(logits, 1)], logits[::THIN], _range(logits), positive)
+        q, some = _evenly(queries, rows)
+        if references is not None and columns is not None:
+            r, others = _evenly(references, columns)
+            logits = torch.mm(q * t, r.T)
+            return _solve_held(logits, _range(logits), same_class_pairs(some, others))
+        if len(q) <= HELD:
+            logits = torch.mm(q * t, q.T)
+            return solve_square_bias(logits, same_class_pairs(some), include_self)
+        return _solve_triangle(_Triangle(q, t, include_self), same_class_pairs(some))
 
 
 @torch.no_grad()
 def solve_square_bias(logits: Tensor, positive: int, include_self: bool = True) -> float:
     """The same for a few rows among themselves: logits t r, and how many pairs are of one class."""
-    bounds = _range(logits)
-    if not include_self:
-        logits = _without_self(logits.clone())
-    own = 0 if include_self else len(logits)
-    return _solve([(logits, 1)], logits[::THIN], bounds, positive, own)
+    if include_self:
+        return _solve_held(logits, _range(logits), positive)
+    n = len(logits)
+    counted = logits.clone().fill_diagonal_(-math.inf)  # σ(−inf) = 0: not counted
+    return _solve_held(counted, _range(logits), positive - n, own=n)
 
 
 @torch.no_grad()
 def solve_listed_bias(logits: Tensor, same: Tensor) -> float:
     """The same for listed pairs: logits t r, and which of them are of one class."""
-    return _solve([(logits, 1)], logits[::THIN], _range(logits), int(same.sum()))
+    return _solve_held(logits, _range(logits), int(same.sum()))
 
 
-def _sample(x: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
+def _evenly(x: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
     n = len(rows)
     if n <= MOST_ROWS:
         return x, rows
@@ -71,90 +71,105 @@ def _sample(x: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
     return x[picked], Rows(rows.labels[picked])
 
 
-def _solve_triangle(x: Tensor, rows: Rows, t: float, include_self: bool) -> float:
-    """Many rows among themselves, each pair of two rows once: the upper triangle, in bands."""
-    # Every fourth row, then every fourth from the second on, …: a band stands for all rows.
-    x = torch.cat([x[k::BANDS] for k in range(BANDS)])
-    n = len(x)
-    band = -(-n // BANDS)
-    blocks: Pieces = []
-    for i in range(0, n, band):
-        head = x[i : i + band] * t
-        blocks.append((torch.mm(head, x[i : i + band].T), 1))
-        if i + band < n:
-            blocks.append((torch.mm(head, x[i + band :].T), 2))
-    bounds = _range(*(block for block, _ in blocks))
-    if not include_self:
-        for square, _ in blocks[::2]:
-            _without_self(square)
-    sample = torch.cat([block[::THIN] for block, _ in blocks[:2]], 1)
-    own = 0 if include_self else n
-    return _solve(blocks, sample, bounds, same_class_pairs(rows), own)
+def _range(logits: Tensor) -> tuple[float, float]:
+    if not logits.numel():
+        return 0.0, 0.0
+    least, most = torch.aminmax(logits)
+    return float(least), float(most)
 
 
-def _without_self(square: Tensor) -> Tensor:
-    return square.fill_diagonal_(-math.inf)  # σ(−inf) = 0: not counted
+class _Pairs(Protocol):
+    """Pairs to be judged: `total` of them count."""
+
+    total: float
+    room: Tensor  # (2, …), for a piece of them
+
+    def less(self, b: float) -> Iterator[tuple[int, int]]:
+        """Write logits less b into room[0], piece by piece; yield (how many, how often counted)."""
 
 
-def _range(*parts: Tensor) -> tuple[float, float]:
-    """(least, most) of all numbers."""
-    ends = [torch.aminmax(part) for part in parts if part.numel()]
-    least, most = [float(end.min) for end in ends], [float(end.max) for end in ends]
-    return min(least, default=0.0), max(most, default=0.0)
+class _Held:
+    """Pairs whose logits are there."""
+
+    def __init__(self, logits: Tensor, total: float) -> None:
+        self.logits, self.total = logits.reshape(-1), total
+        self.room = logits.new_empty(2, logits.numel())
+
+    def less(self, b: float) -> Iterator[tuple[int, int]]:
+        torch.sub(self.logits, b, out=self.room[0])
+        yield len(self.logits), 1
 
 
-def _solve(
-    pieces: Pieces, sample: Tensor, bounds: tuple[float, float], positive: int, own: int = 0
-) -> float:
-    """Solve for pairs of which `positive` are of one class and `own` are left out."""
-    pairs = sum(x.numel() * times for x, times in pieces)
+class _Triangle:
+    """Rows among themselves, each pair of two once: the upper triangle, band by band.
+
+    Its logits are computed anew for every pass. Most often there is one, and a band that was just
+    computed is still in the cache.
+    """
+
+    def __init__(self, x: Tensor, t: float, include_self: bool) -> None:
+        self.x, self.t, self.include_self = x, t, include_self
+        self.total = float(len(x) ** 2 - (0 if include_self else len(x)))
+        self.room = x.new_empty(2, BAND * len(x))
+
+    def less(self, b: float) -> Iterator[tuple[int, int]]:
+        minus_b = self.x.new_full((1,), -b)
+        for i in range(0, len(self.x), BAND):
+            head, rest = self.x[i : i + BAND], self.x[i + BAND :]
+            for other, times in ((head, 1), (rest, 2)):
+                piece = self.room[0, : len(head) * len(other)].view(len(head), len(other))
+                torch.addmm(minus_b, head, other.T, alpha=self.t, out=piece)
+                if times == 1 and not self.include_self:
+                    piece.fill_diagonal_(-math.inf)
+                yield piece.numel(), times
+
+    def sample(self) -> _Held:
+        picked = torch.arange(0, len(self.x), THIN, device=self.x.device)
+        logits = torch.mm(self.x[picked] * self.t, self.x.T)
+        if not self.include_self:
+            logits.scatter_(1, picked[:, None], -math.inf)
+        return _Held(logits, len(picked) * (len(self.x) - (not self.include_self)))
+
+
+def _solve_held(logits: Tensor, bounds: tuple[float, float], positive: int, own: int = 0) -> float:
+    """Solve for all pairs but `own`, whose logits are −inf."""
+    pairs = logits.numel()
     total = pairs - own
     if not total:
         return 0.0
-    share = min(max(positive - own, 0.5), total - 0.5) / total
-    odds = math.log((1 - share) / share)
+    sample = None
+    if pairs > FEW:
+        thin = logits[::THIN]
+        sample = _Held(thin, total * thin.numel() / pairs)
+    return _solve(_Held(logits, total), sample, positive, bounds)
+
+
+def _solve_triangle(pairs: _Triangle, positive: int) -> float:
+    own = 0 if pairs.include_self else len(pairs.x)
+    most = abs(pairs.t) * longest(pairs.x) ** 2  # no |t r| is above this
+    return _solve(pairs, pairs.sample(), positive - own, (-most, most))
+
+
+def _solve(
+    pairs: _Pairs, sample: _Held | None, positive: int, bounds: tuple[float, float]
+) -> float:
+    share = min(max(positive, 0.5), pairs.total - 0.5) / pairs.total
+    b = math.log((1 - share) / share)
     # At the ends of the bracket every σ is at least, or at most, the share.
-    bracket = odds + bounds[0], odds + bounds[1]
-    b = odds
-    if pairs > FEW:  # a good guess from few pairs saves passes over all of them
-        b = _root(_Judged([(sample, 1)], sample.numel() * total / pairs), share, bracket, b)
-    return _root(_Judged(pieces, total), share, bracket, b)
+    bracket = b + bounds[0], b + bounds[1]
+    if sample is not None:  # a good guess saves passes over all pairs
+        b = _root(sample, share, bracket, b)
+    return _root(pairs, share, bracket, b)
 
 
-class _Judged:
-    """The mean of σ over pairs, as a function of b."""
-
-    def __init__(self, pieces: Pieces, total: float) -> None:
-        self.pieces = [(x.reshape(-1), times) for x, times in pieces if x.numel()]
-        self.total = total
-        most = max(len(x) for x, _ in self.pieces)
-        self.scratch = self.pieces[0][0].new_empty(2, most)
-
-    def at(self, b: float) -> tuple[float, float, float]:
-        """(mean σ, and its first and second derivative by b)."""
-        one = two = three = 0.0
-        for x, times in self.pieces:
-            powers = self.scratch[:, : len(x)]
-            s, squared = powers
-            torch.sub(x, b, out=s).sigmoid_()
-            torch.mul(s, s, out=squared)
-            more = torch.mv(powers, s).tolist()
-            one += times * float(s.sum())
-            two += times * more[0]
-            three += times * more[1]
-        one, two, three = one / self.total, two / self.total, three / self.total
-        # Means of σ, of −σ(1 − σ) and of σ(1 − σ)(1 − 2σ).
-        return one, two - one, one - 3 * two + 2 * three
-
-
-def _root(judged: _Judged, share: float, bracket: tuple[float, float], b: float) -> float:
+def _root(pairs: _Pairs, share: float, bracket: tuple[float, float], b: float) -> float:
     """Newton's method with Halley's correction, kept inside a shrinking bracket."""
     # Where σ is 0 or 1 for all pairs, the slope is nothing but rounding.
-    rounding = 1e-12 if judged.scratch.dtype == torch.float64 else 1e-5
+    rounding = 1e-12 if pairs.room.dtype == torch.float64 else 1e-5
     low, high = bracket
     b = min(max(b, low), high)
     while high - low > TOLERANCE:
-        mean, slope, curve = judged.at(b)
+        mean, slope, curve = _mean(pairs, b)
         f = mean - share
         low, high = (b, high) if f > 0 else (low, b)
         below = 2 * slope * slope - f * curve
@@ -167,3 +182,19 @@ def _root(judged: _Judged, share: float, bracket: tuple[float, float], b: float)
         if abs(step) <= 4e-3:  # |σ″|, |σ‴| ≤ σ′: what is left is below 0.42 step³ < 1e-7
             break
     return b
+
+
+def _mean(pairs: _Pairs, b: float) -> tuple[float, float, float]:
+    """(mean of σ, and its first and second derivative by b)."""
+    one = two = three = 0.0
+    for many, times in pairs.less(b):
+        powers = pairs.room[:, :many]
+        s, squared = powers
+        torch.mul(s.sigmoid_(), s, out=squared)
+        one += times * float(s.sum())
+        more = torch.mv(powers, s).tolist()
+        two += times * more[0]
+        three += times * more[1]
+    one, two, three = one / pairs.total, two / pairs.total, three / pairs.total
+    # Means of σ, of −σ(1 − σ) and of σ(1 − σ)(1 − 2σ).
+    return one, two - one, one - 3 * two + 2 * three
