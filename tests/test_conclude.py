@@ -181,5 +181,6 @@ def test_the_result_for_a_person():
         "70.00% to 90.00% (validation)",
         "2.1% of these pictures would be called none of these classes (similarity below 0.250)",
         "scs predict runs/x picture.jpg",
+        "scs evaluate runs/x",
     ):
         assert part in text

@@ -222,5 +222,6 @@ def describe(summary: Mapping[str, Any]) -> str:
         f"model     {summary['model']}",
         *(f"report    {page}" for page in Path(summary["run"]).glob("report.html")),
         f"use it    scs predict {summary['run']} picture.jpg",
+        f"judge it  scs evaluate {summary['run']}",
     ]
     return "\n".join(lines)

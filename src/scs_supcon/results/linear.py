@@ -60,7 +60,7 @@ def moments(rows: Tensor, labels: Tensor, classes: int, means: Tensor | None = N
         means = sums / counts.clamp_min(1)[:, None]
     gram = torch.zeros(width, width, dtype=torch.float64)
     fourth = torch.zeros((), dtype=torch.float64)
-    for some, own in zip(rows.split(CHUNK), labels.split(CHUNK), strict=True):
+    for some, own in zip(torch.split(rows, CHUNK), torch.split(labels, CHUNK), strict=True):
         gram += (some.T @ some).double()
         fourth += (some - means[own]).square().sum(1).square().sum()
     return Moments(counts, sums, gram, fourth)
