@@ -68,6 +68,14 @@ def test_a_file_that_is_no_table(tmp_path):
         read_table_file(tmp_path / "empty.toml")
 
 
+def test_a_file_cannot_have_code_imported(tmp_path):
+    (tmp_path / "loss.py").write_text("raise SystemExit('was run')")
+    for row in (f'"{tmp_path}/loss.py:Soft"', f'{{ method = "{tmp_path}/loss.py:Soft" }}'):
+        (tmp_path / "table.toml").write_text(f'methods = [{row}]\n[[columns]]\ndata = "drawn"\n')
+        with pytest.raises(UserError, match="never imported because a file names it"):
+            read_table_file(tmp_path / "table.toml")
+
+
 def test_names_on_the_command_line():
     assert method_names("supcon, simclr,supcon") == ("supcon", "simclr")
     assert method_names("scs_supcon,all")[0] == "scs_supcon"

@@ -27,7 +27,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from scs_supcon.config import Count, Section
 from scs_supcon.errors import UserError, did_you_mean
-from scs_supcon.methods import available, method_class, parse
+from scs_supcon.methods import available, is_own, method_class, parse
 
 CROSS_ENTROPY = "baseline"
 NEIGHBOURS = "kNN"
@@ -127,9 +127,23 @@ def read_table_file(path: Path) -> Table:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"cannot read the table {path}: {error}") from error
     try:
+        _no_code(values)
         return make_table(values)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def _no_code(values: dict[str, Any]) -> None:
+    """A file never makes us import: methods of other people are named on the command line."""
+    rows = values.get("methods")
+    for row in rows if isinstance(rows, list) else []:
+        name = row.get("method") if isinstance(row, dict) else row
+        if isinstance(name, str) and is_own(name):
+            raise UserError(
+                f"the method {name} is code from outside this package, and code is never imported "
+                "because a file names it: leave it out, or compare with --methods on the command "
+                "line"
+            )
 
 
 def write_table_file(table: Table) -> str:
