@@ -79,6 +79,15 @@ def test_the_fixed_table_is_read_and_no_picture_is_touched(birds, scs):
     assert "birds-fixed.csv exists and says something else" in refused.err
 
 
+def test_files_are_named_after_the_folder(birds, scs, monkeypatch):
+    dotted = birds.rename(birds.with_name("birds.v2"))
+    scs("doctor", "birds.v2")
+    assert (birds.parent / "birds.v2-problems.csv").exists()
+    monkeypatch.chdir(dotted)
+    scs("doctor", ".", "--out", birds.parent / "again" / "problems.csv", "--fix")
+    assert (birds.parent / "again" / "birds.v2-fixed.csv").exists()
+
+
 def test_what_cannot_be_read_at_all_is_one_sentence(scs, tmp_path):
     said = scs("doctor", tmp_path / "nothing")
     assert said.code == 2

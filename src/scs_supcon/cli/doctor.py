@@ -55,7 +55,8 @@ def doctor(
     threads = workers if workers is not None else os.cpu_count() or 1
     with Display(quiet).progress("looking and comparing") as tell:
         found = diagnose(data, threads, tell)
-    stem = Path(data).resolve().stem or "data"
+    place = Path(os.path.abspath(data))  # noqa: PTH100 - a link keeps its own name
+    stem = place.name if place.is_dir() else place.stem
     table = out or Path(f"{stem}-problems.csv")
     if found.problems:
         write_text(table, _csv(found.problems))
