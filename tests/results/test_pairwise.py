@@ -83,6 +83,20 @@ def test_one_split_of_its_own_for_each_method_cannot_be_tested():
     assert "nothing can be tested" in finding.warnings[0]
 
 
+def test_equal_gaps_are_no_certainty():
+    def half(fold, right):
+        return Judged((f"{fold}a", f"{fold}b"), np.array([True, right]), 8)
+
+    rows = {
+        "better": {(0, fold): half(fold, True) for fold in range(2)},
+        "worse": {(0, fold): half(fold, False) for fold in range(2)},
+    }
+    tests = PairTests(rows)
+    assert set(tests.p.values()) == {1.0}
+    assert tests.level("better") == ["better", "worse"]
+    assert "no spread" in tests.findings("better", "better")[1].warnings[0]
+
+
 def test_level_are_those_the_tests_cannot_set_apart(rows):
     made = rows(FOLDS, good=0.9, fair=0.9, bad=0.4)
     # The same draws: equal chances make equal runs.
