@@ -10,6 +10,7 @@ from scs_supcon.config import make_recipe
 from scs_supcon.errors import UserError
 from scs_supcon.methods import build_method, method_class, parse
 from scs_supcon.settle import Wishes, settle
+from scs_supcon.suite.table import read_table_file
 
 LOSS = '''"""SoftCircle: classmates are drawn onto one point.
 
@@ -99,8 +100,11 @@ def test_a_method_of_two_files_trains_predicts_and_is_reported(lab, shapes, scs)
     predicted = scs("predict", "run", next(shapes.rglob("*.png")), "--format", "csv", "--quiet")
     assert predicted.code == 0
     assert predicted.out.count("\n") == 2
-    listed = scs("runs", ".")
-    assert NAME in listed.out
+    assert NAME in scs("runs", ".").out
+    (lab / "run" / "report.html").unlink(missing_ok=True)
+    reported = scs("report", "run")
+    assert reported.code == 0, reported.err
+    assert "SoftCircle" in (lab / "run" / "report.html").read_text()
 
 
 def test_a_file_is_named_by_its_path(lab, scs):
@@ -151,7 +155,7 @@ def test_errors_in_the_code_itself_are_shown_whole(lab):
 
 
 def test_no_file_makes_us_import(lab):
-    """Neither a recipe nor an assignment in one line with it: the method has to be named."""
+    """Neither a recipe, an assignment nor a table: the method has to be named."""
     from scs_supcon.data.drawn import drawn
 
     (lab / "trap.py").write_text("raise SystemExit('imported')\n")
@@ -163,6 +167,11 @@ def test_no_file_makes_us_import(lab):
     ):
         with pytest.raises(UserError, match=f"only if you trust it: {told}"):
             settle(wishes, drawn(per_class=10), accelerator=False)
+    table = '[[columns]]\ndata = "drawn"\n'
+    for row in ('"./trap.py:Trap"', '{ method = "./trap.py:Trap" }'):
+        (lab / "table.toml").write_text(f"methods = [{row}]\n{table}")
+        with pytest.raises(UserError, match=r"table.toml: the method ./trap.py:Trap is code"):
+            read_table_file(lab / "table.toml")
     elsewhere = Wishes("drawn", recipe=lab / "r.toml", method="supcon")
     assert settle(elsewhere, drawn(per_class=10), False).method.name == "supcon"
     named = Wishes("drawn", recipe=lab / "r.toml", method="./trap.py:Trap")

@@ -1,0 +1,136 @@
+"""Every method on the handwritten digits, by one budget: docs/benchmarks/methods.md.
+
+    python benchmarks/methods.py                  # one seed
+    python benchmarks/methods.py --seeds 3        # goes on where it was stopped
+
+Two runs at a time, one thread each. Every method gets the same encoder, pictures, epochs, batches
+and stage 2; what differs is the loss, and the parts of the recipe that it suggests for its head.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from scs_supcon.methods import available, method_class
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "benchmarks" / "methods.md"
+METHODS = [*available(), "scs_supcon@paper"]
+OWN, STAGE_2 = "the method's own classifier", "stage 2 on the readout"
+
+
+def main() -> None:
+    """Train what is missing, then write the page."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "methods")
+    asked = parser.parse_args()
+    wanted = [(method, seed) for seed in range(asked.seeds) for method in METHODS]
+    start = time.monotonic()
+    with ThreadPoolExecutor(2) as pool:
+        found = dict(zip(wanted, pool.map(lambda one: run(*one, asked.runs), wanted), strict=True))
+    print(f"{len(wanted)} runs after {time.monotonic() - start:.0f} s")
+    recipe = tomllib.loads((folder(METHODS[0], 0, asked.runs) / "recipe.toml").read_text())
+    PAGE.write_text(page(found, asked.seeds, recipe))
+
+
+def folder(method: str, seed: int, runs: Path) -> Path:
+    """Where a run is kept."""
+    return runs / f"{method.replace('@', '-')}-{seed}"
+
+
+def run(method: str, seed: int, runs: Path) -> dict[str, Any]:
+    """Train one method in a process of its own, or find it finished."""
+    out = folder(method, seed, runs)
+    line = ["train", "digits", "--out", str(out), "--method", method, "--seed", str(seed)]
+    subprocess.run(
+        [sys.executable, "-m", "scs_supcon", *line, "--workers", "0", "--device", "cpu", "--quiet"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    summary: dict[str, Any] = json.loads((out / "finished.json").read_text())
+    print(f"{method:<20} seed {seed}: {summary['accuracy']:.2%}", flush=True)
+    return summary
+
+
+def page(found: dict[tuple[str, int], dict[str, Any]], seeds: int, recipe: dict[str, Any]) -> str:
+    """The page, best method first."""
+    rows = {m: [found[m, seed] for seed in range(seeds)] for m in METHODS}
+    order = sorted(METHODS, key=lambda m: -mean(one["accuracy"] for one in rows[m]))
+    how, one = recipe["pretrain"], next(iter(found.values()))
+    times = [summary["seconds"] for summary in found.values()]
+    numbers = {
+        "seeds": "one seed" if seeds == 1 else f"{seeds} seeds",
+        "encoder": recipe["encoder"]["name"],
+        "epochs": how["epochs"],
+        "batch": how["batch_size"],
+        "lr": how["lr"],
+        "optimizer": how["optimizer"],
+        "pictures": one["pictures"],
+        "error": f"{100 * (0.97 * 0.03 / one['pictures'] / seeds) ** 0.5:.1f}",
+        "seconds": f"{min(times):.0f} to {max(times):.0f}",
+    }
+    lines = [describe(method, rows[method]) for method in order]
+    return TEXT.format(**numbers, table="\n".join(lines))
+
+
+def describe(method: str, runs: list[dict[str, Any]]) -> str:
+    """One row of the table."""
+    used = {
+        "own" if head["own"] else "stage 2" for r in runs for head in r["bank"] if head["chosen"]
+    }
+    adapted = " (adapted)" if method_class(method.partition("@")[0]).adapted else ""
+    accuracies = [one["accuracy"] for one in runs]
+    spread = f" ± {100 * statistics.stdev(accuracies):.1f}" if len(runs) > 1 else ""
+    cells = [
+        f"`{method}`{adapted}",
+        f"{100 * mean(accuracies):.1f}{spread}",
+        ", ".join(sorted(used)),
+        *(percent(one["baselines"].get(name) for one in runs) for name in (OWN, STAGE_2)),
+        *(percent(one["baselines"][n] for one in runs) for n in ("kNN on the readout",)),
+        percent(one["baselines"]["linear probe of the encoder"] for one in runs),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def percent(values: Any) -> str:
+    """Their mean in percent; nothing where there is none."""
+    there = [value for value in values if value is not None]
+    return f"{100 * mean(there):.1f}" if there else ""
+
+
+def mean(values: Any) -> float:
+    """The mean."""
+    return statistics.fmean(values)
+
+
+TEXT = """# Every method on the digits, by one budget
+
+`benchmarks/methods.py` made this table: {seeds}, test accuracy in %, chance is 10. Encoder
+`{encoder}` from random weights, {epochs} epochs in batches of {batch}, {optimizer} at {lr}, then
+stage 2: the recipe that `scs train digits` settles on, the same for every method but for the head
+that a method suggests. Another seed is also another split. One standard error of a row is about
+{error} points ({pictures} test pictures a seed), so rows closer than that are level.
+
+"predicts with" says which classifier the model keeps: a single-stage method's own, unless
+validation shows it behind stage 2 by more than chance. "kNN" looks at the 10 nearest training
+pictures on what stage 2 reads, "probe" is a linear classifier on the encoder's features.
+
+| method | accuracy | predicts with | own classifier | stage 2 | kNN | probe |
+|---|---|---|---|---|---|---|
+{table}
+
+A run took {seconds} s (two at a time, one thread each, on a machine that was not idle).
+"""
+
+if __name__ == "__main__":
+    main()
