@@ -75,6 +75,17 @@ def test_style_with_and_without_views():
     assert "(two pictures of a class: 0.10)" in told
 
 
+def test_shown_pictures_are_counted_by_what_they_are():
+    assert words.about_shown(["test"]) == "Shown are 1 test picture."
+    assert words.about_shown(["val", "test", "val"]) == (
+        "Shown are 1 test picture and 2 validation pictures."
+    )
+    assert words.about_shown(["test", "val", "train"]) == (
+        "Shown are 1 test picture, 1 validation picture and 1 training picture whose label is in "
+        "doubt."
+    )
+
+
 def test_problems_by_kind_most_frequent_first():
     problems = [{"kind": kind} for kind in ("tiny class", "duplicate", "duplicate")]
     assert [(kind, len(found)) for kind, found in words.problem_groups(problems)] == [

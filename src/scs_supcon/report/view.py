@@ -3,9 +3,9 @@
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
-from scs_supcon import __version__
 from scs_supcon.display import spell_seconds
 from scs_supcon.report import panels, words
 from scs_supcon.report.gallery import Gallery, Pair, hardest_pairs
@@ -47,7 +47,7 @@ def view(inputs: Inputs, gallery: Gallery) -> dict[str, Any]:
     fields = ("common", "style") if gallery.style.shape[1] else ("common",)
     return {
         "title": inputs.path.resolve().name,
-        "version": __version__,
+        "version": version("scs-supcon"),
         "contents": CONTENTS.items(),
         "facts": facts(inputs),
         **result(evaluation),
@@ -57,6 +57,7 @@ def view(inputs: Inputs, gallery: Gallery) -> dict[str, Any]:
         "auc": None if pairs["auc"] is None else f"{pairs['auc']:.3f}",
         "pictured": bool(gallery.names),
         "unseen": "train" in gallery.splits,
+        "shown": words.about_shown(gallery.splits) if gallery.names else "",
         "fields": [
             {"name": name, "title": FIELDS[name][0], "words": FIELDS[name][1]} for name in fields
         ],

@@ -94,6 +94,19 @@ def about_retrieval(retrieval: Mapping[str, float | None]) -> str:
     )
 
 
+def about_shown(splits: Sequence[str]) -> str:
+    """Which pictures a page can show."""
+    kinds = {
+        "test": "test picture",
+        "val": "validation picture",
+        "train": "training picture",
+    }
+    counts = [many(splits.count(key), kind) for key, kind in kinds.items() if key in splits]
+    listed = " and ".join([", ".join(counts[:-1]), counts[-1]] if counts[1:] else counts)
+    doubtful = " whose label is in doubt" if "train" in splits else ""
+    return f"Shown are {listed}{doubtful}."
+
+
 def about_style(found: Mapping[str, Any]) -> str:
     """What else the style field holds."""
     rank = (

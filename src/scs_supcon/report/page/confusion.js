@@ -79,7 +79,8 @@ function drawMatrix() {
     for (const [r, c, n] of data.confusion.cells) {
       write(String(n), 9, {
         x: left + (place.get(c) + 0.5) * cell, y: top + (place.get(r) + 0.5) * cell + 5,
-        "text-anchor": "middle", class: r === c && n > data.confusion.totals[r] / 2 ? "on" : "count",
+        "text-anchor": "middle",
+        class: r === c && n > data.confusion.totals[r] / 2 ? "on" : "count",
       });
     }
   }
@@ -128,8 +129,9 @@ function tellCell(row, column) {
     ...(row === column ? [] : [make("b", { textContent: data.classes[column] }), ": "]),
     of + "the class",
   );
-  const pictures = data.labels.flatMap((l, i) =>
-    l === row && data.predictions[i] === column && data.splits[i] === data.confusion.split ? [i] : [],
+  const here = (i) => data.labels[i] === row && data.predictions[i] === column;
+  const pictures = data.splits.flatMap((split, i) =>
+    split === data.confusion.split && here(i) ? [i] : [],
   );
   const seen = pictures.sort((a, b) => data.chances[b] - data.chances[a]).slice(0, 8);
   byId("cell-pictures").replaceChildren(
@@ -138,7 +140,10 @@ function tellCell(row, column) {
 }
 
 for (const button of document.querySelectorAll("[data-cell]")) {
-  button.addEventListener("click", () => tellCell(...button.dataset.cell.split(" ").map(Number)));
+  button.addEventListener("click", () => {
+    tellCell(...button.dataset.cell.split(" ").map(Number));
+    byId("cell").scrollIntoView({ block: "nearest" });
+  });
 }
 byId("order").value = data.classes.length > 12 ? "together" : "name";
 narrow.addEventListener("change", drawMatrix);

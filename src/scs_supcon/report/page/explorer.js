@@ -45,13 +45,14 @@ class FieldMap {
     const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
     if (event.key === "Enter" || event.key === " ") choose(pointed < 0 ? chosen : pointed, false);
     else if (event.key === "Escape") return this.point(-1);
-    else if (way[event.key]) this.point(this.towards(pointed < 0 ? chosen : pointed, way[event.key]));
+    else if (way[event.key]) this.point(this.towards(way[event.key]));
     else return;
     event.preventDefault();
   }
 
   // The nearest picture in a direction; what lies aside counts for less than what lies ahead.
-  towards(from, [right, down]) {
+  towards([right, down]) {
+    const from = pointed < 0 ? chosen : pointed;
     const [x, y] = this.place(from);
     let best = from;
     let least = Infinity;
@@ -176,7 +177,10 @@ function wanted() {
   );
 }
 
-function choose(index, scroll) {
+// `go`: the choice was made elsewhere on the page, or by a button that is about to vanish.
+function choose(index, go) {
+  const panel = byId("chosen");
+  const inside = panel.contains(document.activeElement);
   chosen = index;
   pointed = -1;
   byId("tip").hidden = true;
@@ -185,7 +189,7 @@ function choose(index, scroll) {
     make("b", {}, ...breakable(label(index))),
     make("br"),
     verdict(index),
-    make("span", { className: "name" }, ...breakable(data.names[index] + " (" + data.splits[index] + ")")),
+    make("span", { className: "name" }, ...breakable(data.names[index]), ` (${data.splits[index]})`),
   );
   document.querySelectorAll("[data-near]").forEach((list) => {
     const field = data.fields[Number(list.dataset.near)];
@@ -201,7 +205,9 @@ function choose(index, scroll) {
   });
   tellPlace();
   for (const map of maps) map.draw();
-  if (scroll) byId("chosen").scrollIntoView({ block: "center" });
+  if (!go) return;
+  panel.focus({ preventScroll: true });
+  if (!inside) panel.scrollIntoView({ block: "start" });
 }
 
 function tellPlace() {
