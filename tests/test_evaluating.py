@@ -133,3 +133,15 @@ def test_a_frozen_encoder_finds_its_features_in_the_cache(
     assert found["leakage"]["view_agreement"] is not None
     new = set(cache.rglob("*")) - set(before)
     assert all(path.is_file() for path in new), "views of pictures that were not trained on"
+
+
+def test_an_added_class_is_judged_like_the_others(run, others, tmp_path):
+    made = load(run)
+    made.add_class("star", sorted((others / "star").iterdir())[:3])
+    made.save(tmp_path / "grown")
+    record = evaluate(tmp_path / "grown", others, device="cpu", workers=0, quiet=True)
+    assert record["pictures"] == 25
+    assert record["refused"]["unknown_classes"] == ["triangle"]
+    assert record["classes"][-1] == "star"
+    assert record["per_class"][-1]["pictures"] == 5
+    assert record["trained_on"] == 3, "those that it was taught by"
