@@ -116,7 +116,8 @@ def _keep(search: Search, trials: Sequence[Trial], found: Trial) -> None:
 def _retrained(search: Search, times: int, display: Display) -> tuple[float, ...]:
     """Train the best recipe with seeds that the search has not seen."""
     accuracies = []
-    kept = ("method", "weights")  # what a recipe file cannot bring along
+    # What a recipe file cannot bring along.
+    kept: dict[str, Any] = {key: search.options.get(key) for key in ("method", "weights")}
     for number in range(1, times + 1):
         seed = search.seed + number
         display.line(f"training the best recipe with seed {seed}")
@@ -126,7 +127,7 @@ def _retrained(search: Search, times: int, display: Display) -> tuple[float, ...
             recipe=search.out / "best.toml",
             seed=seed,
             quiet=True,
-            **{key: search.options.get(key) for key in kept},
+            **kept,
             **search.place,
         )
         accuracies.append(float(summary["accuracy"]))
