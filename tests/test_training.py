@@ -38,6 +38,7 @@ def test_the_folder_holds_what_the_architecture_says(finished):
         *("recipe.toml", "environment.json", "classes.json", "splits.csv", "metrics.csv"),
         *("tensorboard", "checkpoints", "model", "predictions.parquet", "finished.json", ".lock"),
         *("embeddings.parquet", "thumbnails.parquet", "problems.json", "evaluation.json"),
+        *("report.html", "figures"),
     }
     assert {path.name for path in (finished / "model").iterdir()} == {
         *("weights.safetensors", "model.json", "SHA256SUMS", "README.md")
