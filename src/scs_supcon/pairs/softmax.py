@@ -11,6 +11,7 @@ where rows without classmates contribute no p. Memory is O(n·d + tile²). Rows 
 tile need no second pass: their p are kept.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from scs_supcon.pairs.rows import TILE, Rows, Tile, longest, members, tiles
 
 # exp(−80) is still a normal float32: below that spread one shift serves every row.
 SAFE_SPREAD = 80.0
+CHUNK = 4096  # rows whose class sums are held at once
 
 
 def softmax_pairs(
@@ -85,27 +87,22 @@ def _forward(ctx: Any, queries: Tensor, references: Tensor | None, job: _Job) ->
     found = members(job.rows.labels, columns)
     classmates = found - 1 if job.itself else found
     n = len(columns) if job.itself else len(queries)
-    # (Σ over classmates)/|P| in float64: it is subtracted from the log-sum-exp.
-    toward = _class_sums(others, columns, job.rows.labels)
-    if job.itself:
-        toward -= queries
-    toward /= classmates.clamp_min(1)[:, None]
+    alone = classmates == 0
     walk = _Walk(queries, others, job)
     log_z = walk.log_sum_exp()
-    alone = classmates == 0
-    own = log_z - job.scale * (queries.double() * toward).sum(1)
+    toward = _Toward(queries, others, job, columns, classmates)
+    own = log_z - job.scale * toward.inner()
     total = own.masked_fill(alone, 0).sum() / max(n, 1)
     if job.joined:
         dist.all_reduce(total)
     if any(ctx.needs_input_grad):
         log_z = log_z.masked_fill(alone, torch.inf)  # p = 0 for rows that have no loss
         grad, grad_others = walk.pull(log_z, ctx.needs_input_grad[1])
-        grad.sub_(toward.masked_fill_(alone[:, None], 0).mul_(2 if job.itself else 1))
+        toward.take_from(grad, 2 if job.itself else 1)
         if grad_others is not None:
             shares = queries / classmates.clamp_min(1)[:, None]
-            grad_others.sub_(_class_sums(shares, job.rows, columns.labels)).mul_(
-                job.scale / max(n, 1)
-            )
+            sums, place = _class_sums(shares, job.rows, columns.labels)
+            grad_others.sub_(sums[place]).mul_(job.scale / max(n, 1))
         ctx.save_for_backward(grad.mul_(job.scale / max(n, 1)), grad_others)
     return total.to(queries.dtype)
 
@@ -122,17 +119,50 @@ def _one_tile(x: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     return -total / n, torch.mm(slope + slope.T, x).mul_(scale / n)
 
 
-def _class_sums(x: Tensor, rows: Rows, labels: Tensor) -> Tensor:
-    """For each label the float64 sum of the rows that carry it; 0 where none does."""
+class _Toward:
+    """(Σ over classmates)/|P| of each row, in float64: it is subtracted from the log-sum-exp.
+
+    Only a chunk of rows is ever held; the class sums are all that is kept.
+    """
+
+    def __init__(
+        self, queries: Tensor, others: Tensor, job: _Job, columns: Rows, classmates: Tensor
+    ) -> None:
+        self.queries, self.itself, self.classmates = queries, job.itself, classmates
+        self.sums, self.place = _class_sums(others, columns, job.rows.labels)
+
+    def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        for k in range(0, len(self.queries), CHUNK):
+            part = slice(k, k + CHUNK)
+            toward = self.sums[self.place[part]]
+            if self.itself:
+                toward -= self.queries[part]
+            mates = self.classmates[part, None]
+            yield part, toward.div_(mates.clamp_min(1)).masked_fill_(mates == 0, 0)
+
+    def inner(self) -> Tensor:
+        """Its inner product with each query."""
+        own = torch.zeros(len(self.queries), dtype=torch.float64, device=self.queries.device)
+        for part, toward in self._chunks():
+            own[part] = toward.mul_(self.queries[part]).sum(1)
+        return own
+
+    def take_from(self, grad: Tensor, times: int) -> None:
+        for part, toward in self._chunks():
+            grad[part] -= toward.mul_(times)
+
+
+def _class_sums(x: Tensor, rows: Rows, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """(float64 sums of the rows of each class and a last row of zeros, where each label's is)."""
     classes, counts = rows.counts
     number = torch.repeat_interleave(torch.arange(len(classes), device=x.device), counts)
     sums = torch.zeros(len(classes) + 1, x.shape[1], dtype=torch.float64, device=x.device)
-    for k in range(0, len(x), 8192):
-        sums.index_add_(0, number[k : k + 8192], x[k : k + 8192].double())
+    for k in range(0, len(x), CHUNK):
+        sums.index_add_(0, number[k : k + CHUNK], x[k : k + CHUNK].double())
     if not len(classes):
-        return sums[torch.zeros_like(labels)]
+        return sums, torch.zeros_like(labels)
     place = torch.searchsorted(classes, labels).clamp_max(len(classes) - 1)
-    return sums[torch.where(classes[place] == labels, place, len(classes))]
+    return sums, torch.where(classes[place] == labels, place, len(classes))
 
 
 class _Walk:
