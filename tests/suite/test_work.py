@@ -33,7 +33,7 @@ def numbers(results):
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
-def wait_for(condition, seconds=120):
+def wait_for(condition, seconds=300):
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "waited for too long"
@@ -55,6 +55,14 @@ def kill(members):
 
 def runs_in(folder, file):
     return sorted(path.parent for path in folder.glob(f"*/{file}"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(processes):
+    """A test that fails leaves no command behind."""
+    yield
+    with suppress(AttributeError, psutil.NoSuchProcess):
+        kill(family(processes.process))
 
 
 @pytest.fixture(scope="module")
@@ -150,16 +158,22 @@ def test_a_cell_whose_process_is_killed_is_named_and_the_others_go_on(
     assert again.code == 0, again.err
 
 
-def test_asked_to_stop_it_saves_and_leaves_nothing_behind(small_table, processes, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_when_it_is_stopped_its_runs_are_saved_and_nothing_stays(
+    number, code, small_table, processes, tmp_path
+):
+    """Killed alone, it cannot stop its processes: they notice."""
     settings = [*small_table().settings, "pretrain.epochs=100000"]
     table = small_table(["supcon"], settings=settings)
     process = processes.start(*line(table, tmp_path, "--jobs", "2"))
     wait_for(lambda: len(runs_in(tmp_path / "runs", "metrics.csv")) == 2)
     members = family(process)
-    os.kill(process, signal.SIGINT)
+    os.kill(process, number)
     said = processes.wait()
-    assert said.code == 130
-    assert "run the same line again" in said.err
+    assert said.code == code
+    assert number == signal.SIGKILL or "run the same line again" in said.err
     psutil.wait_procs(members, 120)
     assert not [member for member in members if member.is_running()]
     for run in runs_in(tmp_path / "runs", "recipe.toml"):
