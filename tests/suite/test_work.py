@@ -61,8 +61,8 @@ def runs_in(folder, file):
 def nothing_stays(processes):
     """A test that fails leaves no command behind."""
     yield
-    with suppress(AttributeError, psutil.NoSuchProcess):
-        kill(family(processes.process))
+    for left in psutil.Process(processes.server.pid).children():
+        kill(family(left.pid))
 
 
 @pytest.fixture(scope="module")
