@@ -2,6 +2,7 @@
 
     python benchmarks/methods.py                  # one seed
     python benchmarks/methods.py --seeds 3        # goes on where it was stopped
+    python benchmarks/methods.py --seeds 0        # the page again, of the runs that are finished
 
 Two runs at a time, one thread each. Every method gets the same encoder, pictures, epochs, batches
 and stage 2; what differs is the loss, and the parts of the recipe that it suggests for its head.
@@ -28,18 +29,19 @@ OWN, STAGE_2 = "the method's own classifier", "stage 2 on the readout"
 
 
 def main() -> None:
-    """Train what is missing, then write the page."""
+    """Train what is missing, then write the page of all that is finished."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "methods")
     asked = parser.parse_args()
     wanted = [(method, seed) for seed in range(asked.seeds) for method in METHODS]
     start = time.monotonic()
-    with ThreadPoolExecutor(2) as pool:
-        found = dict(zip(wanted, pool.map(lambda one: run(*one, asked.runs), wanted), strict=True))
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda one: run(*one, asked.runs), wanted))
+    finally:  # an hour's work is worth a page, whatever ended it
+        PAGE.write_text(page(asked.runs))
     print(f"{len(wanted)} runs after {time.monotonic() - start:.0f} s")
-    recipe = tomllib.loads((folder(METHODS[0], 0, asked.runs) / "recipe.toml").read_text())
-    PAGE.write_text(page(found, asked.seeds, recipe))
 
 
 def folder(method: str, seed: int, runs: Path) -> Path:
@@ -47,7 +49,7 @@ def folder(method: str, seed: int, runs: Path) -> Path:
     return runs / f"{method.replace('@', '-')}-{seed}"
 
 
-def run(method: str, seed: int, runs: Path) -> dict[str, Any]:
+def run(method: str, seed: int, runs: Path) -> None:
     """Train one method in a process of its own, or find it finished."""
     out = folder(method, seed, runs)
     line = ["train", "digits", "--out", str(out), "--method", method, "--seed", str(seed)]
@@ -57,18 +59,30 @@ def run(method: str, seed: int, runs: Path) -> dict[str, Any]:
         stdout=subprocess.DEVNULL,
         check=True,
     )
+    print(f"{method:<20} seed {seed}: {read(out)['accuracy']:.2%}", flush=True)
+
+
+def read(out: Path) -> dict[str, Any]:
+    """What a finished run says of itself."""
     summary: dict[str, Any] = json.loads((out / "finished.json").read_text())
-    print(f"{method:<20} seed {seed}: {summary['accuracy']:.2%}", flush=True)
     return summary
 
 
-def page(found: dict[tuple[str, int], dict[str, Any]], seeds: int, recipe: dict[str, Any]) -> str:
+def page(runs: Path) -> str:
     """The page, best method first."""
-    rows = {m: [found[m, seed] for seed in range(seeds)] for m in METHODS}
-    order = sorted(METHODS, key=lambda m: -mean(one["accuracy"] for one in rows[m]))
-    how, one = recipe["pretrain"], next(iter(found.values()))
-    times = [summary["seconds"] for summary in found.values()]
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for method in METHODS:
+        files = sorted(runs.glob(f"{method.replace('@', '-')}-[0-9]*/finished.json"))
+        if files:
+            rows[method] = [read(file.parent) for file in files]
+    order = sorted(rows, key=lambda m: -mean(one["accuracy"] for one in rows[m]))
+    seeds = min(map(len, rows.values()))
+    recipe = tomllib.loads((folder(order[0], 0, runs) / "recipe.toml").read_text())
+    how, one = recipe["pretrain"], rows[order[0]][0]
+    times = [summary["seconds"] for found in rows.values() for summary in found]
+    missing = [method for method in METHODS if method not in rows]
     numbers = {
+        "missing": f"\nNot run yet: {', '.join(missing)}.\n" if missing else "",
         "seeds": "one seed" if seeds == 1 else f"{seeds} seeds",
         "encoder": recipe["encoder"]["name"],
         "epochs": how["epochs"],
@@ -128,7 +142,7 @@ pictures on what stage 2 reads, "probe" is a linear classifier on the encoder's 
 | method | accuracy | predicts with | own classifier | stage 2 | kNN | probe |
 |---|---|---|---|---|---|---|
 {table}
-
+{missing}
 A run took {seconds} s (two at a time, one thread each, on a machine that was not idle).
 """
 
