@@ -143,6 +143,19 @@ pictures on what stage 2 reads, "probe" is a linear classifier on the encoder's 
 |---|---|---|---|---|---|---|
 {table}
 {missing}
+Behind, and why:
+
+- `byol` and `simclr` see no label in stage 1, and these are few steps for them.
+- `paco`'s own classifier: its logits share a softmax with over a thousand rows, each worth up to
+  exp(1/τ) = 148. Until the logit of a class has grown to the logarithm of their sum, about 12, the
+  classes hardly compete. Its encoder is fine: see the probe. A smaller α did not help: with 0.003
+  the own classifier stayed at chance (seed 0).
+- `circle`'s own directions: the loss starts above 100, and a gradient clipped to length 1 leaves
+  them little way to go in so few steps; that is the likely reason, not a measured one.
+- `baseline`'s own classifier has had no more steps than the encoder; stage 2 has time to settle.
+- `oscs_supcon` differs little from `scs_supcon`: its term is λ = 0.01 times a squared cosine,
+  near 1/192 for unrelated fields. `method.options.weight` raises it.
+
 A run took {seconds} s (two at a time, one thread each, on a machine that was not idle).
 """
 

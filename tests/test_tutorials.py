@@ -1,0 +1,62 @@
+"""Every command and every snippet of the tutorials runs, in the order in which it is read.
+
+Commands run as printed, but for training: that gets fewer epochs here.
+"""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = sorted((DOCS / "tutorials").glob("*.md"))
+BLOCK = re.compile(r"```(console|python)\n(.*?)```", re.DOTALL)
+
+LEAST = ("--set", "probe.epochs=2", "--set", "probe.views=1")
+SHORTER = {
+    "train": ("--epochs", "2", "--workers", "0", *LEAST),
+    "compare": ("--set", "pretrain.epochs=1", *LEAST),
+    "tune": ("--epochs", "1", "--workers", "0", *LEAST),
+}
+
+
+@pytest.fixture
+def place(shapes, tmp_path, monkeypatch):
+    """A folder with the pictures that the tutorials speak of."""
+    shutil.copytree(shapes, tmp_path / "birds")
+    with Image.open(next(shapes.rglob("*.png"))) as picture:
+        picture.save(tmp_path / "photo.jpg")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def shortened(command):
+    """The arguments after `scs`; a recipe of its own decides the epochs itself."""
+    program, verb, *rest = shlex.split(command)
+    assert program == "scs"
+    more = () if "--recipe" in rest else SHORTER.get(verb, ())
+    return [verb, *rest, *more]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_tutorial_runs_from_top_to_bottom(page, place, scs):
+    names = {}
+    blocks = BLOCK.findall(page.read_text())
+    assert blocks, "a tutorial has something to try"
+    for kind, text in blocks:
+        if kind == "python":
+            exec(text, names)
+            continue
+        for line in text.strip().splitlines():
+            said = scs(*shortened(line.removeprefix("$ ")))
+            assert said.code == 0, f"{line}\n{said.err}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+        assert (page.parent / link).exists(), link
