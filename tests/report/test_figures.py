@@ -29,6 +29,12 @@ def test_every_figure_is_there_twice_and_always_the_same(written, tmp_path):
     assert b"$a &amp; b$" in first["confusion.svg"]
 
 
+def test_letters_that_the_font_lacks_are_kept_without_a_warning(written, tmp_path, recwarn):
+    figures = drawn(written(classes=("鳥", "魚")), tmp_path / "a")
+    assert "鳥".encode() in figures["confusion.svg"]
+    assert [str(warning.message) for warning in recwarn if "Glyph" in str(warning.message)] == []
+
+
 def test_many_classes_without_style(written, tmp_path):
     classes = tuple(f"class {at}" for at in range(61))
     figures = drawn(written(classes=classes, per_class=2, style=False), tmp_path / "a")

@@ -4,6 +4,7 @@ The page draws its own, which follow the reader's light or dark.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -47,7 +48,9 @@ def write_figures(folder: Path, inputs: Inputs, gallery: Gallery, places: Places
         "calibration": partial(calibration, evaluation["calibration"]),
         "tsne": partial(maps, evaluation["classes"], gallery, places),
     }
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(STYLE), warnings.catch_warnings():
+        # The SVG keeps letters that matplotlib's font lacks; the PNG shows boxes.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
         for name, draw in figures.items():
             save_figure(draw(), folder / name)
 
@@ -88,7 +91,7 @@ def similarities(pairs: Mapping[str, Any]) -> "Figure":
         left.stairs(counts / max(counts.sum(), 1), edges, color=colour, label=title, linewidth=1.6)
     left.axvline(pairs["threshold"], color="black", linestyle="--", linewidth=1)
     left.annotate(
-        f"{pairs['rule']} {pairs['threshold']:.2f}",
+        f"{'boundary' if pairs['rule'] == 'boundary' else 'line'} {pairs['threshold']:.2f}",
         (pairs["threshold"], 0.97),
         xycoords=("data", "axes fraction"),
         xytext=(-4, 0),
@@ -164,5 +167,6 @@ def maps(classes: list[str], gallery: Gallery, places: Places) -> "Figure":
             if (mine := gallery.labels == label).any():
                 ax.annotate(name, np.median(at[mine], axis=0), ha="center", weight="bold")
         ax.set_title(f"{field} field", fontsize=10, loc="left")
-        ax.set(xticks=[], yticks=[], aspect="equal")
+        ax.set_aspect("equal")
+        ax.set_axis_off()
     return figure
