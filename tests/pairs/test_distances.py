@@ -1,14 +1,13 @@
 import math
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from scs_supcon.pairs import Rows, class_distances, sort_rows
+from sorted_batches import Largest, close, refuses_a_second_derivative
 
 Vectors = list[list[float]]
 
@@ -80,13 +79,6 @@ def check(batch: tuple[Tensor, Rows], others: tuple[Tensor, Rows] | None, piece:
     close(q.grad, by_q)
     if others is not None:
         close(r.grad, by_r)
-
-
-def close(got: Tensor | None, expected: Any) -> None:
-    want = torch.tensor(expected, dtype=torch.float64)
-    assert got is not None
-    room = 1e-10 * max(float(want.abs().max()) if want.numel() else 0.0, 1e-3)
-    torch.testing.assert_close(got, want.reshape(got.shape), rtol=1e-10, atol=room)
 
 
 pieces = st.sampled_from([1, 7, 50, 400, 1 << 19])
@@ -205,28 +197,14 @@ def test_gradcheck(apart: bool) -> None:
 
 
 def test_double_backward_is_refused() -> None:
-    x = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
-    value = class_distances(x, Rows(torch.tensor([0, 0, 1, 1, 1, 2]))) + x.pow(3).sum()
-    with pytest.raises(RuntimeError, match=r"twice|double backward|once_differentiable"):
-        torch.autograd.grad(value, x, create_graph=True)[0].sum().backward()
-
-
-class _Largest(TorchDispatchMode):
-    """Notes the most numbers any operation returned at once."""
-
-    most = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(x, Tensor):
-                self.most = max(self.most, x.numel())
-        return out
+    rows = Rows(torch.tensor([0, 0, 1, 1, 1, 2]))
+    x = torch.randn(6, 3, dtype=torch.float64)
+    refuses_a_second_derivative(lambda x: class_distances(x, rows), x)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_one_huge_class_never_makes_a_matrix_of_all_pairs(dtype: torch.dtype) -> None:
     x = torch.randn(600, 4, dtype=dtype, requires_grad=True)
-    with _Largest() as watch:
+    with Largest() as watch:
         class_distances(x, Rows(torch.zeros(600, dtype=torch.long)), piece=6000).backward()
     assert watch.most <= 6000

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from scs_supcon.pairs import Rows, sigmoid_pairs, sort_rows
+from sorted_batches import Largest, close, refuses_a_second_derivative, sorted_batches
 
 Vectors = list[list[float]]
 
@@ -60,25 +60,6 @@ def reference(
     return value, by_q, by_r, by_t, by_b
 
 
-@st.composite
-def batches(draw: st.DrawFn) -> tuple[Tensor, Rows]:
-    """Rows of about unit length: classes of any size, singletons, one class, all different."""
-    n, d = draw(st.integers(0, 9)), draw(st.integers(1, 4))
-    mix = draw(st.sampled_from(["any", "one", "different"]))
-    labels = {
-        "any": draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n)),
-        "one": [7] * n,
-        "different": list(range(n)),
-    }[mix]
-    source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
-    x = torch.randn(n, d, generator=source, dtype=torch.float64)
-    if draw(st.booleans()):
-        x = torch.nn.functional.normalize(x)
-    if n > 2 and draw(st.booleans()):
-        x[1], x[2] = x[0], 0  # a duplicate and a zero row
-    return sort_rows(x, torch.tensor(labels, dtype=torch.long))
-
-
 temperatures = st.sampled_from([0.1, 1.0, 10.0, 100.0])
 biases = st.sampled_from([-3.0, 0.0, 0.05, 5.0, 50.0])
 weightings = st.sampled_from(["all", "balanced", "positives"])
@@ -88,14 +69,7 @@ def scalar(x: float, grad: bool = False) -> Tensor:
     return torch.tensor(x, dtype=torch.float64, requires_grad=grad)
 
 
-def close(got: Tensor | None, expected: Any) -> None:
-    want = torch.tensor(expected, dtype=torch.float64)
-    assert got is not None
-    room = 1e-10 * max(float(want.abs().max()) if want.numel() else 0.0, 1e-3)
-    torch.testing.assert_close(got.double(), want.reshape(got.shape), rtol=1e-10, atol=room)
-
-
-@given(batches(), temperatures, biases, weightings, st.booleans(), st.integers(1, 5))
+@given(sorted_batches(), temperatures, biases, weightings, st.booleans(), st.integers(1, 5))
 def test_rows_among_themselves(
     batch: tuple[Tensor, Rows], t: float, b: float, weighting: Any, include_self: bool, tile: int
 ) -> None:
@@ -114,7 +88,7 @@ def test_rows_among_themselves(
     close(bb.grad, by_b)
 
 
-@given(batches(), batches(), temperatures, biases, weightings, st.integers(1, 5))
+@given(sorted_batches(), sorted_batches(), temperatures, biases, weightings, st.integers(1, 5))
 def test_references_apart(
     batch: tuple[Tensor, Rows],
     others: tuple[Tensor, Rows],
@@ -241,32 +215,15 @@ def test_an_incoming_gradient_scales_all_others() -> None:
 
 
 def test_double_backward_is_refused() -> None:
-    """Also where another term has a second derivative: ours must not silently count as 0."""
     x, rows = blobs(12, 3, 4, 0.5)
-    x.requires_grad_()
-    loss = sigmoid_pairs(x, rows, scalar(2.0), scalar(0.0)) + x.pow(3).sum()
-    with pytest.raises(RuntimeError, match=r"twice|double backward|once_differentiable"):
-        torch.autograd.grad(loss, x, create_graph=True)[0].sum().backward()
-
-
-class _Largest(TorchDispatchMode):
-    """Notes the most numbers any operation returned at once."""
-
-    most = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(x, Tensor):
-                self.most = max(self.most, x.numel())
-        return out
+    refuses_a_second_derivative(lambda x: sigmoid_pairs(x, rows, scalar(2.0), scalar(0.0)), x)
 
 
 @pytest.mark.parametrize("classes", [1, 6])
 def test_no_matrix_of_all_pairs_is_ever_made(classes: int) -> None:
     x, rows = blobs(400, classes, 12, 0.5)
     x.requires_grad_()
-    with _Largest() as watch:
+    with Largest() as watch:
         sigmoid_pairs(x, rows, scalar(10, True), scalar(5), tile=50, include_self=False).backward()
     assert watch.most <= max(400 * 12, 50 * 50)
 

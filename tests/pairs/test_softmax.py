@@ -1,14 +1,13 @@
 import math
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from scs_supcon.pairs import Rows, softmax_pairs, sort_rows
+from sorted_batches import Largest, close, refuses_a_second_derivative, sorted_batches
 
 Vectors = list[list[float]]
 
@@ -50,37 +49,11 @@ def reference(
     return value, by_q, by_r
 
 
-@st.composite
-def batches(draw: st.DrawFn) -> tuple[Tensor, Rows]:
-    """Rows of unit length, or long ones: singletons, one class, all different among them."""
-    n, d = draw(st.integers(0, 9)), draw(st.integers(1, 4))
-    mix = draw(st.sampled_from(["any", "one", "different"]))
-    labels = {
-        "any": draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n)),
-        "one": [7] * n,
-        "different": list(range(n)),
-    }[mix]
-    source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
-    x = torch.randn(n, d, generator=source, dtype=torch.float64)
-    if draw(st.booleans()):
-        x = torch.nn.functional.normalize(x)
-    if n > 2 and draw(st.booleans()):
-        x[1], x[2] = x[0], 0  # a duplicate and a zero row
-    return sort_rows(x, torch.tensor(labels, dtype=torch.long))
-
-
 # 0.01 makes logits too far apart for one shift: every row then has its own.
 temperatures = st.sampled_from([0.01, 0.1, 0.5, 5.0])
 
 
-def close(got: Tensor | None, expected: Any) -> None:
-    want = torch.tensor(expected, dtype=torch.float64)
-    assert got is not None
-    room = 1e-10 * max(float(want.abs().max()) if want.numel() else 0.0, 1e-3)
-    torch.testing.assert_close(got, want.reshape(got.shape), rtol=1e-10, atol=room)
-
-
-@given(batches(), temperatures, st.integers(1, 5))
+@given(sorted_batches(), temperatures, st.integers(1, 5))
 def test_rows_among_themselves(batch: tuple[Tensor, Rows], temperature: float, tile: int) -> None:
     x, rows = batch
     x.requires_grad_()
@@ -91,7 +64,7 @@ def test_rows_among_themselves(batch: tuple[Tensor, Rows], temperature: float, t
     close(x.grad, by_q)
 
 
-@given(batches(), batches(), temperatures, st.integers(1, 5))
+@given(sorted_batches(), sorted_batches(), temperatures, st.integers(1, 5))
 def test_references_apart(
     batch: tuple[Tensor, Rows], others: tuple[Tensor, Rows], temperature: float, tile: int
 ) -> None:
@@ -193,29 +166,13 @@ def test_an_incoming_gradient_scales_ours() -> None:
 
 def test_double_backward_is_refused() -> None:
     x, rows = unit_rows(12, 3, 4)
-    x.requires_grad_()
-    loss = softmax_pairs(x, rows, 0.1) + x.pow(3).sum()
-    with pytest.raises(RuntimeError, match=r"twice|double backward|once_differentiable"):
-        torch.autograd.grad(loss, x, create_graph=True)[0].sum().backward()
-
-
-class _Largest(TorchDispatchMode):
-    """Notes the most numbers any operation returned at once."""
-
-    most = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(x, Tensor):
-                self.most = max(self.most, x.numel())
-        return out
+    refuses_a_second_derivative(lambda x: softmax_pairs(x, rows, 0.1), x)
 
 
 @pytest.mark.parametrize("temperature", [0.01, 0.1])
 def test_no_matrix_of_all_pairs_is_ever_made(temperature: float) -> None:
     x, rows = unit_rows(400, 12, 6)
     x.requires_grad_()
-    with _Largest() as watch:
+    with Largest() as watch:
         softmax_pairs(x, rows, temperature, tile=50).backward()
     assert watch.most <= max(400 * 12, 50 * 50)

@@ -1,14 +1,13 @@
 import math
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from scs_supcon.pairs import Rows, solve_bias, solve_listed_bias, sort_rows
+from sorted_batches import Largest, sorted_batches
 
 Vectors = list[list[float]]
 
@@ -37,26 +36,10 @@ def reference(
     return total / pairs, min(max(positive, 0.5), pairs - 0.5) / pairs
 
 
-@st.composite
-def batches(draw: st.DrawFn, most: int = 14) -> tuple[Tensor, Rows]:
-    n, d = draw(st.integers(2, most)), draw(st.integers(1, 4))
-    mix = draw(st.sampled_from(["any", "one", "different"]))
-    labels = {
-        "any": draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)),
-        "one": [7] * n,
-        "different": list(range(n)),
-    }[mix]
-    source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
-    x = torch.randn(n, d, generator=source, dtype=torch.float64)
-    if draw(st.booleans()):
-        x = torch.nn.functional.normalize(x)
-    return sort_rows(x, torch.tensor(labels))
-
-
 temperatures = st.sampled_from([0.1, 1.0, 10.0, 100.0])
 
 
-@given(batches(), temperatures, st.booleans())
+@given(sorted_batches(2, 14), temperatures, st.booleans())
 def test_the_mean_judgement_is_the_share_of_positive_pairs(
     batch: tuple[Tensor, Rows], t: float, include_self: bool
 ) -> None:
@@ -66,7 +49,7 @@ def test_the_mean_judgement_is_the_share_of_positive_pairs(
     assert abs(mean - share) <= 1e-6
 
 
-@given(batches(), batches(), temperatures)
+@given(sorted_batches(2, 14), sorted_batches(2, 14), temperatures)
 def test_references_apart(
     batch: tuple[Tensor, Rows], others: tuple[Tensor, Rows], t: float
 ) -> None:
@@ -80,7 +63,7 @@ def test_references_apart(
     assert abs(mean - share) <= 1e-6
 
 
-@given(batches(), temperatures, st.integers(0, 99))
+@given(sorted_batches(2, 14), temperatures, st.integers(0, 99))
 def test_listed_pairs(batch: tuple[Tensor, Rows], t: float, seed: int) -> None:
     x, rows = batch
     source = torch.Generator().manual_seed(seed)
@@ -165,21 +148,8 @@ def test_nothing_to_solve_still_gives_a_number(n: int, include_self: bool) -> No
     assert math.isfinite(solve_listed_bias(torch.zeros(0), torch.zeros(0, dtype=torch.bool)))
 
 
-class _Largest(TorchDispatchMode):
-    """Notes the most numbers any operation returned at once."""
-
-    most = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for x in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(x, Tensor):
-                self.most = max(self.most, x.numel())
-        return out
-
-
 def test_its_memory_does_not_grow_with_the_batch() -> None:
     x, rows = centred(5000, 10)
-    with _Largest() as watch:
+    with Largest() as watch:
         solve_bias(x, rows, 10.0)
     assert watch.most <= 1024 * 1024

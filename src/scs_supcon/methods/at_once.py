@@ -90,10 +90,8 @@ def _judge(
     sums.add(Tile(everything, everything, True, (everything, everything), False))
     sums.close()
     if reading.style:
-        distance, gradient = masked_distances(style[0], same, mates)
-        return _Values(
-            sums, distance.mul_(reading.style), common, style, gradient.mul_(reading.style)
-        )
+        found = masked_distances(style[0], same, mates, reading.style)
+        return _Values(sums, found[0], common, style, found[1])
     return _Values(sums, torch.zeros_like(sums.cost), common, style, torch.zeros_like(style[0]))
 
 

@@ -121,24 +121,28 @@ class _Sums:
         _scatter(self.grad_references, block.columns, push, 1)
 
 
-def masked_distances(x: Tensor, same: Tensor, mates: Tensor) -> tuple[Tensor, Tensor]:
-    """(D, its gradient) of a few rows in any order.
+def masked_distances(
+    x: Tensor, same: Tensor, mates: Tensor, factor: float
+) -> tuple[Tensor, Tensor]:
+    """(factor × D, its gradient) of a few rows in any order.
 
     Args:
         x: `(n, d)` rows.
         same: `(n, n)`, true for pairs of one class, pairs (u, u) included.
         mates: float64, how many rows each row has in its class, itself included.
+        factor: what D is multiplied by.
     """
     n = len(x)
-    weight = (mates - 1).clamp_min_(1).mul_(n).reciprocal_()
+    # Twice: every distance holds s_i as the one who looks and as the one seen.
+    weight = (mates - 1).clamp_min_(1).reciprocal_().mul_(2 * factor / max(n, 1))
     u, v = same.triu(1).nonzero().unbind(1)
     if len(u) > n * n // 5:  # so many that whole matrices are faster, measured
         index = torch.arange(n, device=x.device)[None]
         block = _Block(index, index, weight[None], same[None])
         value, pull, _ = _measure(x, x, block, True, False)
         assert pull is not None
-        return value, pull[0].mul_(2).to(x.dtype)
-    value, pull = _listed_distances(x, x, u, v, weight.mul_(2).index_select(0, u))
+        return value / 2, pull[0].to(x.dtype)
+    value, pull = _listed_distances(x, x, u, v, weight.index_select(0, u))
     return value, torch.zeros_like(x).index_add_(0, u, pull).index_add_(0, v, pull, alpha=-1)
 
 
