@@ -139,7 +139,8 @@ def equal_to_one_process(ranks: list[Arrays], k: int, name: str, x: Tensor, y: T
 
 
 def close(got: np.ndarray, expected: np.ndarray, what: str) -> None:
-    np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-14, err_msg=what)
+    # At a temperature of 0.01 logits of 100 are rounded by 1e-14, one process's by another way.
+    np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-13, err_msg=what)
 
 
 def main(rank: int, world: int, folder: Path) -> None:
