@@ -191,7 +191,9 @@ def concentrations(far: Tensor, member: Tensor, clusters: int, temperature: floa
 
 def spherical_kmeans(rows: Tensor, m: int) -> tuple[Tensor, Tensor]:
     """Return (cluster of each unit row, at most m unit centres), from members far apart."""
-    first = int((rows @ rows.mean(0)).argmax())
+    central = rows @ rows.mean(0)
+    # Of two members both are as central: the first of equals, not the one rounding favours.
+    first = int(torch.where(central >= central.max() - 1e-6)[0][0])
     start = [first]
     nearest = rows @ rows[first]
     while len(start) < min(m, len(rows)):
