@@ -156,9 +156,11 @@ def recipe_of(source: str | Path, *, device: str = "auto", **options: Any) -> st
 class Session:
     """One call of `train`: the data as found, the recipe that follows, and the two stages."""
 
-    def __init__(self, wishes: Wishes, place: Place, display: Display) -> None:
+    def __init__(
+        self, wishes: Wishes, place: Place, display: Display, given: Pictures | None = None
+    ) -> None:
         self.wishes, self.place, self.display = wishes, place, display
-        self.pictures, self.problems = self._read()
+        self.pictures, self.problems = (given, []) if given else self._read()
         self.recipe = settle(wishes, self.pictures, accelerator(place.device))
         expected = self.recipe.data.content
         if expected is not None and expected != content_digest(self.pictures):
