@@ -231,6 +231,7 @@ def machine(threads: int) -> dict[str, str]:
     return {
         "cores": f"{os.cpu_count()} ({names[0] if names else platform.machine()})",
         "threads": str(threads),
+        "load by others at the start": f"{os.getloadavg()[0]:.1f}",
         "Python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in libraries},
     }

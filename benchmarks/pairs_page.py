@@ -203,7 +203,7 @@ def write(results: Results) -> None:
     """Write the page and the figure."""
     OUT.mkdir(parents=True, exist_ok=True)
     common, style = results.columns
-    where = "; ".join(f"{key} {value}" for key, value in results.machine.items())
+    where = "; ".join(f"{key}: {value}" for key, value in results.machine.items())
     text = f"""# Pair losses side by side
 
 One forward and backward pass, normalisation and style included, float32, {common} common and
@@ -211,7 +211,8 @@ One forward and backward pass, normalisation and style included, float32, {commo
 tensors; above 1 "x ÷ ours" says that ours is faster. Made by `make bench`; the seconds of every
 round are in [pairs.json](pairs.json).
 
-Measured with: {where}.
+Measured with {where}. Other work on the machine (its load is the number of
+processes that wanted a core) slows large steps of ours most: they keep all cores busy.
 
 ![time and memory against batch size](pairs.png)
 

@@ -87,6 +87,9 @@ class _Pairs(Protocol):
     def less(self, b: float) -> Iterator[tuple[int, int]]:
         """Write logits less b into room[0], piece by piece; yield (how many, how often counted)."""
 
+    def negated(self) -> "_Pairs":
+        """The same pairs with −t."""
+
 
 class _Held:
     """Pairs whose logits are there."""
@@ -98,6 +101,10 @@ class _Held:
     def less(self, b: float) -> Iterator[tuple[int, int]]:
         torch.sub(self.logits, b, out=self.room[0])
         yield len(self.logits), 1
+
+    def negated(self) -> "_Held":
+        left_out = self.logits == -math.inf
+        return _Held(torch.where(left_out, self.logits, -self.logits), self.total)
 
 
 class _Triangle:
@@ -122,6 +129,9 @@ class _Triangle:
                 if times == 1 and not self.include_self:
                     piece.fill_diagonal_(-math.inf)
                 yield piece.numel(), times
+
+    def negated(self) -> "_Triangle":
+        return _Triangle(self.x, -self.t, self.include_self)
 
     def sample(self) -> _Held:
         picked = torch.arange(0, len(self.x), THIN, device=self.x.device)
@@ -151,9 +161,15 @@ def _solve_triangle(pairs: _Triangle, positive: int) -> float:
 
 
 def _solve(
-    pairs: _Pairs, sample: _Held | None, positive: int, bounds: tuple[float, float]
+    pairs: _Pairs, sample: _Pairs | None, positive: float, bounds: tuple[float, float]
 ) -> float:
-    share = min(max(positive, 0.5), pairs.total - 0.5) / pairs.total
+    positive = min(max(positive, 0.5), pairs.total - 0.5)
+    if positive > pairs.total / 2:
+        # σ(a) = 1 − σ(−a): a share near 1 is found by the pairs that it leaves, in all digits.
+        negated = None if sample is None else sample.negated()
+        rest = pairs.total - positive
+        return -_solve(pairs.negated(), negated, rest, (-bounds[1], -bounds[0]))
+    share = positive / pairs.total
     b = math.log((1 - share) / share)
     # At the ends of the bracket every σ is at least, or at most, the share.
     bracket = b + bounds[0], b + bounds[1]
