@@ -103,7 +103,7 @@ def test_data_that_is_named_by_its_content_may_lie_elsewhere(tmp_path):
         run.finish({"accuracy": 0.5})
     with RunFolder.open(tmp_path, there) as run:
         assert run.finished == {"accuracy": 0.5}
-    with pytest.raises(UserError, match="data.content"):
+    with pytest.raises(UserError, match=r"data\.content"):
         RunFolder.open(tmp_path, there.replace("a" * 64, "b" * 64))
 
 
