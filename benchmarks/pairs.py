@@ -227,11 +227,15 @@ def machine(threads: int) -> dict[str, str]:
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("model name")
     ]
+    revision = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
     libraries = ("torch", "pytorch-metric-learning", "open_clip_torch", "numpy")
     return {
         "cores": f"{os.cpu_count()} ({names[0] if names else platform.machine()})",
         "threads": str(threads),
         "load by others at the start": f"{os.getloadavg()[0]:.1f}",
+        "revision": revision.stdout.strip() or "unknown",
         "Python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in libraries},
     }

@@ -211,8 +211,10 @@ One forward and backward pass, normalisation and style included, float32, {commo
 tensors; above 1 "x ÷ ours" says that ours is faster. Made by `make bench`; the seconds of every
 round are in [pairs.json](pairs.json).
 
-Measured with {where}. Other work on the machine (its load is the number of
-processes that wanted a core) slows large steps of ours most: they keep all cores busy.
+Measured with {where}.
+
+The load is the number of processes of others that wanted a core when the run began: above 0 all
+times are disturbed, and ratios are less certain than their digits suggest.
 
 ![time and memory against batch size](pairs.png)
 

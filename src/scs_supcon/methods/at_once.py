@@ -19,7 +19,7 @@ from scs_supcon.pairs.rows import TILE, Rows, Tile
 from scs_supcon.pairs.sigmoid import Job, Sums, Weighting, pair_weights
 from scs_supcon.pairs.solve import solve_square_bias
 
-MOST_ROWS = TILE  # one tile holds all pairs; up to there this way is the faster one, measured
+MOST_ROWS = TILE  # one tile holds all pairs; up to there this way is no slower, measured
 
 
 @dataclass(frozen=True)

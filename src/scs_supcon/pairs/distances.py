@@ -136,7 +136,7 @@ def masked_distances(
     # Twice: every distance holds s_i as the one who looks and as the one seen.
     weight = (mates - 1).clamp_min_(1).reciprocal_().mul_(2 * factor / max(n, 1))
     u, v = same.triu(1).nonzero().unbind(1)
-    if len(u) > n * n // 5:  # so many that whole matrices are faster, measured
+    if len(u) > n * n // 20:  # so many that whole matrices are faster, measured
         index = torch.arange(n, device=x.device)[None]
         block = _Block(index, index, weight[None], same[None])
         value, pull, _ = _measure(x, x, block, True, False)
