@@ -153,6 +153,10 @@ Behind, and why:
 - `circle`'s own directions: the loss starts above 100, and a gradient clipped to length 1 leaves
   them little way to go in so few steps; that is the likely reason, not a measured one.
 - `baseline`'s own classifier has had no more steps than the encoder; stage 2 has time to settle.
+- `scs_supcon@paper` starts at t = 0.1, where all pairs look alike, and needs most of these steps
+  to leave that place (docs/readings.md).
+- `selfcon` has one view of each picture where the others have two, `cstcn` spends its first epochs
+  on rough clusters; whether that is the reason was not looked into.
 - `oscs_supcon` differs little from `scs_supcon`: its term is λ = 0.01 times a squared cosine,
   near 1/192 for unrelated fields. `method.options.weight` raises it.
 
