@@ -3,6 +3,8 @@
 import os
 import pty
 import sys
+import threading
+from contextlib import suppress
 
 import pytest
 
@@ -72,15 +74,24 @@ def test_quiet_is_quiet(clock, capsys):
 
 def test_a_terminal_gets_a_bar_with_the_time_left(monkeypatch):
     master, slave = pty.openpty()
+    chunks = []
+
+    def read():
+        with suppress(OSError):  # there is no more when the other end is closed
+            while chunk := os.read(master, 4096):
+                chunks.append(chunk)
+
+    reader = threading.Thread(target=read)
+    reader.start()
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", "100")
         with Display().progress("stage 1") as tell:
             tell(3, 4)
-        terminal.flush()
-        shown = os.read(master, 100_000).decode()
+    reader.join()
     os.close(master)
+    shown = b"".join(chunks).decode()
     assert "stage 1" in shown
     assert "3/4" in shown
     assert "-:--:--" in shown, "the time left, not known yet"

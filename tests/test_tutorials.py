@@ -52,8 +52,10 @@ def test_a_tutorial_runs_from_top_to_bottom(page, place, scs):
             exec(text, names)
             continue
         for line in text.strip().splitlines():
-            said = scs(*shortened(line.removeprefix("$ ")))
-            assert said.code == 0, f"{line}\n{said.err}"
+            verb, *rest = shortened(line.removeprefix("$ "))
+            said = scs(verb, *rest)
+            fine = (0, 1) if verb == "doctor" else (0,)  # 1: something was found
+            assert said.code in fine, f"{line}\n{said.err}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
