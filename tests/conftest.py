@@ -97,7 +97,7 @@ Train = Callable[..., dict[str, Any]]
 @pytest.fixture(scope="session")
 def train_small() -> Train:
     """`train_small(source, out, **options)`: `train` with settings that take a second."""
-    from scs_supcon.training import train
+    from scs_supcon.training.train import train
 
     def run(source: Path | str, out: Path | str, settings: Sequence[str] = (), **options: Any):
         least = ("probe.epochs=2", "probe.views=1")

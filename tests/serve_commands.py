@@ -26,7 +26,7 @@ import torch
 from scs_supcon.run_folder import keeper
 
 IMPORTED_ONCE = (
-    *("scs_supcon.cli", "scs_supcon.training", "timm", "torchvision.transforms.v2"),
+    *("scs_supcon.cli", "scs_supcon.training.train", "timm", "torchvision.transforms.v2"),
     *("torch.utils.tensorboard", "pyarrow.parquet", "sklearn.datasets"),
 )
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scs_supcon.classifier import ContrastiveClassifier
-    from scs_supcon.evaluating import evaluate
+    from scs_supcon.evaluating.evaluate import evaluate
     from scs_supcon.methods.cs_supcon import CSSupCon
     from scs_supcon.methods.cs_supcon_overlap import CSSupConOverlap
     from scs_supcon.methods.scs_supcon import SCSSupCon
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from scs_supcon.methods.supcon import SupCon
     from scs_supcon.metric_learning import MetricLearningLoss
     from scs_supcon.model import load
-    from scs_supcon.training import train
+    from scs_supcon.training.train import train
 
 __version__ = "0.1.0"
 
@@ -25,9 +25,9 @@ _HOME = {
     "CSSupConOverlap": "methods.cs_supcon_overlap",
     "MetricLearningLoss": "metric_learning",
     "ContrastiveClassifier": "classifier",
-    "evaluate": "evaluating",
+    "evaluate": "evaluating.evaluate",
     "load": "model",
-    "train": "training",
+    "train": "training.train",
 }
 
 __all__ = [

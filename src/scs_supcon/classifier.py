@@ -21,9 +21,9 @@ from scs_supcon.errors import UserError
 from scs_supcon.methods import parse
 from scs_supcon.model import Model, load
 from scs_supcon.place import find_place
-from scs_supcon.settle import Wishes
-from scs_supcon.training import Session
-from scs_supcon.vectors import VectorModel, settle_vectors, train_on_vectors
+from scs_supcon.training.session import Session
+from scs_supcon.training.settle import Wishes
+from scs_supcon.training.vectors import VectorModel, settle_vectors, train_on_vectors
 
 
 class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]

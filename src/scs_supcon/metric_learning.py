@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.base import Method, flatten, total
 from scs_supcon.methods.scs_supcon import SCSSupCon
+from scs_supcon.methods.shared.base import Method, flatten, total
 from scs_supcon.methods.supcon import SupCon
 
 IndicesTuple = tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Tensor]

@@ -208,19 +208,6 @@ def with_own(
     return Classifier(weight, bias, fit_temperature(logits, labels), bank)
 
 
-def describe_bank(classifier: Classifier) -> str:
-    """Return the bank as a table of text, best head first."""
-    lines = ["learning rate  weight decay  val accuracy  val NLL"]
-    for member in sorted(classifier.bank, key=_rank):
-        notes = [" chosen"] * member.chosen + [" as in the paper"] * member.plain
-        notes += [" the method's own"] * member.own
-        lines.append(
-            f"{member.lr:>13g}  {member.weight_decay:>12g}  {member.val_accuracy:>12.2%}"
-            f"  {member.val_nll:>7.4f} {','.join(notes)}".rstrip()
-        )
-    return "\n".join(lines)
-
-
 def _check(readouts: Readouts) -> None:
     if not len(readouts.val):
         raise UserError("there is no validation picture to choose a classifier on: give some")
@@ -300,8 +287,3 @@ def _best(judged: list[Member], pictures: int) -> int:
 
 def _standard_error(accuracy: float, pictures: int) -> float:
     return math.sqrt(accuracy * (1 - accuracy) / pictures)
-
-
-def _rank(member: Member) -> tuple[float, float]:
-    """Order of choice: accuracy first, likelihood between equals."""
-    return -member.val_accuracy, member.val_nll

@@ -59,7 +59,7 @@ def visit(browser: Any) -> Any:
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a short run on the handwritten digits."""
-    from scs_supcon.training import train
+    from scs_supcon.training.train import train
 
     run = tmp_path_factory.mktemp("browser") / "digits"
     settings = ["probe.epochs=20", "probe.views=1"]
@@ -80,7 +80,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import csv
 
     from scs_supcon.data.drawn import drawn
-    from scs_supcon.training import train
+    from scs_supcon.training.train import train
 
     folder = tmp_path_factory.mktemp("hostile")
     pictures = drawn(per_class=8)

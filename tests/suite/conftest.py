@@ -50,7 +50,7 @@ def train_cells(train_small, cells_of):
 
     def train(table: Table, runs: Path) -> None:
         from scs_supcon.config import write_toml
-        from scs_supcon.training import train
+        from scs_supcon.training.train import train
 
         for cell in cells_of(table):
             recipe = runs / "recipes" / f"{cell.address}.toml"

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from scs_supcon.settle import splits_of
 from scs_supcon.suite.expand import expand
+from scs_supcon.training.settle import splits_of
 
 
 def test_expansion_is_pure_and_stable(small_table, cells_of):

@@ -25,15 +25,16 @@ def predict(
 
         scs predict runs/birds photo.jpg more/ 'other/*.png' --format csv -o names.csv
     """
-    from scs_supcon import asking, load
+    from scs_supcon import load
     from scs_supcon.data.finding import find_pictures
     from scs_supcon.display import Display
+    from scs_supcon.model import writing
 
-    writer = asking.writer(style)
+    writer = writing.writer(style)
     found = find_pictures(pictures)
     with Display(quiet).progress("predict") as tell:
         predictions = load(run).predict(found, topk, tell)
-    asking.put(writer(predictions.records), output)
+    writing.put(writer(predictions.records), output)
     _report(predictions.failures)
 
 
@@ -48,15 +49,16 @@ def embed(
 
     scs embed runs/birds more/ -o vectors.parquet
     """
-    from scs_supcon import asking, load
+    from scs_supcon import load
     from scs_supcon.data.finding import find_pictures
     from scs_supcon.display import Display
+    from scs_supcon.model import writing
 
-    asking.check_vector_file(output)
+    writing.check_vector_file(output)
     found = find_pictures(pictures)
     with Display(quiet).progress("embed") as tell:
         vectors = load(run).embed(found, tell)
-    asking.write_vectors(vectors, output)
+    writing.write_vectors(vectors, output)
     print(f"{len(vectors.names)} pictures: {output}")
     _report(vectors.failures)
 

@@ -33,7 +33,7 @@ def evaluate(
         scs evaluate runs/birds
         scs evaluate runs/birds ./birds/test
     """
-    from scs_supcon.evaluating import evaluate as judge
+    from scs_supcon.evaluating.evaluate import evaluate as judge
     from scs_supcon.results.telling import describe
 
     record = judge(run, data, device=device, workers=workers, quiet=quiet)

@@ -70,9 +70,9 @@ def train(
         scs train ./birds --out runs/birds
         scs train digits --out runs/digits --method supcon
     """
-    from scs_supcon import training
-    from scs_supcon.conclude import describe
     from scs_supcon.place import first_process
+    from scs_supcon.training import train as training
+    from scs_supcon.training.conclude import describe
 
     options: dict[str, Any] = {
         "method": method,

@@ -1,6 +1,6 @@
 """Methods: one file, one formula each. A method is found by the name of its file.
 
-Those of other people are named with their place, as in `my_lab.losses:SoftCircle`; see `own`.
+Those of other people are named with their place, as in `my_lab.losses:SoftCircle`.
 """
 
 import inspect
@@ -9,15 +9,13 @@ from importlib import import_module
 from typing import Any
 
 from scs_supcon.errors import UserError, did_you_mean
-from scs_supcon.methods.base import Batch, Look, Method, Network, Output, Task
-from scs_supcon.methods.own import is_own, own_class
-
-_SHARED = {"at_once", "base", "fields", "joint", "own", "parts", "watch"}
+from scs_supcon.methods.shared.base import Batch, Look, Method, Network, Output, Task
+from scs_supcon.methods.shared.own import is_own, own_class
 
 
 def available() -> list[str]:
     """Names of all methods."""
-    return sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _SHARED)
+    return sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.ispkg)
 
 
 def method_class(name: str) -> type[Method]:

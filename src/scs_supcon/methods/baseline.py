@@ -9,8 +9,8 @@ how much: there is none here.
 
 from torch import Tensor, nn
 
-from scs_supcon.methods.base import Batch
-from scs_supcon.methods.parts import ClassifierMethod, cross_entropy
+from scs_supcon.methods.shared.base import Batch
+from scs_supcon.methods.shared.parts import ClassifierMethod, cross_entropy
 
 
 class Baseline(ClassifierMethod):

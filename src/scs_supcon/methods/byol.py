@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
-from scs_supcon.methods.base import Batch, Task
-from scs_supcon.methods.joint import JointMethod, share
-from scs_supcon.methods.parts import Twin, like, needs_pictures, ready
+from scs_supcon.methods.shared.base import Batch, Task
+from scs_supcon.methods.shared.joint import JointMethod, share
+from scs_supcon.methods.shared.parts import Twin, like, needs_pictures, ready
 
 
 class BYOL(JointMethod):

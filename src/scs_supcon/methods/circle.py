@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
-from scs_supcon.methods.base import Task
-from scs_supcon.methods.joint import JointMethod, positive
-from scs_supcon.methods.parts import check_classes, like, ready
+from scs_supcon.methods.shared.base import Task
+from scs_supcon.methods.shared.joint import JointMethod, positive
+from scs_supcon.methods.shared.parts import check_classes, like, ready
 
 
 class Circle(JointMethod):

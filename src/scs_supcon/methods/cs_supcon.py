@@ -9,8 +9,8 @@ the mean. α and τ are printed nowhere: see docs/readings.md. The total may be 
 from torch import Tensor
 
 from scs_supcon.heads import Normalise
-from scs_supcon.methods.base import check_positive, prepare
-from scs_supcon.methods.fields import FieldMethod
+from scs_supcon.methods.shared.base import check_positive, prepare
+from scs_supcon.methods.shared.fields import FieldMethod
 from scs_supcon.pairs import class_distances, softmax_pairs
 
 

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.heads import unit
-from scs_supcon.methods.base import Look, Task
-from scs_supcon.methods.joint import JointMethod, not_negative, positive, supcon, two_views
-from scs_supcon.methods.parts import Queue, like, ready
+from scs_supcon.methods.shared.base import Look, Task
+from scs_supcon.methods.shared.joint import JointMethod, not_negative, positive, supcon, two_views
+from scs_supcon.methods.shared.parts import Queue, like, ready
 
 CODE_SHARPNESS = 0.05  # ε
 ROUNDS = 3

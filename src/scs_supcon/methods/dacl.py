@@ -20,9 +20,9 @@ from torch.nn import functional as F
 
 from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
-from scs_supcon.methods.base import Task
-from scs_supcon.methods.joint import not_negative, positive
-from scs_supcon.methods.parts import ClassifierMethod, check_classes
+from scs_supcon.methods.shared.base import Task
+from scs_supcon.methods.shared.joint import not_negative, positive
+from scs_supcon.methods.shared.parts import ClassifierMethod, check_classes
 
 
 class DACL(ClassifierMethod):

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
-from scs_supcon.methods.base import Batch, Task
-from scs_supcon.methods.joint import JointMethod, not_negative, positive, several_views
-from scs_supcon.methods.parts import ClassifierMethod
+from scs_supcon.methods.shared.base import Batch, Task
+from scs_supcon.methods.shared.joint import JointMethod, not_negative, positive, several_views
+from scs_supcon.methods.shared.parts import ClassifierMethod
 
 
 class FNCL(ClassifierMethod):

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.heads import unit
-from scs_supcon.methods.base import flatten
-from scs_supcon.methods.fields import one_of
-from scs_supcon.methods.joint import everyone, not_negative
 from scs_supcon.methods.scs_supcon import SCSSupCon
+from scs_supcon.methods.shared.base import flatten
+from scs_supcon.methods.shared.fields import one_of
+from scs_supcon.methods.shared.joint import everyone, not_negative
 
 Orthogonality = Literal["projected", "xcov"]
 

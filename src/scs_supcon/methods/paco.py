@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
-from scs_supcon.methods.base import Batch, Task, flatten
-from scs_supcon.methods.joint import not_negative, positive, share
-from scs_supcon.methods.parts import (
+from scs_supcon.methods.shared.base import Batch, Task, flatten
+from scs_supcon.methods.shared.joint import not_negative, positive, share
+from scs_supcon.methods.shared.parts import (
     ClassifierMethod,
     Queue,
     Twin,

@@ -28,9 +28,9 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
-from scs_supcon.methods.base import Batch, Look, Task
-from scs_supcon.methods.joint import JointMethod, positive, share, supcon
-from scs_supcon.methods.parts import Twin, check_classes, like, ready
+from scs_supcon.methods.shared.base import Batch, Look, Task
+from scs_supcon.methods.shared.joint import JointMethod, positive, share, supcon
+from scs_supcon.methods.shared.parts import Twin, check_classes, like, ready
 
 SMOOTHING = 10
 ITERATIONS = 20

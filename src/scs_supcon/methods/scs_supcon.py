@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.heads import Normalise
-from scs_supcon.methods.at_once import MOST_ROWS, Reading, judge_at_once
-from scs_supcon.methods.base import check_positive, flatten, prepare
-from scs_supcon.methods.fields import FieldMethod, Sides, one_of
-from scs_supcon.methods.watch import Watch
+from scs_supcon.methods.shared.at_once import MOST_ROWS, Reading, judge_at_once
+from scs_supcon.methods.shared.base import check_positive, flatten, prepare
+from scs_supcon.methods.shared.fields import FieldMethod, Sides, one_of
+from scs_supcon.methods.shared.watch import Watch
 from scs_supcon.pairs import (
     Rows,
     class_distances,

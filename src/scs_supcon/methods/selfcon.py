@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.heads import Projection
-from scs_supcon.methods.base import Batch, Task, flatten
-from scs_supcon.methods.joint import JointMethod, positive, supcon
-from scs_supcon.methods.parts import like, ready
+from scs_supcon.methods.shared.base import Batch, Task, flatten
+from scs_supcon.methods.shared.joint import JointMethod, positive, supcon
+from scs_supcon.methods.shared.parts import like, ready
 from scs_supcon.taps import tapped, taps_of
 
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.base import Batch
-from scs_supcon.methods.fields import several_processes
+from scs_supcon.methods.shared.base import Batch
+from scs_supcon.methods.shared.fields import several_processes
 from scs_supcon.methods.supcon import SupCon
 
 

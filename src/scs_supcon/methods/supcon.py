@@ -10,8 +10,8 @@ multiplies the loss by τ/0.07, which is `loss_scale` here and 1 by default.
 from torch import Tensor
 
 from scs_supcon.heads import unit
-from scs_supcon.methods.base import Method, check_positive, prepare
-from scs_supcon.methods.fields import several_processes
+from scs_supcon.methods.shared.base import Method, check_positive, prepare
+from scs_supcon.methods.shared.fields import several_processes
 from scs_supcon.pairs import Rows, gather_rows, softmax_pairs
 
 

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from scs_supcon.heads import unit
-from scs_supcon.methods.base import Look, Task
-from scs_supcon.methods.joint import not_negative, positive
-from scs_supcon.methods.parts import ClassifierMethod
+from scs_supcon.methods.shared.base import Look, Task
+from scs_supcon.methods.shared.joint import not_negative, positive
+from scs_supcon.methods.shared.parts import ClassifierMethod
 
 
 class TimeSCL(ClassifierMethod):

@@ -75,13 +75,13 @@ def stage_1_seconds(recipe: Recipe, source: Source) -> float:
     import torch
     from torch import nn
 
-    from scs_supcon import forecast
     from scs_supcon.encoders import build_encoder
     from scs_supcon.heads import Projection
     from scs_supcon.methods import Batch, Network
     from scs_supcon.pretrain import task_of
-    from scs_supcon.settle import splits_of
-    from scs_supcon.training import make_method
+    from scs_supcon.training import forecast
+    from scs_supcon.training.session import make_method
+    from scs_supcon.training.settle import splits_of
 
     size, how = recipe.data.image_size, recipe.pretrain
     encoder = build_encoder(recipe.encoder.name, small_stem=recipe.encoder.small_stem, in_size=size)

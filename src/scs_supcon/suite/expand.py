@@ -8,8 +8,8 @@ from pathlib import Path
 from scs_supcon.config import Recipe, make_recipe, merge, recipe_hash
 from scs_supcon.data.pictures import Pictures
 from scs_supcon.results.pairwise import Key
-from scs_supcon.settle import Wishes, settle
 from scs_supcon.suite.table import Column, Row, Table
+from scs_supcon.training.settle import Wishes, settle
 
 
 @dataclass(frozen=True)

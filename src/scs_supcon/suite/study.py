@@ -21,7 +21,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.run_folder.durable import write_json
 from scs_supcon.run_folder.lock import InUse, Lock, is_held
 from scs_supcon.suite.space import Axis, read_space
-from scs_supcon.training import train
+from scs_supcon.training.train import train
 
 STUDY = "scs-supcon"
 STARTUP = 10  # random trials before TPE has something to go by

@@ -11,7 +11,7 @@ from scs_supcon.run_folder.durable import write_text
 from scs_supcon.suite.search_figure import draw_search
 from scs_supcon.suite.study import Search, Trial, best, completed, open_study, prepare, work
 from scs_supcon.suite.workers import side_by_side
-from scs_supcon.training import train
+from scs_supcon.training.train import train
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ held, trains the rest, and at the end waits for what others hold and takes over 
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -25,6 +24,7 @@ from scs_supcon.run_folder import Stopped
 from scs_supcon.run_folder.durable import write_text
 from scs_supcon.run_folder.lock import InUse, is_held
 from scs_supcon.suite.expand import Cell
+from scs_supcon.suite.workers import follow_parent
 
 LOOK_AGAIN = 1.0  # seconds between looks at what other processes do
 PATIENCE = 60.0  # seconds for a process that was asked to stop to save its run
@@ -122,7 +122,7 @@ class _Pool:
         self.active: dict[str, _Job] = {}
         self.context = multiprocessing.get_context("forkserver")
         # Each process is forked from one that has imported everything and computed nothing.
-        self.context.set_forkserver_preload(["scs_supcon.suite.work", "scs_supcon.training"])
+        self.context.set_forkserver_preload(["scs_supcon.suite.work", "scs_supcon.training.train"])
 
     def run(self, tell: Callable[[int, int], None]) -> None:
         while True:
@@ -203,7 +203,7 @@ def train_cell(task: Task, answer: Connection) -> None:
     # This process was forked by a server; those that load its pictures start the usual way.
     multiprocessing.set_start_method(None, force=True)
     _leave_terminal_alone(task.out)
-    threading.Thread(target=_follow_parent, daemon=True).start()
+    follow_parent()
     try:
         answer.send(_trained(task))
     except Stopped:
@@ -223,8 +223,8 @@ def train_cell(task: Task, answer: Connection) -> None:
 def _trained(task: Task) -> tuple[str, str]:
     import torch
 
-    from scs_supcon.conclude import headline
-    from scs_supcon.training import train
+    from scs_supcon.training.conclude import headline
+    from scs_supcon.training.train import train
 
     torch.set_num_threads(task.threads)
     place = task.place
@@ -251,11 +251,3 @@ def _leave_terminal_alone(out: Path) -> None:
     for stream in (1, 2):
         os.dup2(log, stream)
     os.close(log)
-
-
-def _follow_parent() -> None:
-    """Stop, and save the run, when the process that started this one is gone."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)

@@ -50,7 +50,7 @@ def side_by_side(
 
 def _worker(work: Callable[[Any], None], job: Any) -> None:
     """Work until done, or until the process that started this one is gone."""
-    threading.Thread(target=_follow_parent, daemon=True).start()
+    follow_parent()
     try:
         work(job)
     except UserError as error:
@@ -59,11 +59,16 @@ def _worker(work: Callable[[Any], None], job: Any) -> None:
         sys.exit(stopped.exit_code)
 
 
-def _follow_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)  # a run saves itself first
+def follow_parent() -> None:
+    """Stop when the process that started this one is gone; a run saves itself first."""
+
+    def wait() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 @contextmanager

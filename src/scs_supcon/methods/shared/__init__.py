@@ -1,0 +1,1 @@
+"""What several methods share; the methods themselves are the files beside this folder."""

@@ -1,0 +1,136 @@
+"""Methods that judge the joined batch: every process computes the loss of all rows.
+
+A process's own rows carry their gradient, its copies of the others' rows do not. So the value, the
+gradient of the own rows and the gradients of the method's own parameters are what one process with
+all rows would have; the price is that each process computes the whole loss.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from scs_supcon.errors import UserError
+from scs_supcon.heads import unit
+from scs_supcon.methods.shared.base import Batch, Method, flatten, prepare
+from scs_supcon.methods.shared.fields import several_processes
+from scs_supcon.pairs import gather_rows, softmax_pairs
+
+
+class Seen(NamedTuple):
+    """What a network makes of a batch: rows of all processes, view-major, at least float32."""
+
+    features: Tensor
+    embeddings: Tensor
+    labels: Tensor
+
+
+class JointMethod(Method):
+    """A method that writes `judge`: the terms of a joined batch.
+
+    Args:
+        gather_across_devices: judge the rows of all processes together.
+    """
+
+    adapted = False
+
+    def __init__(self, *, gather_across_devices: bool = False) -> None:
+        super().__init__()
+        self.gather_across_devices = gather_across_devices
+
+    def judge(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
+        """Return the terms of `views` × B rows, view 1 of every picture first."""
+        raise NotImplementedError
+
+    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+        rows, labels = flatten(embeddings, labels)
+        views = embeddings.shape[1] if embeddings.dim() == 3 else 1
+        return self.judge(self.everyone(rows, views), self.everyone(labels, views), views)
+
+    def losses(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+        seen = self.see(batch, network)
+        return self.judge(seen.embeddings, seen.labels, self.views)
+
+    def see(self, batch: Batch, network: nn.Module) -> Seen:
+        """Look at a batch through the network, together with all processes."""
+        output = network(batch.images)
+        rows, labels = flatten(output.embeddings, batch.labels.repeat(self.views))
+        return Seen(
+            self.everyone(output.features, self.views),
+            self.everyone(rows, self.views),
+            self.everyone(labels, self.views),
+        )
+
+    def everyone(self, rows: Tensor, views: int = 1) -> Tensor:
+        """`everyone`, where processes are to be joined."""
+        return everyone(rows, views) if self.gather_across_devices else rows
+
+    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+        """Own parameters for an optimiser: weights decay, biases and norms do not."""
+        own = [p for p in self.parameters() if p.requires_grad]
+        weights = {"params": [p for p in own if p.dim() > 1], "weight_decay": weight_decay}
+        vectors = {"params": [p for p in own if p.dim() <= 1], "weight_decay": 0.0}
+        return [group | {"lr": lr} for group in (weights, vectors) if group["params"]]
+
+
+def everyone(rows: Tensor, views: int = 1) -> Tensor:
+    """Rows of all processes, view-major; this process's keep their gradient."""
+    if not several_processes():
+        return rows
+    tail = rows.shape[1:]
+    packed = rows.reshape(views, len(rows) // views, *tail).transpose(0, 1).flatten(1)
+    ids = torch.arange(len(packed), device=rows.device) + (dist.get_rank() << 40)
+    joined, order = gather_rows(packed, ids)
+    assert order.own is not None
+    if rows.requires_grad:
+        joined = joined.index_copy(0, order.own, packed)
+    return joined.view(len(joined), views, *tail).transpose(0, 1).flatten(0, 1)
+
+
+def supcon(rows: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """The loss of `supcon.py` on rows of any length."""
+    ordered, order = prepare(rows, labels)
+    return softmax_pairs(unit(ordered), order, temperature)
+
+
+def several_views(method: Method, views: int) -> None:
+    """Refuse rows that do not say which of them show one picture."""
+    if views < 2:
+        raise UserError(
+            f"{type(method).__name__} compares the views of a picture, and rows of (N, D) do not "
+            "say whose views they are: give embeddings of (B, V, D) with V ≥ 2"
+        )
+
+
+def two_views(method: Method, rows: Tensor, views: int) -> tuple[Tensor, Tensor]:
+    """Cut view-major rows of two views into (view 1, view 2) of each picture."""
+    several_views(method, views)
+    if views > 2:
+        raise UserError(
+            f"{type(method).__name__} compares two views, and {views} came: give (B, 2, D)"
+        )
+    first, second = rows.chunk(2)
+    return first, second
+
+
+def positive(**numbers: float) -> None:
+    """Refuse numbers that are not above 0."""
+    for name, value in numbers.items():
+        if not 0 < value < math.inf:
+            raise UserError(f"{name} is {value}: it must be positive and finite")
+
+
+def share(**numbers: float) -> None:
+    """Refuse numbers outside 0 … 1."""
+    for name, value in numbers.items():
+        if not 0 <= value <= 1:
+            raise UserError(f"{name} is {value}: choose 0 ≤ {name} ≤ 1")
+
+
+def not_negative(**numbers: float) -> None:
+    """Refuse numbers below 0."""
+    for name, value in numbers.items():
+        if not 0 <= value < math.inf:
+            raise UserError(f"{name} is {value}: it must be finite and not negative")

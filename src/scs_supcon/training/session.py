@@ -1,0 +1,223 @@
+"""One run: the data as found, the recipe that follows, both stages, and what they leave."""
+
+import inspect
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lightning_fabric import Fabric
+from numpy.typing import NDArray
+
+from scs_supcon import model
+from scs_supcon.config import Recipe, make_recipe, merge, write_toml
+from scs_supcon.data.check import UNUSABLE, lonely_classes
+from scs_supcon.data.pictures import SPLITS, Pictures, Problem, without
+from scs_supcon.data.reading import content_digest, read_usable
+from scs_supcon.data.splits import read_splits_csv, write_splits_csv
+from scs_supcon.data.views import seeded
+from scs_supcon.display import Display
+from scs_supcon.encoders import for_cache
+from scs_supcon.errors import UserError
+from scs_supcon.heads import Projection
+from scs_supcon.methods import Batch, Method, Network, build_method, method_class
+from scs_supcon.methods.shared.fields import FieldMethod
+from scs_supcon.place import Place, accelerator
+from scs_supcon.pretrain import TrainingSet, from_features, from_pictures, pretrain, task_of
+from scs_supcon.processes import make_fabric
+from scs_supcon.run_folder import RunFolder, Stopped
+from scs_supcon.run_folder.durable import replacing
+from scs_supcon.training import forecast
+from scs_supcon.training.assess import Findings
+from scs_supcon.training.conclude import (
+    assemble,
+    headline,
+    judge_splits,
+    reading,
+    settle_on,
+    summarise,
+    train_classifiers,
+)
+from scs_supcon.training.looking import Looking, Parts, first_encoder
+from scs_supcon.training.records import keep_records
+from scs_supcon.training.settle import Wishes, settle, splits_of
+
+
+class Session:
+    """One call of `train`: the data as found, the recipe that follows, and the two stages."""
+
+    def __init__(
+        self, wishes: Wishes, place: Place, display: Display, given: Pictures | None = None
+    ) -> None:
+        self.wishes, self.place, self.display = wishes, place, display
+        self.pictures, self.problems = (given, []) if given else self._read()
+        self.recipe = settle(wishes, self.pictures, accelerator(place.device))
+        expected = self.recipe.data.content
+        if expected is not None and expected != content_digest(self.pictures):
+            raise UserError(
+                f"{wishes.source} is not the data this recipe was made for: bring that back, or "
+                "leave out data.content to train on this"
+            )
+        make_method(self.recipe)  # says what is wrong with its options before a folder is begun
+
+    def run(self, out: Path, overwrite: bool) -> dict[str, Any]:
+        """Train, or go on, and return the summary."""
+        fabric = make_fabric(self.place.device, self.recipe.pretrain.precision)
+        with RunFolder.open(
+            out, write_toml(self.recipe), overwrite=overwrite, fabric=fabric
+        ) as run:
+            done, start = run.finished, time.monotonic()
+            if done is not None:
+                self.display.line(f"{out} is finished: {headline(done)}")
+                return done
+            try:
+                with seeded(self.recipe.seed):
+                    summary = self._train(fabric, run)
+            except KeyboardInterrupt:  # between the loops, which save themselves first
+                raise Stopped(130) from None
+            summary["seconds"] = time.monotonic() - start
+            run.finish(summary)
+            return summary
+
+    def rehearse(self) -> dict[str, Any]:
+        """Go through everything with one batch of pictures and one epoch of each stage."""
+        few = _few(self.pictures, splits_of(self.pictures, self.recipe), self.recipe)
+        self.pictures = few
+        short = {"pretrain": {"epochs": 1, "warmup_epochs": 0.0}, "probe": {"epochs": 1}}
+        self.recipe = make_recipe(merge(self.recipe.model_dump(exclude_none=True), short))
+        with tempfile.TemporaryDirectory(prefix="scs-dry-run-") as folder:
+            summary = self.run(Path(folder) / "run", overwrite=False)
+        self.display.line("dry run passed: one batch of everything; nothing was kept")
+        return summary
+
+    def _train(self, fabric: Fabric, run: RunFolder) -> dict[str, Any]:
+        recipe, pictures = self.recipe, self.pictures
+        splits = self._splits(run, fabric.is_global_zero)
+        self._say(forecast.describe_data(pictures, splits, self.problems))
+        with seeded(recipe.seed, 1):
+            encoder, line = first_encoder(recipe, self.wishes, self.place.offline)
+            self._say([line])
+            width = encoder.num_features
+            projection = Projection(width, recipe.head.dim, recipe.head.hidden, recipe.head.centre)
+            frozen = recipe.encoder.frozen
+            if self.wishes.init_from is not None:
+                model.fill_from(self.wishes.init_from, encoder, projection)
+            at_once = 0 if frozen else recipe.pretrain.micro_batch
+            method = make_method(recipe, fabric.world_size)
+            source, stand_in = for_cache(encoder, frozen and method.uses_taps)
+            network = Network(stand_in if frozen else encoder, projection, at_once)
+            indices = np.flatnonzero(splits == "train")
+            labels = pictures.labels[indices]
+            method.for_task(task_of(network, labels, len(pictures.classes), width, recipe))
+        self._say(forecast.describe_batches(labels, recipe, method.views))
+        parts = Parts(pictures, splits, encoder, source, network, method)
+        looking = Looking(fabric, recipe, self.place, self.display)
+        training = self._training_set(looking, parts, indices)
+        self._estimate(network, method, training)
+        with self.display.progress("stage 1") as tell:
+            pretrain(fabric, run, network, method, training, recipe, tell)
+        return self._conclude(looking, run, parts)
+
+    def _conclude(self, looking: Looking, run: RunFolder, parts: Parts) -> dict[str, Any]:
+        fabric, kept = looking.fabric, run.path / "features"
+        seen = {split: looking.see(parts, split, kept) for split in SPLITS}
+        recipe = self.recipe
+        probe, linear = train_classifiers(
+            fabric, run, seen, len(self.pictures.classes), recipe.probe, recipe.seed, self.display
+        )
+        method = parts.method
+        reads, _ = reading(method, recipe.encoder.frozen)
+        projection = parts.network.projection
+        classifier, beside = settle_on(method, reads, probe, projection, seen)
+        network = model.Network(parts.encoder, projection, reads)
+        boundary = method.boundary_of()
+        made = assemble(recipe, self.pictures, seen, network, classifier, boundary)
+        judged = judge_splits(made, seen)
+        summary = summarise(made, linear, seen, judged)
+        summary["baselines"] |= beside
+        summary |= {"bank": [vars(head) for head in classifier.bank], "run": str(run.path)}
+        summary["model"] = str(run.path / "model")
+        if fabric.is_global_zero:
+            counts = {split: len(part.labels) for split, part in seen.items()}
+            made.save(run.path / "model", summary["metrics"], counts)
+            baselines = summary["baselines"]
+            found = Findings(parts.pictures, self.problems, seen, judged, made, baselines)
+            keep_records(run.path, found, self.place.workers)
+        shutil.rmtree(kept, ignore_errors=True)
+        return summary
+
+    def _read(self) -> tuple[Pictures, list[Problem]]:
+        with self.display.progress("checking pictures") as tell:
+            pictures, problems = read_usable(self.wishes.source, self.place.workers, tell)
+        for problem in problems:
+            if problem.kind in UNUSABLE:
+                self.display.line(f"left out: {problem.detail}")
+        return pictures, problems
+
+    def _splits(self, run: RunFolder, first: bool) -> NDArray[np.str_]:
+        """Draw the splits; a run that goes on must find the pictures it began with."""
+        splits = splits_of(self.pictures, self.recipe)
+        file = run.path / "splits.csv"
+        if file.exists():
+            if not np.array_equal(read_splits_csv(file, self.pictures), splits):
+                raise UserError(
+                    f"the pictures are not those that {run.path} began with: bring them back, "
+                    "or start another run with another --out"
+                )
+        elif first:
+            with replacing(file) as temporary:
+                write_splits_csv(temporary, self.pictures, splits)
+            run.write_json("classes.json", list(self.pictures.classes))
+        self.problems = [p for p in self.problems if p.kind != "one picture"]
+        self.problems += lonely_classes(
+            self.pictures.labels[splits == "train"], self.pictures.classes
+        )
+        return splits
+
+    def _training_set(
+        self, looking: Looking, parts: Parts, indices: NDArray[np.int64]
+    ) -> TrainingSet:
+        recipe, views = self.recipe, parts.method.views
+        if not recipe.encoder.frozen:
+            return from_pictures(self.pictures, indices, recipe, views, self.place.workers)
+        features = looking.features(parts, indices, "train", recipe.encoder.frozen_views)
+        return from_features(features, self.pictures, indices, recipe, views)
+
+    def _estimate(self, network: Network, method: Method, training: TrainingSet) -> None:
+        how = self.recipe.pretrain
+        size = min(how.batch_size, len(training.labels))
+        plan = [[np.arange(min(forecast.FEW, size))]]
+        batch: Batch = next(training.batches(plan, 0, 0, 0))
+        steps = how.epochs * -(-len(training.labels) // size)
+        cost = forecast.estimate(network, method, batch, size, steps)
+        self._say(forecast.describe_cost(cost, self.recipe))
+
+    def _say(self, lines: list[str]) -> None:
+        for line in lines:
+            self.display.line(line)
+
+
+def make_method(recipe: Recipe, world: int = 1) -> Method:
+    """Build the method; the head's numbers say where its fields lie."""
+    options: dict[str, Any] = dict(recipe.method.options)
+    made = method_class(recipe.method.name)
+    if issubclass(made, FieldMethod):
+        options = {"common_dim": recipe.head.common_dim, "overlap": recipe.head.overlap} | options
+    if world > 1 and "gather_across_devices" in inspect.signature(made).parameters:
+        options["gather_across_devices"] = True
+    return build_method(recipe.method.name, recipe.method.preset, **options)
+
+
+def _few(pictures: Pictures, splits: NDArray[np.str_], recipe: Recipe) -> Pictures:
+    """A few pictures of every class and split, about one batch in all."""
+    most = max(4, recipe.pretrain.batch_size // len(pictures.classes))
+    keep: list[int] = []
+    for label in range(len(pictures.classes)):
+        for split, count in (("train", most), ("val", 1), ("test", 1)):
+            found = np.flatnonzero((pictures.labels == label) & (splits == split))
+            keep += found[:count].tolist()
+    left_out = np.setdiff1d(np.arange(len(pictures)), keep)
+    return without(replace(pictures, splits=splits), left_out)

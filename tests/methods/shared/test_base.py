@@ -1,0 +1,104 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from scs_supcon.errors import UserError
+from scs_supcon.heads import Projection
+from scs_supcon.methods import Batch, Method, Network, Output, Task
+from scs_supcon.methods.shared.base import check_positive, flatten, prepare
+
+
+class Sum(Method):
+    """Two terms: the sum of the rows and, at weight w, of the labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(2.0))
+        self.fixed = nn.Parameter(torch.tensor(1.0), requires_grad=False)
+
+    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+        rows, labels = flatten(embeddings, labels)
+        return {"rows": rows.sum(), "labels": self.w * labels.sum()}
+
+
+def test_a_loss_is_the_sum_of_its_terms() -> None:
+    value = Sum()(torch.ones(3, 2), torch.tensor([1, 2, 3]))
+    assert value.item() == 6 + 2 * 6
+
+
+def test_a_method_must_have_terms() -> None:
+    with pytest.raises(NotImplementedError):
+        Method()(torch.ones(3, 2), torch.arange(3))
+
+
+def test_defaults_suit_a_method_of_two_views_and_two_stages() -> None:
+    method = Sum()
+    network = Network(nn.Linear(4, 3), Projection(3, 2))
+    task = Task(network, (5, 6), features=3, dim=2, epochs=9)
+    assert method.views == 2
+    assert method.for_task(task) is method
+    features, embeddings = torch.ones(2, 3), torch.ones(2, 2)
+    assert method.readout(features, embeddings) is features
+    assert method.classify(features, embeddings) is None
+    assert method.scalars() == {}
+    assert method.boundary_of() is None
+    method.on_epoch_start(0, lambda net: Output(features, embeddings))
+    method.after_step(network, 0.5)
+
+
+def test_param_groups_hold_what_is_learnt() -> None:
+    method = Sum()
+    method.m = nn.Parameter(torch.zeros(2, 2))
+    assert method.param_groups(0.1, 0.2) == [
+        {"params": [method.m], "lr": 0.1, "weight_decay": 0.2},
+        {"params": [method.w], "lr": 0.1, "weight_decay": 0.0},
+    ]
+    assert Method().param_groups(0.1) == []
+
+
+def test_a_batch_is_judged_view_by_view() -> None:
+    """Labels are repeated as the images are: view 1 of every picture, then view 2."""
+    seen: dict[str, Any] = {}
+
+    class Look(Method):
+        def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+            seen.update(embeddings=embeddings, labels=labels)
+            return {"nothing": embeddings.sum()}
+
+    network = Network(nn.Identity(), nn.Flatten())
+    images = torch.arange(6.0)[:, None]
+    Look().losses(Batch(images, torch.tensor([7, 8, 9]), torch.arange(3)), network)
+    assert torch.equal(seen["embeddings"], images)
+    assert seen["labels"].tolist() == [7, 8, 9, 7, 8, 9]
+
+
+def test_a_network_gives_features_and_embeddings() -> None:
+    network = Network(nn.Linear(4, 3), Projection(3, 2))
+    output = network(torch.ones(5, 4))
+    assert output.features.shape == (5, 3) and output.embeddings.shape == (5, 2)
+
+
+def test_flatten_is_view_major_and_at_least_float32() -> None:
+    x = torch.arange(12.0).view(3, 2, 2)
+    rows, labels = flatten(x, torch.tensor([5, 6, 7]))
+    assert rows.tolist() == [[0, 1], [4, 5], [8, 9], [2, 3], [6, 7], [10, 11]]
+    assert labels.tolist() == [5, 6, 7, 5, 6, 7]
+    kept, _ = flatten(x.double(), torch.arange(3))
+    assert kept.dtype == torch.float64
+    for half in (torch.float16, torch.bfloat16):
+        assert flatten(x.to(half), torch.arange(3))[0].dtype == torch.float32
+
+
+def test_prepare_sorts_by_label() -> None:
+    rows, order = prepare(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([9, -1, 9]))
+    assert rows[:, 0].tolist() == [2, 1, 3]
+    assert order.labels.tolist() == [-1, 9, 9]
+
+
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_check_positive(value: float) -> None:
+    check_positive("radius", 1e-9)
+    with pytest.raises(UserError, match=f"radius is {value}"):
+        check_positive("radius", value)

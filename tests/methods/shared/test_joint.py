@@ -1,0 +1,160 @@
+"""Methods on several processes equal one process with the joined batch, over whole steps.
+
+Run by pytest this file starts itself as `test_joint.py RANK WORLD FOLDER`, once per rank.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from scs_supcon.errors import UserError
+from scs_supcon.heads import Projection
+from scs_supcon.methods import Batch, Network, Output, Task, build_method
+from scs_supcon.methods.shared.joint import everyone, not_negative, positive, share
+
+Arrays = dict[str, np.ndarray]
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "baseline": {},
+    "byol": {"hidden": 8},
+    "circle": {"gamma": 16.0},
+    "circle_pair": {"gamma": 16.0},
+    "csa_rsic": {},
+    "cstcn": {"prototypes": 8, "queue": 9},
+    "dacl": {"rate": 0.1},
+    "fncl": {"classifier_weight": 1.0, "attract": 2},
+    "oscs_supcon": {},
+    "paco": {"queue": 9},
+    "pcl": {"granularities": (1, 2)},
+    "selfcon": {},
+    "timescl": {},
+}
+# How many of the seven pictures each rank holds, step by step.
+SHARES = [(3, 4), (7, 0), (1, 6), (5, 2)]
+LABELS = torch.tensor([0, 1, 2, 1, 0, 0, 2])
+
+
+def trained(name: str, rank: int | None) -> Arrays:
+    """Losses and weights of four steps, on one rank's pictures if one is named."""
+    torch.manual_seed(0)
+    network = Network(nn.Linear(6, 5), Projection(5, 4, centre=True)).double()
+    joined = {"gather_across_devices": rank is not None}
+    method = build_method(name, **OPTIONS[name], **joined).for_task(
+        Task(network, (3, 2, 2), 5, 4, epochs=4)
+    )
+    optimizer = torch.optim.SGD(
+        [{"params": list(network.parameters())}, *method.param_groups(0.05)], 0.05
+    )
+    found: Arrays = {}
+    for step, sizes in enumerate(SHARES):
+        method.on_epoch_start(step, look)
+        mine = slice(None) if rank is None else slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+        terms = method.losses(batch(step, method.views, mine), network)
+        optimizer.zero_grad()
+        torch.stack(list(terms.values())).sum().backward()
+        for p in network.parameters():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            if rank is not None:
+                dist.all_reduce(p.grad)
+        optimizer.step()
+        method.after_step(network, step / 4)
+        found |= {f"{name} {step} {k}": v.detach().numpy() for k, v in terms.items()}
+    for module in (network, method):
+        for key, value in module.state_dict().items():
+            found[f"{name} {type(module).__name__} {key}"] = value.numpy()
+    return found
+
+
+def pictures(step: int) -> Tensor:
+    source = torch.Generator().manual_seed(step)
+    classes = torch.randn(3, 6, generator=source, dtype=torch.float64)
+    return classes[LABELS] + torch.randn(7, 6, generator=source, dtype=torch.float64)
+
+
+def batch(step: int, views: int, mine: slice) -> Batch:
+    images = torch.cat([pictures(10 * step + v)[mine] for v in range(views)])
+    return Batch(images, LABELS[mine], torch.arange(7)[mine])
+
+
+def look(network: nn.Module) -> Output:
+    with torch.no_grad():
+        output: Output = network(pictures(99))
+    return output
+
+
+@pytest.fixture(scope="module")
+def ranks(on_ranks: Callable[..., list[Arrays]]) -> list[Arrays]:
+    return on_ranks(__file__, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPTIONS)
+def test_equal_to_one_process(ranks: list[Arrays], name: str) -> None:
+    alone = trained(name, None)
+    for rank in ranks:
+        assert alone.keys() == {key for key in rank if key.split()[0] == name}
+        for key, value in alone.items():
+            np.testing.assert_allclose(rank[key], value, rtol=1e-8, atol=1e-10, err_msg=key)
+
+
+@pytest.mark.slow
+def test_rows_keep_their_order_and_own_rows_their_gradient(ranks: list[Arrays]) -> None:
+    for rank, found in enumerate(ranks):
+        # Rank 0 holds pictures 0, 1; rank 1 picture 2; two views each.
+        assert found["rows"].tolist() == [[0, 0], [1, 0], [2, 0], [0, 1], [1, 1], [2, 1]]
+        assert found["labels"].tolist() == [0, 1, 2, 0, 1, 2]
+        own = [[1, 2], [4, 5]] if rank == 0 else [[3], [6]]
+        assert found["gradient"].tolist() == [[x, x] for view in own for x in view]
+
+
+def test_one_process_needs_no_gathering() -> None:
+    rows = torch.randn(4, 2)
+    assert everyone(rows, 2) is rows
+
+
+def test_numbers_are_checked() -> None:
+    positive(a=0.1)
+    not_negative(a=0.0)
+    share(a=0.0, b=1.0)
+    for check, value in ((positive, 0.0), (positive, float("nan")), (positive, float("inf"))):
+        with pytest.raises(UserError, match=f"a is {value}"):
+            check(a=value)
+    for check, value in ((not_negative, -0.1), (not_negative, float("nan")), (share, 1.1)):
+        with pytest.raises(UserError, match=f"a is {value}"):
+            check(a=value)
+
+
+def ordered(rank: int) -> Arrays:
+    mine = [0.0, 1.0] if rank == 0 else [2.0]
+    rows = torch.tensor([[x, v] for v in (0.0, 1.0) for x in mine], requires_grad=True)
+    joined = everyone(rows, 2)
+    (joined.sum(1) * torch.arange(1, 7)).sum().backward()
+    labels = everyone(torch.tensor(mine * 2).long(), 2)
+    assert rows.grad is not None
+    return {
+        "rows": joined.detach().numpy(),
+        "labels": labels.numpy(),
+        "gradient": rows.grad.numpy(),
+    }
+
+
+def main(rank: int, world: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store"), world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    found = ordered(rank)
+    for name in OPTIONS:
+        found |= trained(name, rank)
+    np.savez(folder / f"{rank}.npz", **found)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

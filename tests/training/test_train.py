@@ -1,0 +1,411 @@
+"""Both stages on small real pictures: the run's folder, its repetition, its refusals."""
+
+import csv
+import json
+import shutil
+import socket
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from scs_supcon.config import from_toml
+from scs_supcon.data.folder import read_pictures
+from scs_supcon.errors import UserError
+from scs_supcon.methods import available
+from scs_supcon.model import load
+from scs_supcon.run_folder import RunFolder
+from scs_supcon.training.train import recipe_of, train
+
+PRESETS = ("scs_supcon@solved", "scs_supcon@paper", "scs_supcon@siglip")
+
+
+def rows_of(run, split):
+    table = pq.read_table(run / "predictions.parquet").to_pylist()
+    return [row for row in table if row["split"] == split]
+
+
+# What a run leaves
+
+
+def test_the_folder_holds_what_the_architecture_says(finished):
+    names = {path.name for path in finished.iterdir()}
+    assert names == {
+        *("recipe.toml", "environment.json", "classes.json", "splits.csv", "metrics.csv"),
+        *("tensorboard", "checkpoints", "model", "predictions.parquet", "finished.json", ".lock"),
+        *("embeddings.parquet", "thumbnails.parquet", "problems.json", "evaluation.json"),
+        *("report.html", "figures"),
+    }
+    assert {path.name for path in (finished / "model").iterdir()} == {
+        *("weights.safetensors", "model.json", "SHA256SUMS", "README.md")
+    }
+    assert json.loads((finished / "classes.json").read_text()) == [
+        *("bar", "circle", "cross", "square")
+    ]
+    with (finished / "metrics.csv").open(newline="") as file:
+        stages = [row["stage"] for row in csv.DictReader(file)]
+    assert list(dict.fromkeys(stages)) == ["pretrain", "probe", "linear"]
+
+
+def test_a_loaded_model_says_what_was_said_in_training(finished, shapes):
+    model = load(finished)
+    rows = rows_of(finished, "test") + rows_of(finished, "val")
+    records, failures = model.predict([shapes / row["name"] for row in rows], topk=4)
+    assert not failures
+    for row, record in zip(rows, records, strict=True):
+        chances = dict(record.top)
+        again = np.array([chances[name] for name in model.classes], dtype=np.float32)
+        assert np.array_equal(again, np.array(row["probabilities"], dtype=np.float32))
+        assert record.label == row["prediction"]
+        assert record.similarity == row["similarity"]
+        assert record.none_of_these == row["none_of_these"]
+
+
+def test_the_recipe_printed_is_the_recipe_followed(finished, shapes):
+    settings = ("probe.epochs=2", "probe.views=1")
+    printed = recipe_of(shapes, epochs=2, batch_size=8, settings=settings, device="cpu")
+    assert printed == (finished / "recipe.toml").read_text()
+
+
+def test_the_recipe_printed_leaves_out_bad_pictures_too(shapes, tmp_path):
+    data = shutil.copytree(shapes, tmp_path / "data")
+    for file in sorted((data / "bar").iterdir())[:2]:
+        file.write_bytes(b"")
+    assert from_toml(recipe_of(data, device="cpu")).pretrain.batch_size == 14, "4, 4, 4 and 2"
+
+
+# Again, and other than before
+
+
+def test_one_seed_one_result_and_another_seed_another(
+    finished, shapes, train_small, left_by, tmp_path
+):
+    train_small(shapes, tmp_path / "same")
+    assert left_by(tmp_path / "same") == left_by(finished)
+    train_small(shapes, tmp_path / "other", seed=1)
+    first, other = left_by(finished), left_by(tmp_path / "other")
+    different = {name for name in first if first[name] != other[name]}
+    assert different >= {"metrics.csv", "predictions.parquet", "model/weights.safetensors"}
+
+
+def test_a_finished_run_says_so_and_is_left_alone(finished, shapes, train_small, capsys):
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != ".lock"}
+    summary = train_small(shapes, finished, quiet=False)
+    assert "is finished: " in capsys.readouterr().err
+    assert summary == json.loads((finished / "finished.json").read_text())
+    after = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != ".lock"}
+    assert after == before
+
+
+def test_another_recipe_is_refused_by_the_value_that_differs(finished, shapes, train_small):
+    with pytest.raises(UserError, match=r"(?s)another recipe:.*seed: 0 then, 1 now.*--overwrite"):
+        train_small(shapes, finished, seed=1)
+
+
+def test_overwriting_begins_again_and_leaves_strange_files(finished, shapes, train_small, tmp_path):
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "notes.txt").write_text("mine")
+    train_small(shapes, run, seed=1, overwrite=True)
+    assert from_toml((run / "recipe.toml").read_text()).seed == 1
+    assert json.loads((run / "finished.json").read_text())["run"] == str(run)
+    assert (run / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_in_use_is_refused(finished, shapes, train_small, tmp_path):
+    recipe = (finished / "recipe.toml").read_text()
+    with (
+        RunFolder.open(tmp_path / "run", recipe),
+        pytest.raises(UserError, match="in use by process"),
+    ):
+        train_small(shapes, tmp_path / "run")
+
+
+def test_a_recipe_file_with_another_option(shapes, train_small, tmp_path, finished, left_by):
+    again = tmp_path / "again"
+    train(shapes, out=again, recipe=finished / "recipe.toml", workers=0, device="cpu", quiet=True)
+    assert left_by(again) == left_by(finished)
+
+
+def test_workers_change_nothing(shapes, train_small, finished, left_by, tmp_path):
+    train_small(shapes, tmp_path / "run", workers=2)
+    assert left_by(tmp_path / "run") == left_by(finished)
+
+
+# A dry run, and starting from a run
+
+
+def test_a_dry_run_leaves_nothing(shapes, train_small, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    summary = train_small(shapes, "", dry_run=True, quiet=False, epochs=500)
+    assert "dry run passed" in capsys.readouterr().err
+    assert 0 <= summary["accuracy"] <= 1
+    assert [*tmp_path.rglob("*")] == [tmp_path / "temporary"]
+
+
+def test_starting_from_a_run_starts_from_its_weights(finished, shapes, train_small, tmp_path):
+    train_small(shapes, tmp_path / "same", init_from=finished, epochs=0)
+    old = load_file(finished / "model" / "weights.safetensors")
+    new = load_file(tmp_path / "same" / "model" / "weights.safetensors")
+    for name in old:
+        if name.startswith(("encoder/", "head/")):
+            assert torch.equal(new[name], old[name])
+    train_small(shapes, tmp_path / "on", init_from=finished / "model", method="supcon")
+    further = load_file(tmp_path / "on" / "model" / "weights.safetensors")
+    assert not torch.equal(
+        further["encoder/body.layers.0.0.weight"], old["encoder/body.layers.0.0.weight"]
+    )
+
+
+def test_starting_from_a_run_with_another_head_is_refused(finished, shapes, train_small, tmp_path):
+    with pytest.raises(UserError, match="the weights do not fit the head"):
+        train_small(shapes, tmp_path / "run", init_from=finished, settings=["head.common_dim=10"])
+
+
+# Every method, and the network it may not have
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["whole", "frozen"])
+@pytest.mark.parametrize("method", [*available(), *PRESETS])
+def test_every_method_trains_and_predicts(method, frozen, shapes, weights, train_small, tmp_path):
+    options = {"encoder": "tiny", "weights": weights, "frozen": True} if frozen else {}
+    summary = train_small(shapes, tmp_path / "run", method=method, epochs=1, **options)
+    assert summary["pictures"] == 4
+    model = load(tmp_path / "run")
+    picture = next(shapes.rglob("*.png"))
+    assert model.predict([picture]).records[0].label in model.classes
+    assert model.facts.recipe.encoder.frozen == frozen
+    if frozen:
+        trained = load_file(tmp_path / "run" / "model" / "weights.safetensors")
+        for name, tensor in load_file(weights).items():
+            assert torch.equal(trained[f"encoder/body.{name}"], tensor), "as it came"
+
+
+def test_no_connection_is_made(shapes, weights, train_small, tmp_path, monkeypatch):
+    def refuse(*arguments, **options):
+        raise AssertionError(f"a connection: {arguments}")
+
+    for name in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(socket.socket, name, refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    train_small(shapes, tmp_path / "whole", epochs=1)
+    train_small(shapes, tmp_path / "frozen", epochs=1, encoder="tiny", weights=weights)
+    load(tmp_path / "whole").predict([next(shapes.rglob("*.png"))])
+
+
+def test_features_are_computed_once_for_all_runs(shapes, weights, train_small, tmp_path, capsys):
+    options = {"encoder": "tiny", "weights": weights, "cache": tmp_path / "cache", "quiet": False}
+    train_small(shapes, tmp_path / "one", **options)
+    first = capsys.readouterr().err
+    shards = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
+    train_small(shapes, tmp_path / "two", method="supcon", seed=0, **options)
+    assert "its features are computed once" in first
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == shards
+    assert not (tmp_path / "one" / "features").exists()
+
+
+def test_pretrained_weights_that_cannot_be_had_say_what_to_do(
+    shapes, train_small, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    asked = {"encoder": "resnet18", "settings": ["encoder.weights=pretrained"], "offline": True}
+    with pytest.raises(UserError, match=r"--weights FILE.*--from-scratch"):
+        train_small(shapes, tmp_path / "run", **asked)
+
+
+def test_a_recipe_that_needs_its_weights_file_asks_for_it(shapes, weights, train_small, tmp_path):
+    train_small(shapes, tmp_path / "run", encoder="tiny", weights=weights, epochs=1)
+    recipe = tmp_path / "run" / "recipe.toml"
+    with pytest.raises(UserError, match="needs its weights file: give it with --weights"):
+        train(shapes, out=tmp_path / "again", recipe=recipe, workers=0, device="cpu", quiet=True)
+
+
+# The data may be odd
+
+
+def test_pictures_that_cannot_be_read_are_left_out_by_name(shapes, train_small, tmp_path, capsys):
+    data = shutil.copytree(shapes, tmp_path / "data")
+    whole = (data / "bar" / "00.png").read_bytes()
+    (data / "bar" / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (data / "circle" / "noise.jpg").write_bytes(b"no picture at all")
+    (data / "circle" / "empty.png").write_bytes(b"")
+    (data / "notes.txt").write_text("hello")
+    train_small(data, tmp_path / "run", quiet=False, epochs=1)
+    said = capsys.readouterr().err
+    left_out = [line for line in said.splitlines() if line.startswith("left out: ")]
+    assert len(left_out) == 3
+    for name in ("cut.png", "noise.jpg", "empty.png"):
+        assert sum(name in line for line in left_out) == 1
+    assert "data      24 pictures of 4 classes" in said
+    assert "problem   skipped file: 1, first notes.txt" in said
+    assert "cut.png" not in (tmp_path / "run" / "splits.csv").read_text()
+
+
+def test_a_class_with_one_picture_is_named_and_trained(shapes, train_small, tmp_path, capsys):
+    data = shutil.copytree(shapes, tmp_path / "data")
+    for file in sorted((data / "bar").iterdir())[1:]:
+        file.unlink()
+    train_small(data, tmp_path / "run", quiet=False, epochs=1)
+    assert "problem   one picture: 1, first bar" in capsys.readouterr().err
+    assert "bar" in load(tmp_path / "run").classes
+
+
+def test_no_test_pictures_mean_judging_on_validation(shapes, train_small, tmp_path):
+    summary = train_small(shapes, tmp_path / "run", epochs=1, settings=["data.test_share=0"])
+    assert (summary["judged_on"], summary["pictures"]) == ("val", 4)
+    assert rows_of(tmp_path / "run", "test") == []
+    assert load(tmp_path / "run").facts.counts["test"] == 0
+
+
+def test_copies_of_a_picture_stay_in_one_split(shapes, train_small, tmp_path, capsys):
+    data = shutil.copytree(shapes, tmp_path / "data")
+    for file in sorted(data.rglob("*.png")):
+        shutil.copy(file, file.with_name(f"copy of {file.name}"))
+    train_small(data, tmp_path / "run", quiet=False, epochs=1)
+    assert "problem   duplicate: 24, first " in capsys.readouterr().err
+    with (tmp_path / "run" / "splits.csv").open(newline="") as file:
+        splits = {row["name"]: row["split"] for row in csv.DictReader(file)}
+    for name, split in splits.items():
+        assert splits[name.replace("copy of ", "")] == split
+
+
+def test_imbalance_is_met_by_balanced_batches(shapes, train_small, tmp_path, capsys):
+    data = shutil.copytree(shapes, tmp_path / "data")
+    for name in ("bar", "circle"):
+        for file in sorted((data / name).iterdir())[4:]:
+            file.unlink()
+    train_small(data, tmp_path / "run", quiet=False, epochs=1, batch_size=6)
+    assert "balanced, 2 of a class" in capsys.readouterr().err
+
+
+def test_a_table_with_its_own_splits_is_followed(shapes, train_small, tmp_path):
+    pictures = read_pictures(shapes)
+    splits = ["train", "train", "train", "val", "test", "test"] * 4
+    with (tmp_path / "data.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["image_path", "label", "split"])
+        for name, label, split in zip(pictures.names, pictures.labels, splits, strict=True):
+            rows.writerow([shapes / name, f"class {label}", split])
+    summary = train_small(tmp_path / "data.csv", tmp_path / "run", epochs=1)
+    assert summary["pictures"] == 8
+    assert load(tmp_path / "run").classes == ("class 0", "class 1", "class 2", "class 3")
+
+
+def folder_with_one_class(tmp_path):
+    (tmp_path / "data" / "only").mkdir(parents=True)
+    Image.new("RGB", (16, 16)).save(tmp_path / "data" / "only" / "a.png")
+    return tmp_path / "data"
+
+
+def folder_with_an_empty_class(tmp_path):
+    folder_with_one_class(tmp_path)
+    (tmp_path / "data" / "empty").mkdir()
+    return tmp_path / "data"
+
+
+def folder_with_a_class_that_is_only_tested(tmp_path):
+    for number, name in enumerate(("train/a", "train/b", "test/a", "test/c")):
+        folder = tmp_path / "data" / name
+        folder.mkdir(parents=True)
+        for shade in range(4):
+            Image.new("RGB", (16, 16), (number, shade, 0)).save(folder / f"{shade}.png")
+    return tmp_path / "data"
+
+
+def folder_without_a_readable_picture(tmp_path):
+    data = folder_with_one_class(tmp_path)
+    (data / "bad").mkdir()
+    (data / "bad" / "a.png").write_bytes(b"?")
+    return data
+
+
+def table_with_a_bad_column(tmp_path):
+    (tmp_path / "data.csv").write_text("image_path,lable\na.png,x\n")
+    return tmp_path / "data.csv"
+
+
+def table_with_a_missing_picture(tmp_path):
+    (tmp_path / "data.csv").write_text("image_path,label\ngone.png,x\n")
+    return tmp_path / "data.csv"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: folder / "dtaa", r"there is no .*dtaa"),
+        (folder_with_one_class, r"one class only \('only'\)"),
+        (folder_with_an_empty_class, r"class folder .*empty has no picture"),
+        (folder_with_a_class_that_is_only_tested, r"class 'c' is in test but has no training"),
+        (folder_without_a_readable_picture, r"class 'bad' has no usable picture left"),
+        (table_with_a_bad_column, r"no column 'label'.*rename 'lable' to 'label'"),
+        (table_with_a_missing_picture, r"lists .*gone.png, which does not exist"),
+    ],
+)
+def test_bad_data_gives_its_own_error_and_leaves_no_folder(make, message, train_small, tmp_path):
+    with pytest.raises(UserError, match=message):
+        train_small(make(tmp_path), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "supcom"}, "unknown method 'supcom'; did you mean 'supcon'"),
+        ({"method": "scs_supcon@papper"}, "preset is 'papper'"),
+        ({"method": "supcon@paper"}, "method supcon has no presets"),
+        ({"encoder": "resnet19"}, "unknown encoder 'resnet19'"),
+        ({"settings": ["pretrain.lrr=1"]}, "unknown key 'lrr' in .pretrain.; did you mean 'lr'"),
+        ({"settings": ["method.options.tt=1"]}, "unknown option 'tt' of method scs_supcon"),
+        ({"settings": ["pretrain.precision=16-mixed"]}, "16-mixed needs a GPU"),
+        ({"frozen": True}, "--frozen keeps the encoder as it is"),
+        ({"device": "cuba"}, "device 'cuba' is not available"),
+        ({"recipe": "gone.toml"}, "cannot read the recipe gone.toml"),
+        ({"init_from": "gone"}, "there is no gone"),
+        ({"weights": "gone.safetensors"}, "cannot read the weights gone.safetensors"),
+    ],
+)
+def test_bad_options_give_their_own_error_and_leave_no_folder(
+    options, message, shapes, train_small, tmp_path
+):
+    with pytest.raises(UserError, match=message):
+        train_small(shapes, tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_named(shapes, train_small, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write .*file.*choose another folder"):
+        train_small(shapes, tmp_path / "file" / "run")
+
+
+def test_weights_of_another_encoder_are_refused(shapes, weights, train_small, tmp_path):
+    asked = {"encoder": "resnet18", "weights": weights}
+    with pytest.raises(UserError, match=r"tiny\.safetensors does not hold the weights of resnet18"):
+        train_small(shapes, tmp_path / "run", **asked)
+
+
+# The report
+
+
+def test_a_finished_run_is_given_a_report_it_lacks(shapes, train_small, finished, tmp_path):
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "report.html").unlink()
+    summary = train_small(shapes, tmp_path / "run", report=True)
+    assert summary["accuracy"] == json.loads((finished / "finished.json").read_text())["accuracy"]
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_report_that_fails_loses_nothing(shapes, train_small, finished, tmp_path, capsys):
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "report.html").unlink()
+    (tmp_path / "run" / "evaluation.json").write_text("{")
+    summary = train_small(shapes, tmp_path / "run", report=True, quiet=False)
+    assert summary["accuracy"] == json.loads((finished / "finished.json").read_text())["accuracy"]
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("no report (")
+    assert "evaluation.json is damaged" in told
+    assert told.endswith(f"`scs report {tmp_path / 'run'}` tries again")
