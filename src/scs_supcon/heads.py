@@ -110,7 +110,7 @@ def to_unit(x: Tensor) -> tuple[Tensor, Tensor]:
     `F.normalize` without its epsilon: that gives gradients of 1e12 at a zero row.
     """
     length = _lengths(x)
-    # A row too short for a finite gradient counts as zero.
+    # A row too short for a finite gradient, or longer than its type can say, counts as zero.
     length = length.masked_fill(length < 2 * torch.finfo(x.dtype).tiny, torch.inf).to(x.dtype)
     return x / length, length
 

@@ -148,3 +148,7 @@ def test_a_row_counts_by_its_direction_alone() -> None:
     x, y = torch.randn(2, 4, 3, dtype=torch.float64)
     scale: Tensor = torch.rand(4, 1, dtype=torch.float64) + 0.5
     torch.testing.assert_close(distance(scale * x, y), distance(x, y))
+
+
+def test_the_projection_has_batch_norm() -> None:
+    assert BYOL.suggests(None) == {"head": {"centre": True}}

@@ -78,6 +78,7 @@ LABELS = {
     "singletons": torch.tensor([0, 1, 2]),
     "one class": torch.tensor([1, 1, 1, 1]),
     "one lonely": torch.tensor([0, 0, 0, 2]),
+    "one picture": torch.tensor([1]),
 }
 
 
@@ -92,6 +93,33 @@ def test_value_and_gradient_are_finite(name: str, labels: str) -> None:
     for module in (net, method):
         for part, p in module.named_parameters():
             assert p.grad is None or p.grad.isfinite().all(), part
+
+
+@every_method
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_equal_pictures_are_finite_too(name: str, value: float) -> None:
+    """With 0 and no shift in the network the embeddings are zero vectors."""
+    net = network()
+    for part, p in net.named_parameters():
+        if value == 0 and part.endswith("bias"):
+            p.data.zero_()
+    method, labels = ready(name, LABELS["mixed"], net), LABELS["mixed"]
+    images = torch.full((method.views * len(labels), SIZE), value)
+    total(method, Batch(images, labels, torch.arange(len(labels))), net).backward()
+    for part, p in (*net.named_parameters(), *method.named_parameters()):
+        assert p.grad is None or p.grad.isfinite().all(), part
+
+
+@every_method
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_labels_may_be_any_integers(name: str, dtype: torch.dtype) -> None:
+    values = []
+    for labels in (LABELS["mixed"], LABELS["mixed"].to(dtype)):
+        net = network()
+        method = ready(name, LABELS["mixed"], net)
+        seen = batch(method, LABELS["mixed"])
+        values.append(total(method, Batch(seen.images, labels, seen.indices), net))
+    assert torch.equal(*values)
 
 
 @every_method
@@ -153,6 +181,31 @@ def test_bfloat16_is_finite(name: str) -> None:
     value.backward()
     assert value.isfinite()
     assert all(p.grad is None or p.grad.isfinite().all() for p in net.parameters())
+
+
+class Apart(nn.Module):
+    """A network that computes in float32 wherever it stands."""
+
+    def __init__(self, net: Network) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: Tensor) -> Output:
+        with torch.autocast("cpu", enabled=False):
+            output: Output = self.net(images)
+        return output
+
+
+@pytest.mark.parametrize("name", sorted({*available()} - {"byol", "selfcon"}))
+def test_the_loss_itself_is_not_rounded_to_bfloat16(name: str) -> None:
+    """BYOL's predictor and SelfCon's second exit are networks: they may be."""
+    values = []
+    for enabled in (False, True):
+        net = Apart(network())
+        method = ready(name, LABELS["mixed"], net)  # type: ignore[arg-type]
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            values.append(total(method, batch(method, LABELS["mixed"]), net))  # type: ignore[arg-type]
+    torch.testing.assert_close(*values, rtol=1e-5, atol=1e-6)
 
 
 @every_method

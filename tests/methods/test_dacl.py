@@ -189,3 +189,25 @@ def test_cross_entropy_joins_in_training() -> None:
 def test_options_are_checked(options: dict[str, float]) -> None:
     with pytest.raises(UserError, match=f"{next(iter(options))} is"):
         DACL(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("temperature", [0.005, 0.02, 0.05])
+@pytest.mark.parametrize("margin", [0.1, 0.5])
+def test_a_tiny_loss_keeps_its_digits_in_float32(temperature: float, margin: float) -> None:
+    """Pairs far from all others: the value is as right as rounded logits let it be."""
+    source = torch.Generator().manual_seed(4)
+    labels = torch.arange(8).repeat_interleave(2)
+    z = unit(torch.eye(8)[labels] + 0.02 * torch.randn(16, 8, generator=source))
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        x = z.to(dtype, copy=True).requires_grad_()
+        value, slope = margin_contrast(x, labels, x.new_full((16,), margin), temperature)
+        value.backward()
+        assert x.grad is not None
+        found[dtype] = value.detach().double(), slope.double(), x.grad.double()
+    assert 0 < found[torch.float64][0] < 1e-2
+    expected = reference(z.double().tolist(), labels.tolist(), [margin] * 16, temperature)
+    assert found[torch.float64][0].item() == pytest.approx(expected, rel=1e-9)
+    close = 4 * torch.finfo(torch.float32).eps / temperature
+    for one, exact in zip(found[torch.float32], found[torch.float64], strict=True):
+        assert (one - exact).abs().max() <= close * exact.abs().max() + 1e-37

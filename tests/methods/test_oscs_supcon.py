@@ -146,3 +146,15 @@ def test_presets_and_options_reach_it() -> None:
 def test_options_are_checked(options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"{next(iter(options))} is"):
         OSCSSupCon(**options)
+
+
+def test_references_and_listed_pairs_keep_the_orthogonality() -> None:
+    source = torch.Generator().manual_seed(0)
+    z, others = (torch.randn(6, 8, generator=source, dtype=torch.float64) for _ in range(2))
+    labels = torch.arange(6) % 2
+    loss = OSCSSupCon(5, weight=3.0, preset="siglip")
+    expected = loss.terms(z, labels)["orthogonality"].item()
+    assert loss.against(z, labels, others, labels)["orthogonality"].item() == expected
+    pairs = torch.tensor([0, 1]), torch.tensor([2, 5])
+    same = torch.tensor([True, True])
+    assert loss.listed(z, pairs, same, others)["orthogonality"].item() == expected

@@ -70,6 +70,10 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"t0": -1.0}, "t0 is -1.0.*positive"),
         ({"t0": math.nan}, "t0 is nan.*positive"),
         ({"t0": math.inf}, "t0 is inf"),
+        ({"t0": 101.0}, "t0 is 101.0.*t0 ≤ 100"),
+        ({"t0": 0.009, "scale": "divide"}, "t0 is 0.009.*t0 ≥ 0.01"),
+        ({"beta": math.nan}, "beta is nan"),
+        ({"beta": -0.1}, "beta is -0.1"),
         ({"b0": math.nan}, "b0 is nan"),
     ],
 )
@@ -124,8 +128,12 @@ def test_the_multiplier_stays_within_100_and_keeps_its_gradient(
     scale: Any, start: float, end: float
 ) -> None:
     """t' is moved back to the border, not cut off: it can leave again."""
-    loss = SCSSupCon(preset="paper", t0=start, b0=50.0, scale=scale)
-    loss(*batch()).backward()
+    loss = SCSSupCon(preset="paper", b0=50.0, scale=scale)
+    torch.nn.init.constant_(loss.log_t, math.log(start))  # where an optimiser may take it
+    apart = copy.deepcopy(loss).eval()
+    value = loss(*batch())
+    assert apart(*batch()).item() == value.item(), "one loss, in training and after it"
+    value.backward()
     assert loss.t.item() == pytest.approx(end, rel=1e-12)
     assert loss.log_t.grad is not None and loss.log_t.grad.item() != 0
 
@@ -144,6 +152,8 @@ def test_scalars() -> None:
     }
     assert loss.scalars() == pytest.approx(expected)
     assert all(type(v) is float for v in loss.scalars().values())
+    loss.include_self = False
+    assert loss.scalars()["positive_share"] == pytest.approx((6 + 2) / 30)
     loss.against(z, torch.tensor([5, 5, 5, 1, 1, 9]), z[:2], torch.tensor([5, 7]))
     seen = loss.scalars()
     assert seen["positive_share"] == pytest.approx(3 / 12)

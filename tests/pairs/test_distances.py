@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from scs_supcon.pairs import Rows, class_distances, sort_rows
+from scs_supcon.pairs.distances import masked_distances
 from sorted_batches import Largest, close, refuses_a_second_derivative
 
 Vectors = list[list[float]]
@@ -147,6 +148,27 @@ def test_near_duplicates_in_float32(n: int, gap: float) -> None:
     assert abs(value - exact) <= 4 * eps * exact
     # Directions: rounding of a float64 product, 1e-16, over the squared gap.
     assert (grad - exact_grad).abs().max() <= (4 * eps + 1e-14 / gap**2) * exact_grad.abs().max()
+
+
+@pytest.mark.parametrize("classes", [1, 40])
+@pytest.mark.parametrize("gap", [1e-1, 1e-3, 1e-5])
+def test_near_duplicates_of_a_few_rows_in_float32(classes: int, gap: float) -> None:
+    """The way of small batches, with whole matrices and with listed pairs, is as exact."""
+    source = torch.Generator().manual_seed(2)
+    one = torch.nn.functional.normalize(torch.randn(classes, 16, generator=source))
+    x = one.repeat(2, 1)
+    x[classes:] += gap * torch.randn(one.shape, generator=source) / 4
+    labels = torch.arange(classes).repeat(2)
+    same = labels[:, None] == labels
+    found = [masked_distances(y, same, same.sum(1).double(), 1.0) for y in (x, x.double())]
+    (value, grad), (exact, exact_grad) = found
+    plain = sum(math.dist(*x[[k, k + classes]].double().tolist()) for k in range(classes))
+    assert exact.item() == pytest.approx(plain / classes, rel=1e-12)
+    eps = torch.finfo(torch.float32).eps
+    # Whole matrices: rounding of a float64 product, 1e-16, over the squared gap.
+    assert abs(value.double() - exact) <= (4 * eps + 1e-15 / gap**2) * exact
+    worst = (grad.double() - exact_grad).abs().max()
+    assert worst <= (4 * eps + 1e-14 / gap**2) * exact_grad.abs().max()
 
 
 @pytest.mark.parametrize("n", [8, 140])

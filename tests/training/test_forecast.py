@@ -14,6 +14,8 @@ from scs_supcon.methods import Batch, Network, build_method
 from scs_supcon.methods.shared.base import Task
 from scs_supcon.training import forecast
 
+CPU = torch.device("cpu")
+
 
 def recipe(**pretrain):
     return make_recipe({"data": {"source": "drawn"}, "pretrain": pretrain})
@@ -89,7 +91,7 @@ def test_the_trial_leaves_everything_as_it_was(name):
     batch = Batch(torch.randn(16 * method.views, 3), labels, torch.arange(16))
     before = copy.deepcopy((network.state_dict(), method.state_dict()))
     state = torch.get_rng_state()
-    cost = forecast.estimate(network, method, batch, size=64, steps=10)
+    cost = forecast.estimate(network, method, batch, size=64, steps=10, device=CPU)
     assert torch.equal(torch.get_rng_state(), state)
     assert not network.training
     for old, new in zip(before, (network.state_dict(), method.state_dict()), strict=True):
@@ -104,7 +106,7 @@ def test_memory_grows_with_the_batch_and_counts_weights():
     weights = 4 * sum(p.numel() for p in network.parameters())
     method = build_method("supcon")
     batch = Batch(torch.randn(32, 3), torch.arange(16) % 2, torch.arange(16))
-    small, large = (forecast.estimate(network, method, batch, n, 1).bytes for n in (16, 64))
+    small, large = (forecast.estimate(network, method, batch, n, 1, CPU).bytes for n in (16, 64))
     assert small > 3 * weights, "values, gradients and momentum"
     assert large - 3 * weights == pytest.approx(4 * (small - 3 * weights), abs=4)
 
@@ -114,7 +116,7 @@ def test_the_time_of_a_few_pictures_is_scaled_to_the_batch_and_the_steps(monkeyp
     monkeypatch.setattr(forecast.time, "perf_counter", lambda: next(seconds))
     network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
     batch = Batch(torch.randn(32, 3), torch.arange(16) % 2, torch.arange(16))
-    cost = forecast.estimate(network, build_method("supcon"), batch, size=64, steps=10)
+    cost = forecast.estimate(network, build_method("supcon"), batch, size=64, steps=10, device=CPU)
     assert cost.seconds == 0.5 * (64 / 16) * 10
 
 
@@ -124,7 +126,12 @@ def test_micro_batches_hold_less_and_take_a_third_longer(monkeypatch):
     batch = Batch(torch.randn(32, 3), torch.arange(16) % 2, torch.arange(16))
     whole, chunked = (
         forecast.estimate(
-            Network(nn.Linear(3, 4), nn.Linear(4, 8), size), build_method("supcon"), batch, 64, 1
+            Network(nn.Linear(3, 4), nn.Linear(4, 8), size),
+            build_method("supcon"),
+            batch,
+            64,
+            1,
+            CPU,
         )
         for size in (0, 8)
     )
@@ -136,4 +143,4 @@ def test_micro_batches_hold_less_and_take_a_third_longer(monkeypatch):
 def test_a_batch_smaller_than_the_sample_is_enough():
     network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
     batch = Batch(torch.randn(6, 3), torch.arange(3), torch.arange(3))
-    assert forecast.estimate(network, build_method("simclr"), batch, 3, 1).bytes > 0
+    assert forecast.estimate(network, build_method("simclr"), batch, 3, 1, CPU).bytes > 0

@@ -7,6 +7,7 @@ import pytest
 from scs_supcon.config import from_toml
 from scs_supcon.data.reading import content_digest, read_usable
 from scs_supcon.errors import UserError
+from scs_supcon.methods import available
 from scs_supcon.run_folder import Stopped
 from scs_supcon.training.session import make_method
 
@@ -43,7 +44,15 @@ def test_the_heads_numbers_say_where_the_fields_lie(finished):
     head = recipe.head.model_copy(update={"common_dim": 10, "overlap": 3})
     method = make_method(recipe.model_copy(update={"head": head}))
     assert (method.common_dim, method.overlap) == (10, 3)
-    assert make_method(recipe, world=2).gather_across_devices
+
+
+@pytest.mark.parametrize("name", available())
+def test_several_processes_judge_their_rows_together(finished, name):
+    recipe = from_toml((finished / "recipe.toml").read_text())
+    method = recipe.method.model_copy(update={"name": name, "preset": None, "options": {}})
+    for world in (1, 2):
+        made = make_method(recipe.model_copy(update={"method": method}), world)
+        assert made.gather_across_devices == (world > 1)
 
 
 def test_a_recipe_that_names_its_data_refuses_other_data(shapes, train_small, tmp_path):

@@ -12,7 +12,7 @@ any batch norm BYOL tends to collapse.
 """
 
 import math
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
 from scs_supcon.methods.shared.base import Batch, Task
-from scs_supcon.methods.shared.joint import JointMethod, share
+from scs_supcon.methods.shared.checks import share
+from scs_supcon.methods.shared.joint import JointMethod
 from scs_supcon.methods.shared.parts import Twin, like, needs_pictures, ready
 
 
@@ -58,6 +59,11 @@ class BYOL(JointMethod):
             nn.Linear(self.hidden, task.dim),
         ).to(like(task.network))
         return self
+
+    @classmethod
+    def suggests(cls, preset: str | None) -> dict[str, dict[str, Any]]:
+        """Batch norm in the projection, where this one has room for it."""
+        return {"head": {"centre": True}}
 
     def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
         raise needs_pictures(self, "compares the network with its twin")

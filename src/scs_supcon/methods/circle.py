@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
 from scs_supcon.methods.shared.base import Task
-from scs_supcon.methods.shared.joint import JointMethod, positive
+from scs_supcon.methods.shared.checks import positive
+from scs_supcon.methods.shared.joint import JointMethod
 from scs_supcon.methods.shared.parts import check_classes, like, ready
 
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
-from scs_supcon.methods.shared.fields import one_of
-from scs_supcon.methods.shared.joint import JointMethod, positive
+from scs_supcon.methods.shared.checks import one_of, positive
+from scs_supcon.methods.shared.joint import JointMethod
 
 Reduction = Literal["anchor", "batch"]
 

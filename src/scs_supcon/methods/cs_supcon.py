@@ -9,7 +9,8 @@ the mean. α and τ are printed nowhere: see docs/readings.md. The total may be 
 from torch import Tensor
 
 from scs_supcon.heads import Normalise
-from scs_supcon.methods.shared.base import check_positive, prepare
+from scs_supcon.methods.shared.base import prepare
+from scs_supcon.methods.shared.checks import not_negative, positive
 from scs_supcon.methods.shared.fields import FieldMethod
 from scs_supcon.pairs import class_distances, softmax_pairs
 
@@ -42,7 +43,8 @@ class CSSupCon(FieldMethod):
             normalize=normalize,
             gather_across_devices=gather_across_devices,
         )
-        check_positive("temperature", temperature)
+        positive(temperature=temperature)
+        not_negative(alpha=alpha, beta=beta)
         self.temperature, self.alpha, self.beta = temperature, alpha, beta
 
     def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 
 from scs_supcon.heads import unit
 from scs_supcon.methods.shared.base import Look, Task
-from scs_supcon.methods.shared.joint import JointMethod, not_negative, positive, supcon, two_views
+from scs_supcon.methods.shared.checks import not_negative, positive
+from scs_supcon.methods.shared.joint import JointMethod, supcon, two_views
 from scs_supcon.methods.shared.parts import Queue, like, ready
 
 CODE_SHARPNESS = 0.05  # ε

@@ -5,8 +5,9 @@
     L_ip = −log [ e_ip / (e_ip + Σ_{a≠i,p} exp(z_i·z_a/τ)) ],   e_ip = exp((z_i·z_p − m_{y_i})/τ)
 
 z are the embeddings of unit length, h the features. The margins m start alike; after each step
-m ← Π(m + η ∂L/∂m), uphill, where Π is the nearest point with 0 ≤ m ≤ 0.5 and the mean of the start.
-∂L/∂m is never negative: without that budget every margin would go to the cap. m = 0 is SupCon.
+m ← Π(m + η g), uphill, where g is the derivative of the second sum (without λ) and Π the nearest
+point with 0 ≤ m ≤ 0.5 and the mean of the start. g is never negative: without that budget every
+margin would go to the cap. m = 0 is SupCon.
 
 Adapted: the original (cited as xu2025few) could not be found; the paper speaks of "dynamic
 adversarial margins for contrastive learning", in one stage. All of the formula is ours.
@@ -21,8 +22,10 @@ from torch.nn import functional as F
 from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
 from scs_supcon.methods.shared.base import Task
-from scs_supcon.methods.shared.joint import not_negative, positive
+from scs_supcon.methods.shared.checks import not_negative, positive
 from scs_supcon.methods.shared.parts import ClassifierMethod, check_classes
+
+NOBODY = 1e-300  # the sum over nobody, where its logarithm must be a number
 
 
 class DACL(ClassifierMethod):
@@ -103,16 +106,16 @@ def margin_contrast(
         own = torch.eye(len(z), dtype=torch.bool, device=z.device)
         same = (labels[:, None] == labels[None, :]) & ~own
         some = same.any(1)
-        share = same[some].to(z.dtype) / (same[some].sum(1, keepdim=True) * max(len(z), 1))
-        s = (z[some] @ z.T / temperature).masked_fill(own[some], -torch.inf)
+        share = same[some].double() / (same[some].sum(1, keepdim=True) * max(len(z), 1))
+        s = (z[some] @ z.T / temperature).masked_fill(own[some], -torch.inf).double()
         s = s - s.detach().logsumexp(1, keepdim=True)
-        rest = _others(s.exp())
-        pull = (s - margins[some, None] / temperature).masked_fill(~same[some], 0)
-        whole = pull.exp() + rest
+        rest = _others(s.exp())  # in float64, where what is far below the largest is still a number
+        pull = s - margins[some, None] / temperature
+        lead = (pull - rest.clamp_min(NOBODY).log()).masked_fill(~same[some], 0)
         slope = torch.zeros_like(margins)
         with torch.no_grad():
-            slope[some] = (share * rest / whole).sum(1) / temperature
-        return (share * (whole.log() - pull)).sum(), slope
+            slope[some] = ((share * torch.sigmoid(-lead)).sum(1) / temperature).to(slope)
+        return -(share * F.logsigmoid(lead)).sum().to(z.dtype), slope
 
 
 def _others(e: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
 from scs_supcon.methods.shared.base import Batch, Task
-from scs_supcon.methods.shared.joint import JointMethod, not_negative, positive, several_views
+from scs_supcon.methods.shared.checks import not_negative, positive
+from scs_supcon.methods.shared.joint import JointMethod, several_views
 from scs_supcon.methods.shared.parts import ClassifierMethod
 
 

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from scs_supcon.heads import unit
 from scs_supcon.methods.scs_supcon import SCSSupCon
 from scs_supcon.methods.shared.base import flatten
-from scs_supcon.methods.shared.fields import one_of
-from scs_supcon.methods.shared.joint import everyone, not_negative
+from scs_supcon.methods.shared.checks import not_negative, one_of
+from scs_supcon.methods.shared.joint import everyone
 
 Orthogonality = Literal["projected", "xcov"]
 
@@ -55,15 +55,30 @@ class OSCSSupCon(SCSSupCon):
         self.orthogonality, self.weight = orthogonality, weight
 
     def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
-        parts = super().terms(embeddings, labels)
         rows, _ = flatten(embeddings, labels)
+        return super().terms(embeddings, labels) | self._orthogonal(rows)
+
+    def against(
+        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor
+    ) -> dict[str, Tensor]:
+        """As in `SCSSupCon`; the fields of the rows, not of the references, are made orthogonal."""
+        rows, _ = flatten(embeddings, labels)
+        return super().against(embeddings, labels, ref_emb, ref_labels) | self._orthogonal(rows)
+
+    def listed(
+        self, embeddings: Tensor, pairs: tuple[Tensor, Tensor], same: Tensor, ref_emb: Tensor
+    ) -> dict[str, Tensor]:
+        """As in `SCSSupCon`; the fields of all rows, listed or not, are made orthogonal."""
+        return super().listed(embeddings, pairs, same, ref_emb) | self._orthogonal(embeddings)
+
+    def _orthogonal(self, rows: Tensor) -> dict[str, Tensor]:
         common, style = (unit(field) for field in self.fields(rows))
-        if self.weight and style.shape[1]:
-            if self.gather_across_devices:
-                common, style = everyone(common), everyone(style)
-            measure = projected if self.orthogonality == "projected" else xcov
-            parts["orthogonality"] = self.weight * measure(common, style)
-        return parts
+        if not self.weight or not style.shape[1]:
+            return {}
+        if self.gather_across_devices:
+            common, style = everyone(common), everyone(style)
+        measure = projected if self.orthogonality == "projected" else xcov
+        return {"orthogonality": self.weight * measure(common, style)}
 
 
 def projected(common: Tensor, style: Tensor) -> Tensor:

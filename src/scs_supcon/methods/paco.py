@@ -14,7 +14,8 @@ too: there it lowers every centre against every row.
 
 Ours: the projection is the one all methods share (the original has batch norm in it), both views
 are augmented alike, the queue starts empty rather than with random rows, and the twin's momentum is
-lower in the first steps. With α = γ = 0 it is cross-entropy.
+lower in the first steps. α and τ are from the authors' ImageNet runs, the queue's length from those
+on CIFAR: the pictures here are few. With α = γ = 0 it is cross-entropy.
 """
 
 import math
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
 from scs_supcon.methods.shared.base import Batch, Task, flatten
-from scs_supcon.methods.shared.joint import not_negative, positive, share
+from scs_supcon.methods.shared.checks import not_negative, positive, share
 from scs_supcon.methods.shared.parts import (
     ClassifierMethod,
     Queue,
@@ -104,7 +105,8 @@ class PaCo(ClassifierMethod):
         centres = self.logits(self.everyone(output.features)) + self.log_prior
         check_classes(labels, centres.shape[1])
         same = labels[:, None] == torch.cat([labels, labels, old_labels])
-        s = q @ torch.cat([q, rows]).T / self.temperature
+        with torch.autocast(q.device.type, enabled=False):
+            s = q @ torch.cat([q, rows]).T / self.temperature
         return {"contrast": parametric(centres, s, labels, same, self.weights)}
 
     @property

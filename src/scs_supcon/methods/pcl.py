@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
 from scs_supcon.methods.shared.base import Batch, Look, Task
-from scs_supcon.methods.shared.joint import JointMethod, positive, share, supcon
+from scs_supcon.methods.shared.checks import positive, share
+from scs_supcon.methods.shared.joint import JointMethod, supcon
 from scs_supcon.methods.shared.parts import Twin, check_classes, like, ready
 
 SMOOTHING = 10

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from scs_supcon.errors import UserError
 from scs_supcon.heads import Normalise
 from scs_supcon.methods.shared.at_once import MOST_ROWS, Reading, judge_at_once
-from scs_supcon.methods.shared.base import check_positive, flatten, prepare
-from scs_supcon.methods.shared.fields import FieldMethod, Sides, one_of
+from scs_supcon.methods.shared.base import flatten, prepare
+from scs_supcon.methods.shared.checks import not_negative, one_of, positive
+from scs_supcon.methods.shared.fields import FieldMethod, Sides
 from scs_supcon.methods.shared.watch import Watch
 from scs_supcon.pairs import (
     Rows,
@@ -109,7 +110,11 @@ class SCSSupCon(FieldMethod):
         one_of("scale", scale, ("multiply", "divide"))
         self.scale, self.beta, self.include_self = scale, beta, include_self
         first_t = chosen["t0"] if t0 is None else t0
-        check_positive("t0", first_t)
+        positive(t0=first_t)
+        not_negative(beta=beta)
+        if math.log(first_t) * (1 if scale == "multiply" else -1) > LOG_MOST:
+            least = "t0 ≤ 100" if scale == "multiply" else "t0 ≥ 0.01"
+            raise UserError(f"t0 is {first_t}: similarities count at most 100-fold, so {least}")
         # float64: two scalars cost nothing, and t0 = 10 is then 10 in every digit.
         log_t = torch.tensor(math.log(first_t), dtype=torch.float64)
         self.log_t = nn.Parameter(log_t, requires_grad="t" in self.learn)
@@ -174,7 +179,9 @@ class SCSSupCon(FieldMethod):
     def scalars(self) -> dict[str, float]:
         """t, b, boundary, and of the last batch: share of positive pairs, anchors without any."""
         own = {"t": float(self.t), "b": float(self.b.detach()), "boundary": float(self.boundary)}
-        return own if self._last is None else own | _pair_counts(*self._last)
+        if self._last is None:
+            return own
+        return own | _pair_counts(*self._last, include_self=self.include_self)
 
     def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
         """t' and b for an optimiser, never decayed: decay would pull t towards 1."""
@@ -231,7 +238,7 @@ class SCSSupCon(FieldMethod):
         """What the similarity is multiplied by: t, or 1/t."""
         multiply = self.scale == "multiply"
         far = self.log_t.item() * (1 if multiply else -1) - LOG_MOST
-        if self.training and far > 0:
+        if far > 0:
             with torch.no_grad():  # moved back, not cut off: a clamp would leave no gradient
                 self.log_t.fill_(LOG_MOST if multiply else -LOG_MOST)
         return self.log_t.exp() if multiply else (-self.log_t).exp()
@@ -264,12 +271,14 @@ class SCSSupCon(FieldMethod):
         return torch.tensor(b, dtype=torch.float64, device=self.b.device)
 
 
-def _pair_counts(labels: Tensor, apart: Tensor | None) -> dict[str, float]:
+def _pair_counts(labels: Tensor, apart: Tensor | None, *, include_self: bool) -> dict[str, float]:
     rows = Rows(torch.sort(labels).values)
     others = rows if apart is None else Rows(torch.sort(apart).values)
     alone = members(rows.labels, others) == (1 if apart is None else 0)
+    own = 0 if include_self or apart is not None else len(rows)
+    pairs, positives = len(rows) * len(others) - own, same_class_pairs(rows, others) - own
     return {
-        "positive_share": same_class_pairs(rows, others) / max(len(rows) * len(others), 1),
+        "positive_share": positives / max(pairs, 1),
         "anchors_without_positives": float(alone.sum()),
     }
 

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from scs_supcon.heads import Projection
 from scs_supcon.methods.shared.base import Batch, Task, flatten
-from scs_supcon.methods.shared.joint import JointMethod, positive, supcon
+from scs_supcon.methods.shared.checks import positive
+from scs_supcon.methods.shared.joint import JointMethod, supcon
 from scs_supcon.methods.shared.parts import like, ready
 from scs_supcon.taps import tapped, taps_of
 

@@ -10,9 +10,11 @@ multiplies the loss by τ/0.07, which is `loss_scale` here and 1 by default.
 from torch import Tensor
 
 from scs_supcon.heads import unit
-from scs_supcon.methods.shared.base import Method, check_positive, prepare
+from scs_supcon.methods.shared.base import Method, flatten, prepare
+from scs_supcon.methods.shared.checks import positive
 from scs_supcon.methods.shared.fields import several_processes
-from scs_supcon.pairs import Rows, gather_rows, softmax_pairs
+from scs_supcon.pairs import Rows, gather_rows, softmax_pairs, sort_rows
+from scs_supcon.pairs.rows import TILE
 
 
 class SupCon(Method):
@@ -32,13 +34,14 @@ class SupCon(Method):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__()
-        check_positive("temperature", temperature)
+        positive(temperature=temperature, loss_scale=loss_scale)
         self.temperature, self.loss_scale = temperature, loss_scale
         self.gather_across_devices = gather_across_devices
 
     def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
-        rows, order = prepare(embeddings, labels)
-        return {"contrast": self.loss_scale * self._contrast(unit(rows), order)}
+        rows, labels = flatten(embeddings, labels)
+        contrast = self._contrast(rows, labels)
+        return {"contrast": contrast if self.loss_scale == 1 else self.loss_scale * contrast}
 
     def against(
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor
@@ -51,8 +54,13 @@ class SupCon(Method):
         )
         return {"contrast": self.loss_scale * contrast}
 
-    def _contrast(self, z: Tensor, rows: Rows) -> Tensor:
-        if not (self.gather_across_devices and several_processes()):
-            return softmax_pairs(z, rows, self.temperature)
-        everyone, columns = gather_rows(z, rows.labels)
-        return softmax_pairs(z, rows, self.temperature, references=everyone, columns=columns)
+    def _contrast(self, rows: Tensor, labels: Tensor) -> Tensor:
+        gathers = self.gather_across_devices and several_processes()
+        if len(rows) <= TILE and not gathers:  # all pairs are one tile, which needs no order
+            return softmax_pairs(unit(rows), Rows(labels), self.temperature)
+        rows, order = sort_rows(rows, labels)
+        z = unit(rows)
+        if not gathers:
+            return softmax_pairs(z, order, self.temperature)
+        everyone, columns = gather_rows(z, order.labels)
+        return softmax_pairs(z, order, self.temperature, references=everyone, columns=columns)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from scs_supcon.heads import unit
 from scs_supcon.methods.shared.base import Look, Task
-from scs_supcon.methods.shared.joint import not_negative, positive
+from scs_supcon.methods.shared.checks import not_negative, positive
 from scs_supcon.methods.shared.parts import ClassifierMethod
 
 

@@ -168,8 +168,7 @@ class Sums:
     def add(self, tile: Tile) -> None:
         q, r = self.queries[tile.rows], self.references[tile.columns]
         x = self._logits(q, r)
-        positive, negative = self.job.weights
-        scale = negative or positive
+        _, scale = self.job.weights
         twice = 2 if self.job.columns is None and not tile.diagonal else 1
         calm = tile.same is None and self.calm
         cost = self._judge_negatives(x) if calm else self._judge(x, tile)
@@ -242,7 +241,7 @@ class Sums:
         positive, negative = self.job.weights
         if own is not None:
             x[own] = 0
-        if tile.same is None or positive == negative or not negative:
+        if tile.same is None or positive == negative:
             return
         part = x[tile.same]
         if same is None:

@@ -24,6 +24,7 @@ from scs_supcon.pairs.rows import TILE, Rows, Tile, longest, members, tiles
 
 # exp(−80) is still a normal float32: below that spread one shift serves every row.
 SAFE_SPREAD = 80.0
+NEVER = -1e30  # a logit whose exponential is 0, and which times 0 is 0
 CHUNK = 4096  # rows whose class sums are held at once
 
 
@@ -38,8 +39,10 @@ def softmax_pairs(
 ) -> Tensor:
     """Return the mean over queries of −log softmax, averaged over each one's classmates.
 
+    Queries that fit into one tile, without references, may come in any order.
     A query without classmates adds 0 and counts in the mean. Arguments as in `sigmoid_pairs`;
-    references apart from the queries carry no gradient and hold no row's own pair.
+    references apart from the queries hold no row's own pair. In float32 a value far below 1 has the
+    rounding of its logits, about 1e-7/τ, as it has in any form that subtracts them.
     """
     job = _Job(rows, columns, 1 / temperature, tile)
     result: Tensor = _SoftmaxPairs.apply(queries, references, job)
@@ -79,7 +82,7 @@ class _SoftmaxPairs(torch.autograd.Function):
 
 def _forward(ctx: Any, queries: Tensor, references: Tensor | None, job: _Job) -> Tensor:
     if job.columns is None and len(queries) <= job.tile:
-        total, grad = _one_tile(queries, job.rows.labels, job.scale)
+        total, grad = _one_tile(queries, job.rows.labels, job.scale, ctx.needs_input_grad[0])
         ctx.save_for_backward(grad, None)
         return total.to(queries.dtype)
     others = queries if references is None else references
@@ -107,15 +110,17 @@ def _forward(ctx: Any, queries: Tensor, references: Tensor | None, job: _Job) ->
     return total.to(queries.dtype)
 
 
-def _one_tile(x: Tensor, labels: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """(L, its gradient) of a few rows, with whole matrices."""
+def _one_tile(x: Tensor, labels: Tensor, scale: float, need: bool) -> tuple[Tensor, Tensor | None]:
+    """(L, its gradient if needed) of a few rows in any order, with whole matrices."""
     n = max(len(x), 1)
     same = (labels[:, None] == labels).fill_diagonal_(False)
-    mates = same.sum(1, keepdim=True)
-    share = 1 / mates.clamp_min(1).to(x.dtype)
-    log_p = torch.mm(x * scale, x.T).fill_diagonal_(-torch.inf).log_softmax(1)
-    total = (torch.where(same, log_p, 0.0).sum(1) * share[:, 0]).sum(dtype=torch.float64)
-    slope = log_p.exp_().addcmul_(same, share, value=-1).masked_fill_(mates == 0, 0)
+    mates = same.sum(1, keepdim=True, dtype=x.dtype)
+    share = same / mates.clamp(min=1)
+    log_p = torch.mm(x * scale, x.T).fill_diagonal_(NEVER).log_softmax(1)
+    total = torch.mul(log_p, share).sum(dtype=torch.float64)
+    if not need:
+        return -total / n, None
+    slope = log_p.exp_().mul_(mates.clamp_(max=1)).sub_(share)  # nothing of rows without a loss
     return -total / n, torch.mm(slope + slope.T, x).mul_(scale / n)
 
 

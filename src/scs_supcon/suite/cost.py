@@ -97,7 +97,7 @@ def stage_1_seconds(recipe: Recipe, source: Source) -> float:
     batch = Batch(views, torch.from_numpy(labels[few]), torch.from_numpy(few))
     in_batch = min(how.batch_size, len(labels))
     steps = how.epochs * -(-len(labels) // in_batch)
-    return forecast.estimate(network, method, batch, in_batch, steps).seconds
+    return forecast.estimate(network, method, batch, in_batch, steps, torch.device("cpu")).seconds
 
 
 def _mean(values: Sequence[float]) -> float:

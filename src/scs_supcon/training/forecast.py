@@ -72,15 +72,20 @@ def describe_cost(cost: Cost, recipe: Recipe) -> list[str]:
     ]
 
 
-def estimate(network: Network, method: Method, batch: Batch, size: int, steps: int) -> Cost:
+def estimate(
+    network: Network, method: Method, batch: Batch, size: int, steps: int, device: torch.device
+) -> Cost:
     """Time one forward and backward pass of a few pictures, on copies that are thrown away.
+
+    They compute where training will: processes that are joined through GPUs cannot be on CPUs.
 
     A micro-batch holds as much as it has views, and costs one more forward pass.
     """
     few = min(FEW, len(batch.labels))
     views = len(batch.images) // len(batch.labels)
     rows = torch.cat([torch.arange(few) + view * len(batch.labels) for view in range(views)])
-    sample = Batch(batch.images[rows], batch.labels[:few], batch.indices[:few])
+    parts = batch.images[rows], batch.labels[:few], batch.indices[:few]
+    sample = Batch(*(part.to(device) for part in parts))
     held = 0
 
     def note(tensor: Tensor) -> Tensor:
@@ -88,17 +93,21 @@ def estimate(network: Network, method: Method, batch: Batch, size: int, steps: i
         held += tensor.numel() * tensor.element_size()
         return tensor
 
-    state = torch.get_rng_state()
-    trial_network, trial_method = copy.deepcopy(network).train(), copy.deepcopy(method).train()
+    trial_network = copy.deepcopy(network).train().to(device)
+    trial_method = copy.deepcopy(method).train().to(device)
     trial_network.micro_batch = 0
     seconds = 0.0
     for _ in range(2):  # the first pass also loads libraries
         held, start = 0, time.perf_counter()
-        with torch.autograd.graph.saved_tensors_hooks(note, _same):
+        with (
+            torch.random.fork_rng([device] if device.type == "cuda" else []),
+            torch.autograd.graph.saved_tensors_hooks(note, _same),
+        ):
             terms = trial_method.losses(sample, trial_network)
         torch.autograd.backward(torch.stack(tuple(terms.values())).sum())
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         seconds = time.perf_counter() - start
-    torch.set_rng_state(state)
     larger = size / few
     share = min(1.0, (network.micro_batch or math.inf) / (size * views))
     seconds *= 4 / 3 if share < 1 else 1

@@ -1,6 +1,5 @@
 """One run: the data as found, the recipe that follows, both stages, and what they leave."""
 
-import inspect
 import shutil
 import tempfile
 import time
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
 
@@ -116,7 +116,7 @@ class Session:
         parts = Parts(pictures, splits, encoder, source, network, method)
         looking = Looking(fabric, recipe, self.place, self.display)
         training = self._training_set(looking, parts, indices)
-        self._estimate(network, method, training)
+        self._estimate(network, method, training, fabric.device)
         with self.display.progress("stage 1") as tell:
             pretrain(fabric, run, network, method, training, recipe, tell)
         return self._conclude(looking, run, parts)
@@ -186,13 +186,15 @@ class Session:
         features = looking.features(parts, indices, "train", recipe.encoder.frozen_views)
         return from_features(features, self.pictures, indices, recipe, views)
 
-    def _estimate(self, network: Network, method: Method, training: TrainingSet) -> None:
+    def _estimate(
+        self, network: Network, method: Method, training: TrainingSet, device: torch.device
+    ) -> None:
         how = self.recipe.pretrain
         size = min(how.batch_size, len(training.labels))
         plan = [[np.arange(min(forecast.FEW, size))]]
         batch: Batch = next(training.batches(plan, 0, 0, 0))
         steps = how.epochs * -(-len(training.labels) // size)
-        cost = forecast.estimate(network, method, batch, size, steps)
+        cost = forecast.estimate(network, method, batch, size, steps, device)
         self._say(forecast.describe_cost(cost, self.recipe))
 
     def _say(self, lines: list[str]) -> None:
@@ -206,9 +208,10 @@ def make_method(recipe: Recipe, world: int = 1) -> Method:
     made = method_class(recipe.method.name)
     if issubclass(made, FieldMethod):
         options = {"common_dim": recipe.head.common_dim, "overlap": recipe.head.overlap} | options
-    if world > 1 and "gather_across_devices" in inspect.signature(made).parameters:
-        options["gather_across_devices"] = True
-    return build_method(recipe.method.name, recipe.method.preset, **options)
+    method = build_method(recipe.method.name, recipe.method.preset, **options)
+    if world > 1:
+        method.gather_across_devices = True
+    return method
 
 
 def _few(pictures: Pictures, splits: NDArray[np.str_], recipe: Recipe) -> Pictures:

@@ -32,12 +32,13 @@ def gradients(loss: SCSSupCon, terms: dict[str, Tensor], x: Tensor) -> list[Tens
     st.sampled_from(
         [
             {},
-            {"include_self": False},
+            {"bias": "fixed"},
+            {"bias": "fixed", "include_self": False},
             {"preset": "siglip"},
             {"preset": "paper", "pairs": "balanced"},
-            {"scale": "divide", "t0": 0.2, "pairs": "all"},
-            {"beta": 0.0},
-            {"common_dim": 6},
+            {"bias": "fixed", "scale": "divide", "t0": 0.2, "pairs": "all"},
+            {"bias": "fixed", "beta": 0.0},
+            {"bias": "fixed", "common_dim": 6},
         ]
     ),
     st.integers(0, 1 << 20),

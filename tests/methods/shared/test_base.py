@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.errors import UserError
 from scs_supcon.heads import Projection
 from scs_supcon.methods import Batch, Method, Network, Output, Task
-from scs_supcon.methods.shared.base import check_positive, flatten, prepare
+from scs_supcon.methods.shared.base import flatten, prepare
 
 
 class Sum(Method):
@@ -89,16 +88,11 @@ def test_flatten_is_view_major_and_at_least_float32() -> None:
     assert kept.dtype == torch.float64
     for half in (torch.float16, torch.bfloat16):
         assert flatten(x.to(half), torch.arange(3))[0].dtype == torch.float32
+    for small in (torch.uint8, torch.int16, torch.int32):
+        assert flatten(x, torch.arange(3, dtype=small))[1].dtype == torch.int64
 
 
 def test_prepare_sorts_by_label() -> None:
     rows, order = prepare(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([9, -1, 9]))
     assert rows[:, 0].tolist() == [2, 1, 3]
     assert order.labels.tolist() == [-1, 9, 9]
-
-
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
-def test_check_positive(value: float) -> None:
-    check_positive("radius", 1e-9)
-    with pytest.raises(UserError, match=f"radius is {value}"):
-        check_positive("radius", value)

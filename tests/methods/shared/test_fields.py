@@ -3,7 +3,7 @@ import torch
 
 from scs_supcon.errors import UserError
 from scs_supcon.methods.shared.base import prepare
-from scs_supcon.methods.shared.fields import FieldMethod, Sides, one_of, several_processes
+from scs_supcon.methods.shared.fields import FieldMethod, Sides, several_processes
 from scs_supcon.pairs import Rows
 
 
@@ -59,10 +59,7 @@ def test_gathered_rows_and_references_are_told_apart() -> None:
     assert apart.everyone is rows and apart.apart is references
 
 
-def test_one_of() -> None:
-    one_of("colour", "red", ("red", "green"))
-    with pytest.raises(UserError, match="colour is 'blue': choose one of 'red', 'green'"):
-        one_of("colour", "blue", ("red", "green"))
+def test_an_unknown_way_to_normalise_is_refused() -> None:
     with pytest.raises(UserError, match="normalize is 'both'"):
         FieldMethod(normalize="both")  # type: ignore[arg-type]
 

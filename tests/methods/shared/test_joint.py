@@ -14,10 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from scs_supcon.errors import UserError
 from scs_supcon.heads import Projection
 from scs_supcon.methods import Batch, Network, Output, Task, build_method
-from scs_supcon.methods.shared.joint import everyone, not_negative, positive, share
+from scs_supcon.methods.shared.joint import everyone
 
 Arrays = dict[str, np.ndarray]
 
@@ -117,18 +116,6 @@ def test_rows_keep_their_order_and_own_rows_their_gradient(ranks: list[Arrays]) 
 def test_one_process_needs_no_gathering() -> None:
     rows = torch.randn(4, 2)
     assert everyone(rows, 2) is rows
-
-
-def test_numbers_are_checked() -> None:
-    positive(a=0.1)
-    not_negative(a=0.0)
-    share(a=0.0, b=1.0)
-    for check, value in ((positive, 0.0), (positive, float("nan")), (positive, float("inf"))):
-        with pytest.raises(UserError, match=f"a is {value}"):
-            check(a=value)
-    for check, value in ((not_negative, -0.1), (not_negative, float("nan")), (share, 1.1)):
-        with pytest.raises(UserError, match=f"a is {value}"):
-            check(a=value)
 
 
 def ordered(rank: int) -> Arrays:

@@ -83,6 +83,7 @@ class Method(nn.Module):
 
     views = 2
     uses_taps = False  # whether it looks at what the encoder holds half-way, see `taps`
+    gather_across_devices = False  # whether the loss is that of the rows of all processes
     adapted = False  # whether the original is for other data, or could not be found
     # What stage 2 sees, and what it sees where the encoder is frozen and only the head learns.
     reads: Literal["common", "features"] = "features"
@@ -162,11 +163,6 @@ def total(terms: Callable[..., dict[str, Tensor]], *arguments: Any) -> Tensor:
     return sum(rest, start=first)
 
 
-def check_positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise UserError(f"{name} is {value}: give a positive number")
-
-
 def flatten(embeddings: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
     """Check a batch and return `(N, D)` rows (view-major, at least float32) with their labels."""
     _check_embeddings(embeddings)
@@ -178,7 +174,7 @@ def flatten(embeddings: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
         embeddings = embeddings.transpose(0, 1).flatten(0, 1)
     if embeddings.dtype in (torch.float16, torch.bfloat16):
         embeddings = embeddings.float()
-    return embeddings, labels.to(embeddings.device)
+    return embeddings, labels.to(embeddings.device, torch.long)
 
 
 def prepare(embeddings: Tensor, labels: Tensor | None) -> tuple[Tensor, Rows]:

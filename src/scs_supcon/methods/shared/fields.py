@@ -9,6 +9,7 @@ from torch import Tensor
 from scs_supcon.errors import UserError
 from scs_supcon.heads import Normalise, fields, unit
 from scs_supcon.methods.shared.base import Method
+from scs_supcon.methods.shared.checks import one_of
 from scs_supcon.pairs import Rows, gather_rows
 
 
@@ -108,8 +109,3 @@ class FieldMethod(Method):
 
 def several_processes() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def one_of(name: str, value: object, options: tuple[object, ...]) -> None:
-    if value not in options:
-        raise UserError(f"{name} is {value!r}: choose one of {', '.join(map(repr, options))}")

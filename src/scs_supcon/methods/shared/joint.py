@@ -5,8 +5,7 @@ gradient of the own rows and the gradients of the method's own parameters are wh
 all rows would have; the price is that each process computes the whole loss.
 """
 
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -33,8 +32,6 @@ class JointMethod(Method):
     Args:
         gather_across_devices: judge the rows of all processes together.
     """
-
-    adapted = False
 
     def __init__(self, *, gather_across_devices: bool = False) -> None:
         super().__init__()
@@ -66,13 +63,6 @@ class JointMethod(Method):
     def everyone(self, rows: Tensor, views: int = 1) -> Tensor:
         """`everyone`, where processes are to be joined."""
         return everyone(rows, views) if self.gather_across_devices else rows
-
-    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
-        """Own parameters for an optimiser: weights decay, biases and norms do not."""
-        own = [p for p in self.parameters() if p.requires_grad]
-        weights = {"params": [p for p in own if p.dim() > 1], "weight_decay": weight_decay}
-        vectors = {"params": [p for p in own if p.dim() <= 1], "weight_decay": 0.0}
-        return [group | {"lr": lr} for group in (weights, vectors) if group["params"]]
 
 
 def everyone(rows: Tensor, views: int = 1) -> Tensor:
@@ -113,24 +103,3 @@ def two_views(method: Method, rows: Tensor, views: int) -> tuple[Tensor, Tensor]
         )
     first, second = rows.chunk(2)
     return first, second
-
-
-def positive(**numbers: float) -> None:
-    """Refuse numbers that are not above 0."""
-    for name, value in numbers.items():
-        if not 0 < value < math.inf:
-            raise UserError(f"{name} is {value}: it must be positive and finite")
-
-
-def share(**numbers: float) -> None:
-    """Refuse numbers outside 0 … 1."""
-    for name, value in numbers.items():
-        if not 0 <= value <= 1:
-            raise UserError(f"{name} is {value}: choose 0 ≤ {name} ≤ 1")
-
-
-def not_negative(**numbers: float) -> None:
-    """Refuse numbers below 0."""
-    for name, value in numbers.items():
-        if not 0 <= value < math.inf:
-            raise UserError(f"{name} is {value}: it must be finite and not negative")
