@@ -58,6 +58,7 @@ def test_every_problem_and_nothing_else(root: Path, scene: Scene) -> None:
     header = bytearray((train / "finch/bomb.bmp").read_bytes())
     header[18:22] = header[22:26] = (10_000).to_bytes(4, "little")
     (train / "finch/bomb.bmp").write_bytes(header)
+    Image.new("RGB", (6000, 1)).save(train / "finch/thin.png")
 
     shutil.copy(train / "owl/0.jpg", train / "owl/again.jpg")
     shutil.copy(train / "owl/1.jpg", test / "owl/leak.jpg")
@@ -84,6 +85,7 @@ def test_every_problem_and_nothing_else(root: Path, scene: Scene) -> None:
         ("unreadable", "train/finch/page.jpg", ""),
         ("truncated", "train/finch/cut.jpg", ""),
         ("too large", "train/finch/bomb.bmp", ""),
+        ("too large", "train/finch/thin.png", ""),
         ("duplicate", "train/owl/again.jpg", "train/owl/0.jpg"),
         ("duplicate across splits", "train/owl/1.jpg", "test/owl/leak.jpg"),
         ("duplicate with another label", "train/wren/owl.jpg", "train/owl/2.jpg"),

@@ -32,7 +32,7 @@ Tell = Callable[[int, int], None]
 HARMFUL = {
     "unreadable": "training leaves them out: fetch them again, or remove them",
     "truncated": "training leaves them out: fetch them again",
-    "too large": "training leaves them out: resize them",
+    "too large": "training leaves them out: resize or crop them",
     "duplicate with another label": "one of the labels is wrong: decide which",
     "near duplicate with another label": "look at both: one of the labels may be wrong",
     "duplicate across splits": "what is learnt by heart is then tested: keep one of them",

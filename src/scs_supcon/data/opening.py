@@ -18,6 +18,8 @@ SUFFIXES = frozenset(
 )
 # Below Pillow's own warning level: whatever Pillow is worried about is refused here by name.
 MAX_PIXELS = 80_000_000
+# Views are made by their short side: a thin picture would grow by its shape, far beyond its file.
+MAX_SHAPE = 100
 
 _ORIENTATION_TAG = 0x0112
 _TURN_UPRIGHT = {
@@ -142,6 +144,12 @@ def _refuse_huge(path: Path | str, size: tuple[int, int]) -> None:
         raise PictureError(
             f"{path} is {width} × {height} pixels, more than {MAX_PIXELS // 10**6} million: "
             "resize it",
+            "too large",
+        )
+    if max(size) > MAX_SHAPE * min(size):
+        raise PictureError(
+            f"{path} is {width} × {height} pixels, one side more than {MAX_SHAPE} times the other: "
+            "crop it",
             "too large",
         )
 
