@@ -73,6 +73,16 @@ def open_picture(path: Path | str, at_least: int = 0) -> Image.Image:
         return _to_rgb(_upright(image))
 
 
+def converted(image: Image.Image, name: str) -> Image.Image:
+    """Bring a picture that is open already to what `open_picture` gives for its file.
+
+    Raises:
+        PictureError: It is too large; the text calls it `name`.
+    """
+    _refuse_huge(name, image.size)
+    return _to_rgb(_upright(image))
+
+
 @dataclass(frozen=True)
 class Look:
     """A picture, and how its file differs from a plain one.
