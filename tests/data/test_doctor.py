@@ -153,6 +153,19 @@ def test_a_table_with_missing_files_groups_and_an_unknown_column(root: Path) -> 
     assert kinds == {"unreadable": 1, "group across splits": 1, "unread column": 1}
 
 
+def test_copies_and_look_alikes_across_the_folds_of_a_table(root: Path) -> None:
+    shutil.copy(root / "train/owl/0.jpg", root / "train/owl/again.jpg")
+    Image.open(root / "train/owl/1.jpg").save(root / "train/owl/like.jpg", quality=90)
+    rows = ["image_path,label,fold"]
+    for path in sorted(root.rglob("*.jpg")):
+        label = path.relative_to(root).parts[1]
+        rows.append(f"birds/{path.relative_to(root)},{label},{int(path.stem in ('0', '1'))}")
+    table = root.parent / "birds.csv"
+    table.write_text("\n".join(rows))
+    kinds = Counter(problem.kind for problem in diagnose(table).problems)
+    assert kinds == {"duplicate across folds": 1, "near duplicate across folds": 1}
+
+
 def test_of_several_look_alikes_the_worst_is_named(root: Path) -> None:
     copy = Image.open(root / "train/owl/0.jpg")
     copy.save(root / "train/owl/y.jpg", quality=90)
