@@ -94,7 +94,10 @@ def test_equal_gaps_are_no_certainty():
     tests = PairTests(rows)
     assert set(tests.p.values()) == {1.0}
     assert tests.level("better") == ["better", "worse"]
-    assert "no spread" in tests.findings("better", "better")[1].warnings[0]
+    against = tests.findings("better", "better")[1]
+    assert "no spread" in against.warnings[0]
+    assert "cannot be judged" in against.sentences[0]
+    assert "After Holm p = 1." in against.sentences[0]
 
 
 def test_level_are_those_the_tests_cannot_set_apart(rows):

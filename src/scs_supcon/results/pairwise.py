@@ -5,7 +5,6 @@
 - the same test pictures every time: tests paired over these pictures.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -81,9 +80,7 @@ class PairTests:
 
     def _p(self, first: str, second: str) -> float:
         if not self.same_test:
-            test = self._resampled(first, second) if len(self.keys) > 1 else None
-            # Gaps that are equal to the last picture are an accident of few splits, not certainty.
-            return 1.0 if test is None or math.isinf(test.t) else test.p
+            return self._resampled(first, second).p if len(self.keys) > 1 else 1.0
         if len(self.keys) == 1:
             return self._mcnemar(first, second).p
         return self._over_pictures(first, second).p
