@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binomtest
 from sklearn.metrics import balanced_accuracy_score, f1_score, log_loss, top_k_accuracy_score
 from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from torchmetrics.functional.classification import (
@@ -120,14 +121,14 @@ def test_the_summary_holds_each_metric_once() -> None:
     assert found["acc1"] == metrics.top_k(probabilities, labels)
 
 
-def test_the_bootstrap_interval_agrees_with_resampling() -> None:
-    right = np.random.default_rng(1).random(300) < 0.8
-    low, high = metrics.accuracy_interval(right)
-    draws = np.random.default_rng(2).choice(right, (10_000, 300)).mean(1)
-    assert low == pytest.approx(np.quantile(draws, 0.025), abs=0.005)
-    assert high == pytest.approx(np.quantile(draws, 0.975), abs=0.005)
-    assert metrics.accuracy_interval(torch.as_tensor(right)) == (low, high)
-    assert metrics.accuracy_interval(np.ones(5, dtype=bool)) == (1.0, 1.0)
+@pytest.mark.parametrize(("right", "n"), [(240, 300), (1, 7), (0, 5), (5, 5), (1, 1)])
+def test_the_interval_is_wilsons(right: int, n: int) -> None:
+    flags = np.arange(n) < right
+    expected = binomtest(right, n).proportion_ci(0.95, method="wilson")
+    low, high = metrics.accuracy_interval(flags)
+    assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert 0 <= low < high <= 1
+    assert metrics.accuracy_interval(torch.as_tensor(flags)) == (low, high)
 
 
 def embeddings(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -109,7 +109,7 @@ def evaluate(
 
 
 def scores(probabilities: Tensor, labels: Tensor, table: Tensor) -> dict[str, dict[str, float]]:
-    """The usual scores, each with the 95 % interval that resampling the pictures gives.
+    """The usual scores, each with its 95 % interval.
 
     Macro-F1 is the mean over the classes that are present: data may hold few of a model's classes,
     and one that is not there cannot be found.
