@@ -45,13 +45,17 @@ def top_k(scores: Array, labels: Array, k: int = 1) -> float:
 
 
 def macro_f1(predicted: Array, labels: Array) -> float:
-    """Mean over classes of F1 = 2 TP / (2 TP + FP + FN).
+    """Mean over the classes present in the labels of F1 = 2 TP / (2 TP + FP + FN).
 
-    A class that is neither predicted nor present says nothing and is left out of the mean.
+    Data may hold few of a model's classes, and one that is not there cannot be found.
     """
     table = confusion(predicted, labels)
-    hits, seen = table.diagonal(), table.sum(0) + table.sum(1)
-    return _mean((2 * hits / seen)[seen > 0])
+    return _mean(class_f1(table)[table.sum(1) > 0])
+
+
+def class_f1(table: Tensor) -> Tensor:
+    """F1 of each class of a `confusion`; 0 if it is neither present nor named."""
+    return 2 * table.diagonal() / (table.sum(0) + table.sum(1)).clamp_min(1)
 
 
 def balanced_accuracy(predicted: Array, labels: Array) -> float:
