@@ -20,6 +20,7 @@ def test_accuracies_are_those_of_the_runs(two_seeds, cells_of):
         assert np.isclose(one.accuracy, 100 * summary["accuracy"])
         assert len(one.names) == summary["pictures"]
         assert list(one.names) == sorted(one.names)
+        assert one.judged_on == summary["judged_on"] == "test"
         splits = (outcome.run / "splits.csv").read_text()
         assert one.trained_on == splits.count(",train")
 

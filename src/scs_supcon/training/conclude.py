@@ -23,6 +23,7 @@ from scs_supcon.optimise import Progress
 from scs_supcon.probe import Classifier, Readouts, train_bank, with_own
 from scs_supcon.results import metrics
 from scs_supcon.results.evaluation import Rows, baselines
+from scs_supcon.results.parts import PARTS, UNTESTED
 from scs_supcon.run_folder import RunFolder
 
 CHUNK = 4096
@@ -201,15 +202,19 @@ def summarise(
 def headline(summary: Mapping[str, Any]) -> str:
     """One line: the accuracy, its interval, and on what."""
     low, high = summary["interval"]
+    part = PARTS[summary["judged_on"]]
     return (
-        f"{summary['accuracy']:.2%} of {summary['pictures']} {summary['judged_on']} pictures right "
+        f"{summary['accuracy']:.2%} of {summary['pictures']} {part} pictures right "
         f"(95 % interval {low:.1%} to {high:.1%})"
     )
 
 
 def describe(summary: Mapping[str, Any]) -> str:
     """The result for a person: headline, baselines, where to look."""
-    lines = [headline(summary), "", "beside it, on the same pictures:"]
+    lines = [headline(summary)]
+    if summary["judged_on"] == "val":
+        lines.append(f"caution: {UNTESTED}")
+    lines += ["", "beside it, on the same pictures:"]
     lines += [f"  {name:<30} {value:.2%}" for name, value in summary["baselines"].items()]
     accuracies = [head["val_accuracy"] for head in summary["bank"]]
     boundary = summary["boundary"]
