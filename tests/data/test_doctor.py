@@ -1,6 +1,8 @@
 """A folder with every problem: each is found, and nothing else."""
 
+import os
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +109,25 @@ def test_every_problem_and_nothing_else(root: Path, scene: Scene) -> None:
     assert ranks == sorted(ranks)
     for problem in diagnosis.problems:
         assert problem.name in problem.detail
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_names_that_are_no_utf_8_can_be_printed(root: Path) -> None:
+    for name in (b"wren/\xff.txt", b"wren/.\xfe", b"\xfd/"):
+        path = root / "train" / os.fsdecode(name)
+        if name.endswith(b"/"):
+            path.mkdir()
+        else:
+            path.touch()
+    problems = diagnose(root).problems
+    assert found(problems) == {
+        ("skipped file", r"train/wren/\xff.txt", ""),
+        ("hidden", r"train/wren/.\xfe", ""),
+        ("empty folder", r"train/\xfd", ""),
+    }
+    for problem in problems:
+        assert problem.name in problem.detail
+        problem.detail.encode()
 
 
 def test_odd_files_are_handled_and_counted_but_no_problem(root: Path, scene: Scene) -> None:

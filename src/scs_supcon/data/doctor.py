@@ -24,7 +24,7 @@ from scs_supcon.data.check import (
 from scs_supcon.data.folder import read_pictures
 from scs_supcon.data.near_duplicates import Pair, near_duplicates, thumbnail
 from scs_supcon.data.opening import SUFFIXES, Look, PictureError, look_at
-from scs_supcon.data.pictures import Pictures, Problem
+from scs_supcon.data.pictures import Pictures, Problem, printable
 
 Tell = Callable[[int, int], None]
 
@@ -226,9 +226,10 @@ def _hidden(root: Path) -> Iterator[Problem]:
     if not root.is_dir():
         return
     for path in sorted(root.rglob(".*")):
-        name = path.relative_to(root)
-        if any(part.startswith(".") for part in name.parts[:-1]):
+        relative = path.relative_to(root)
+        if any(part.startswith(".") for part in relative.parts[:-1]):
             continue
+        name = printable(relative.as_posix())
         inside = sum(file.suffix.lower() in SUFFIXES for file in path.rglob("*"))
         holds = f" (pictures inside: {inside})" if inside else ""
-        yield Problem("hidden", name.as_posix(), f"{name.as_posix()} is not read{holds}")
+        yield Problem("hidden", name, f"{name} is not read{holds}")
