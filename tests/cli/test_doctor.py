@@ -40,6 +40,15 @@ def test_problems_are_told_and_written(birds, scs):
     assert {path.name for path in birds.parent.iterdir()} == {"birds", "birds-problems.csv"}
 
 
+def test_a_name_is_no_formula_in_the_table_of_problems_and_itself_in_the_fixed_one(birds, scs):
+    (birds / "owl").rename(birds / "=1+1")
+    assert scs("doctor", "birds", "--fix").code == 1
+    rows = list(csv.DictReader((birds.parent / "birds-problems.csv").open()))
+    assert rows[2]["name"] == "'=1+1/notes.txt"
+    fixed = list(csv.DictReader((birds.parent / "birds-fixed.csv").open()))
+    assert {row["label"] for row in fixed} == {"auk", "jay", "=1+1"}
+
+
 def test_a_healthy_set_writes_nothing(scs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = scs("doctor", "drawn", "--quiet")

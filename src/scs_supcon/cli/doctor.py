@@ -85,10 +85,12 @@ def _mend(found: "Diagnosis", file: Path) -> "Mended":
 
 
 def _csv(problems: Sequence["Problem"]) -> str:
+    from scs_supcon.results.cells import text_cell
+
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["kind", "name", "other", "detail"])
-    rows.writerows([p.kind, p.name, p.same_as, p.detail] for p in problems)
+    rows.writerows(map(text_cell, (p.kind, p.name, p.same_as, p.detail)) for p in problems)
     return text.getvalue()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from scs_supcon.results.cells import text_cell
 from scs_supcon.results.pairwise import Judged, Key
 from scs_supcon.suite.expand import Cell
 from scs_supcon.suite.table import CROSS_ENTROPY, NEIGHBOURS
@@ -104,8 +105,8 @@ def _csv_row(outcome: Outcome) -> dict[str, Any]:
     cell, summary = outcome.cell, outcome.summary or {}
     metrics, baselines = summary.get("metrics", {}), summary.get("baselines", {})
     return {
-        "method": cell.row,
-        "column": cell.column,
+        "method": text_cell(cell.row),
+        "column": text_cell(cell.column),
         "seed": cell.seed,
         "fold": "" if cell.fold is None else cell.fold,
         "status": outcome.status,
@@ -117,5 +118,5 @@ def _csv_row(outcome: Outcome) -> dict[str, Any]:
         "pictures": summary.get("pictures", ""),
         "seconds": summary.get("seconds", ""),
         "run": cell.address,
-        "failure": outcome.failure or "",
+        "failure": text_cell(outcome.failure or ""),
     }
