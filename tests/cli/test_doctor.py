@@ -88,6 +88,12 @@ def test_the_fixed_table_is_read_and_no_picture_is_touched(birds, scs):
     assert "birds-fixed.csv exists and says something else" in refused.err
 
 
+def test_a_name_with_a_space_can_be_copied(birds, scs):
+    birds.rename(birds.with_name("my birds"))
+    assert "scs doctor 'my birds' --fix" in scs("doctor", "my birds").out
+    assert "scs train 'my birds-fixed.csv' --out" in scs("doctor", "my birds", "--fix").out
+
+
 def test_files_are_named_after_the_folder(birds, scs, monkeypatch):
     dotted = birds.rename(birds.with_name("birds.v2"))
     scs("doctor", "birds.v2")

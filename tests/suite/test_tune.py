@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -53,6 +54,13 @@ def test_the_part_that_judged_the_best_recipe_is_named(tmp_path, judged_on, part
     text = describe(search, Found((trial,), trial, (0.8, 0.9), judged_on))
     assert f"of the {part} pictures right" in text
     assert ("There is no test part" in text) == (judged_on == "val")
+
+
+def test_paths_with_a_space_can_be_copied():
+    trial = Trial(0, 0.5, 0.9, {"pretrain.lr": 0.1}, "trials/x")
+    search = Search("my birds", Path("my search"), 1, ("pretrain.lr=0.01..0.1",))
+    text = describe(search, Found((trial,), trial, ()))
+    assert "scs train 'my birds' --recipe 'my search/best.toml' --out runs/best" in text
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -132,7 +133,7 @@ def _lines(
     if mended is not None:
         yield from _mended_lines(mended, fixed)
     elif not found.healthy and pictures.paths is not None:
-        yield f"a table without these: scs doctor {data} --fix (no picture is touched)"
+        yield f"a table without these: scs doctor {shlex.quote(data)} --fix (no picture is touched)"
 
 
 def _kind_lines(found: "Diagnosis") -> Iterator[str]:
@@ -152,7 +153,8 @@ def _kind_lines(found: "Diagnosis") -> Iterator[str]:
 def _mended_lines(mended: "Mended", file: Path | None) -> Iterator[str]:
     out = ", ".join(f"{count:,} {reason}" for reason, count in mended.left_out.items()) or "none"
     yield f"left out: {out}; moved to another split: {mended.moved:,}"
-    yield f"train on the {len(mended.pictures):,} others: scs train {file} --out runs/NAME"
+    table = shlex.quote(str(file))
+    yield f"train on the {len(mended.pictures):,} others: scs train {table} --out runs/NAME"
 
 
 def _by_kind(found: "Diagnosis") -> list[tuple[str, list["Problem"]]]:

@@ -1,5 +1,6 @@
 """`scs tune`: a search from its first trial to its best recipe."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
@@ -95,10 +96,11 @@ def describe(search: Search, found: Found) -> str:
         if found.judged_on == "val":
             lines.append(f"caution: {UNTESTED} They chose the recipe, too.")
     out = search.out
+    source, recipe = (shlex.quote(str(path)) for path in (search.source, out / "best.toml"))
     lines += [
         f"recipe    {out / 'best.toml'}",
         f"pictures  {out / 'search.png'}",
-        f"use it    scs train {search.source} --recipe {out / 'best.toml'} --out runs/best",
+        f"use it    scs train {source} --recipe {recipe} --out runs/best",
     ]
     return "\n".join(lines)
 

@@ -1,5 +1,6 @@
 """After stage 1: the classifier, the judgement beside its baselines, and what the run leaves."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -217,7 +218,7 @@ def describe(summary: Mapping[str, Any]) -> str:
     lines += ["", "beside it, on the same pictures:"]
     lines += [f"  {name:<30} {value:.2%}" for name, value in summary["baselines"].items()]
     accuracies = [head["val_accuracy"] for head in summary["bank"]]
-    boundary = summary["boundary"]
+    boundary, run = summary["boundary"], shlex.quote(summary["run"])
     lines += [
         f"  {'spread of the bank of heads':<30} {min(accuracies):.2%} to {max(accuracies):.2%} "
         "(validation)",
@@ -226,7 +227,7 @@ def describe(summary: Mapping[str, Any]) -> str:
         f"(similarity below {boundary['threshold']:.3f})",
         f"model     {summary['model']}",
         *(f"report    {page}" for page in Path(summary["run"]).glob("report.html")),
-        f"use it    scs predict {summary['run']} picture.jpg",
-        f"judge it  scs evaluate {summary['run']}",
+        f"use it    scs predict {run} picture.jpg",
+        f"judge it  scs evaluate {run}",
     ]
     return "\n".join(lines)
