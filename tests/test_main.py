@@ -68,6 +68,35 @@ def test_a_library_that_is_missed_later_is_named_too(scs, finished, shapes, tmp_
     assert "pip install 'scs-supcon[train]'" in said.err
 
 
+def test_a_search_without_optuna_names_its_extra(scs, shapes, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    said = scs("tune", shapes, "--out", tmp_path / "search", "--quiet")
+    assert said.code == 2
+    assert said.err == "error: this needs optuna: pip install 'scs-supcon[paper]'\n"
+
+
+def test_a_full_gpu_is_told_with_what_helps(scs, monkeypatch):
+    def fail():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has")
+
+    monkeypatch.setattr("scs_supcon.cli.app", fail)
+    said = scs("--version")
+    assert said.code == 2
+    assert said.err.startswith("error: the memory of the GPU is full (CUDA out of memory): ")
+    assert "--micro-batch" in said.err
+    assert "--batch-size" in said.err
+
+
+@pytest.mark.parametrize(
+    "wrong", [("--workers", "-1"), ("--device", "cpu:1"), ("--device", "cpu:x")]
+)
+def test_a_place_that_cannot_be_is_refused(scs, shapes, tmp_path, wrong):
+    said = scs("train", shapes, "--out", tmp_path / "run", *wrong)
+    assert said.code == 2
+    assert said.err.startswith("error: ")
+    assert wrong[1] in said.err
+
+
 def test_a_missing_module_of_our_own_is_a_bug_and_looks_like_one(scs, monkeypatch):
     monkeypatch.setitem(sys.modules, "scs_supcon.cli", None)
     with pytest.raises(ImportError, match=r"scs_supcon\.cli"):

@@ -150,6 +150,12 @@ def test_unknown_optimizer():
         make_optimizer("adam", [{"params": [nn.Parameter(torch.zeros(1))]}], 0.1)
 
 
+def test_momentum_is_that_of_sgd_and_the_first_beta_of_adamw():
+    groups = [{"params": [nn.Parameter(torch.zeros(1))]}]
+    assert make_optimizer("sgd", groups, 0.1, 0.8).defaults["momentum"] == 0.8
+    assert make_optimizer("adamw", groups, 0.1, 0.8).defaults["betas"] == (0.8, 0.999)
+
+
 @pytest.mark.parametrize("clip_norm", [0.0, 0.5])
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_the_loop_is_the_plain_loop(fabric, name, clip_norm):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from scs_supcon.errors import UserError
 from scs_supcon.place import accelerator, cores, find_place, first_process, torch_device
 
 
@@ -22,6 +23,17 @@ def test_what_is_asked_for_is_kept_and_the_rest_filled_in(monkeypatch):
         False,
     )
     assert place.workers == cores() >= 1
+
+
+@pytest.mark.parametrize("device", ["cpu:1", "cpu:x", "cuda:x", "cuda:", "auto:0"])
+def test_devices_that_cannot_be_are_refused(device):
+    with pytest.raises(UserError, match=f"no device '{device}': use auto, cpu, cuda or cuda:1"):
+        find_place(device)
+
+
+def test_workers_are_not_negative():
+    with pytest.raises(UserError, match="--workers is -1: give 0"):
+        find_place(workers=-1)
 
 
 def test_without_a_word_features_go_to_the_users_cache(monkeypatch):

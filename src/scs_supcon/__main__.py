@@ -9,6 +9,7 @@ REPORT = ("jinja2", "markupsafe", "matplotlib", "openTSNE")
 EXTRAS = dict.fromkeys(
     (*TRAIN, "tomli_w", "typer", "rich", "tensorboard", "pyarrow", *REPORT), "train"
 )
+EXTRAS |= dict.fromkeys(("scipy", "scikit_posthocs", "optuna"), "paper")
 EXTRAS |= dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx")
 
 
@@ -27,10 +28,20 @@ def main() -> None:
         extra = EXTRAS[package]
         sys.exit(_failed(f"error: this needs {package}: pip install 'scs-supcon[{extra}]'", 2))
     except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, by name: torch loads when used
+            sys.exit(_failed(f"error: {_out_of_memory(error)}", 2))
         code = getattr(error, "exit_code", None)  # a run that was asked to stop, and was saved
         if code is None:
             raise
         sys.exit(_failed(str(error), code))
+
+
+def _out_of_memory(error: Exception) -> str:
+    reason = str(error).partition(". ")[0]
+    return (
+        f"the memory of the GPU is full ({reason}): train with --micro-batch 64 or less, or with a "
+        "smaller --batch-size, or free the GPU of other programs"
+    )
 
 
 def _failed(message: str, code: int) -> int:

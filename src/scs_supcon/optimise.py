@@ -223,5 +223,5 @@ def make_optimizer(
     if name == "sgd":
         return torch.optim.SGD(scaled, lr=lr, momentum=momentum)
     if name == "adamw":
-        return torch.optim.AdamW(scaled, lr=lr)
+        return torch.optim.AdamW(scaled, lr=lr, betas=(momentum, 0.999))
     raise UserError(f"unknown optimizer {name!r}: use 'sgd' or 'adamw'")

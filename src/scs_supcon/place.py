@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 
+from scs_supcon.errors import UserError
+
 
 @dataclass(frozen=True)
 class Place:
@@ -31,7 +33,17 @@ def find_place(
     offline: bool = False,
 ) -> Place:
     """Fill in what was not asked for: one worker per core, the cache of this user."""
+    check_device(device)
+    if workers is not None and workers < 0:
+        raise UserError(f"--workers is {workers}: give 0 (this process loads) or more")
     return Place(device, cores() if workers is None else workers, cache_folder(cache), offline)
+
+
+def check_device(device: str) -> None:
+    """Refuse a number where there is none to choose, and what is no number."""
+    kind, colon, number = device.partition(":")
+    if colon and (kind in ("auto", "cpu") or not number.isdecimal()):
+        raise UserError(f"there is no device {device!r}: use auto, cpu, cuda or cuda:1")
 
 
 def cores() -> int:

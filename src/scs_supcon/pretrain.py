@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from scs_supcon.config import PretrainRecipe, Recipe
 from scs_supcon.data.batches import Plan, batch_keys, plan_epoch
+from scs_supcon.data.loading import killed_loaders_explained
 from scs_supcon.data.pictures import Pictures
 from scs_supcon.data.views import ViewDataset, eval_view, seeded, train_view
 from scs_supcon.display import Tell
@@ -236,18 +237,11 @@ def _load(
         collate_fn=_collated,
         worker_init_fn=ignore_signals,
     )
-    try:
+    with killed_loaders_explained():
         for batch in loader:
             if isinstance(batch, UserError):
                 raise batch
             yield batch
-    except (EOFError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
-            raise
-        raise UserError(
-            "a process that loads pictures was killed, perhaps for want of memory: "
-            "run the same line again with fewer --workers"
-        ) from error
 
 
 @dataclass(frozen=True, eq=False)

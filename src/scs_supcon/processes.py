@@ -13,6 +13,7 @@ from lightning_fabric.wrappers import is_wrapped
 from torch import Tensor, distributed, nn
 
 from scs_supcon.errors import UserError
+from scs_supcon.place import check_device
 
 # The first process computes the features of a frozen encoder while the others wait.
 PATIENCE = timedelta(days=1)
@@ -39,6 +40,7 @@ def make_fabric(device: str = "auto", precision: str = "32-true") -> Fabric:
             need.
         precision: "32-true", "bf16-mixed", "16-mixed" or "64-true".
     """
+    check_device(device)
     kind, _, number = device.partition(":")
     kind = _best_device() if kind == "auto" else kind
     _check_device(kind, device, precision)

@@ -40,6 +40,15 @@ def test_problems_are_told_and_written(birds, scs):
     assert {path.name for path in birds.parent.iterdir()} == {"birds", "birds-problems.csv"}
 
 
+def test_a_name_is_no_formula_in_the_table_of_problems_and_itself_in_the_fixed_one(birds, scs):
+    (birds / "owl").rename(birds / "=1+1")
+    assert scs("doctor", "birds", "--fix").code == 1
+    rows = list(csv.DictReader((birds.parent / "birds-problems.csv").open()))
+    assert rows[2]["name"] == "'=1+1/notes.txt"
+    fixed = list(csv.DictReader((birds.parent / "birds-fixed.csv").open()))
+    assert {row["label"] for row in fixed} == {"auk", "jay", "=1+1"}
+
+
 def test_a_healthy_set_writes_nothing(scs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = scs("doctor", "drawn", "--quiet")
@@ -77,6 +86,12 @@ def test_the_fixed_table_is_read_and_no_picture_is_touched(birds, scs):
     refused = scs("doctor", "birds", "--fix")
     assert refused.code == 2
     assert "birds-fixed.csv exists and says something else" in refused.err
+
+
+def test_a_name_with_a_space_can_be_copied(birds, scs):
+    birds.rename(birds.with_name("my birds"))
+    assert "scs doctor 'my birds' --fix" in scs("doctor", "my birds").out
+    assert "scs train 'my birds-fixed.csv' --out" in scs("doctor", "my birds", "--fix").out
 
 
 def test_files_are_named_after_the_folder(birds, scs, monkeypatch):

@@ -1,6 +1,7 @@
 """`scs export`: what it prints and writes."""
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -8,10 +9,12 @@ import pytest
 
 @pytest.mark.slow
 def test_a_run_becomes_one_file(runs, scs, shapes):
-    said = scs("export", runs / "x", "--onnx")
+    spaced = shutil.copytree(runs / "x", runs / "my run")
+    said = scs("export", spaced, "--onnx")
     assert said.code == 0, said.err
     assert "ONNX agrees with torch on" in said.out
-    assert (runs / "x" / "model.onnx").exists()
+    assert (spaced / "model.onnx").exists()
+    assert f"onnx_predict.py '{spaced / 'model.onnx'}' picture.jpg" in said.out
     asked = ["--pictures", shapes / "bar", "--pictures", f"{shapes}/circle/*.png", "--quiet"]
     said = scs("export", runs / "x" / "model", "--onnx", "-o", runs / "y.onnx", "--json", *asked)
     assert said.code == 0, said.err

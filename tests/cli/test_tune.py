@@ -20,6 +20,7 @@ def test_a_search_and_the_recipe_that_comes_of_it(scs, shapes, tmp_path):
     assert "varying   pretrain.lr=0.01..0.1:log" in said.err
     again = scs(*line, "--json", "--quiet")
     assert json.loads(again.out)["trials"] == 2
+    assert json.loads(again.out)["retrained"]["judged_on"] == "test"
     assert again.err == ""
     trained = scs("train", shapes, "--recipe", out / "best.toml", "--out", tmp_path / "run")
     assert trained.code == 0

@@ -1,11 +1,15 @@
 import hashlib
 import itertools
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import psutil
@@ -253,6 +257,18 @@ def test_an_unreadable_picture_is_named_and_the_rest_is_kept(
     assert len(shards(cache)) == 1
     (tmp_path / "birds" / "wren" / "024.png").write_bytes(good)
     assert np.array_equal(extract(birds, cache), extract(birds, tmp_path / "fresh"))
+
+
+def test_a_killed_process_ends_the_work_with_advice(birds: Pictures, cache: Path) -> None:
+    main = os.getpid()
+
+    def die(index: int, at_least: int = 0) -> NoReturn:
+        assert os.getpid() != main
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    with pytest.raises(UserError, match=r"was killed.*fewer --workers"):
+        extract(replace(birds, open=die), cache, workers=2)
 
 
 def test_features_that_are_not_finite_are_refused_and_not_kept(

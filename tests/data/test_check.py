@@ -89,6 +89,25 @@ def test_a_group_in_two_splits() -> None:
     assert [problem.name for problem in torn] == ["g"]
 
 
+def test_copies_and_groups_torn_by_given_folds(class_folders: ClassFolders) -> None:
+    root = class_folders({"a": 3, "b": 3})
+    copy(root, "a/000.png", "a/001.png")
+    copy(root, "b/000.png", "b/002.png")
+    pictures = replace(
+        read_pictures(root),
+        folds=np.array([0, 1, 0, 0, 1, 0]),
+        groups=np.array(["", "", "g", "", "g", ""]),
+    )
+    problems = check_pictures(pictures, workers=1)
+    assert {(problem.kind, problem.name) for problem in problems} == {
+        ("duplicate across folds", "a/001.png"),
+        ("duplicate", "b/002.png"),
+        ("group across folds", "g"),
+    }
+    torn = next(problem for problem in problems if problem.kind == "duplicate across folds")
+    assert torn.detail == "a/001.png has the same content as a/000.png (fold 0)"
+
+
 def test_duplicates_are_never_torn_apart_by_a_drawn_split(class_folders: ClassFolders) -> None:
     root = class_folders({"a": 12, "b": 12})
     for number in range(6):

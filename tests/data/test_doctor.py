@@ -1,6 +1,8 @@
 """A folder with every problem: each is found, and nothing else."""
 
+import os
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +60,7 @@ def test_every_problem_and_nothing_else(root: Path, scene: Scene) -> None:
     header = bytearray((train / "finch/bomb.bmp").read_bytes())
     header[18:22] = header[22:26] = (10_000).to_bytes(4, "little")
     (train / "finch/bomb.bmp").write_bytes(header)
+    Image.new("RGB", (6000, 1)).save(train / "finch/thin.png")
 
     shutil.copy(train / "owl/0.jpg", train / "owl/again.jpg")
     shutil.copy(train / "owl/1.jpg", test / "owl/leak.jpg")
@@ -84,6 +87,7 @@ def test_every_problem_and_nothing_else(root: Path, scene: Scene) -> None:
         ("unreadable", "train/finch/page.jpg", ""),
         ("truncated", "train/finch/cut.jpg", ""),
         ("too large", "train/finch/bomb.bmp", ""),
+        ("too large", "train/finch/thin.png", ""),
         ("duplicate", "train/owl/again.jpg", "train/owl/0.jpg"),
         ("duplicate across splits", "train/owl/1.jpg", "test/owl/leak.jpg"),
         ("duplicate with another label", "train/wren/owl.jpg", "train/owl/2.jpg"),
@@ -105,6 +109,25 @@ def test_every_problem_and_nothing_else(root: Path, scene: Scene) -> None:
     assert ranks == sorted(ranks)
     for problem in diagnosis.problems:
         assert problem.name in problem.detail
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_names_that_are_no_utf_8_can_be_printed(root: Path) -> None:
+    for name in (b"wren/\xff.txt", b"wren/.\xfe", b"\xfd/"):
+        path = root / "train" / os.fsdecode(name)
+        if name.endswith(b"/"):
+            path.mkdir()
+        else:
+            path.touch()
+    problems = diagnose(root).problems
+    assert found(problems) == {
+        ("skipped file", r"train/wren/\xff.txt", ""),
+        ("hidden", r"train/wren/.\xfe", ""),
+        ("empty folder", r"train/\xfd", ""),
+    }
+    for problem in problems:
+        assert problem.name in problem.detail
+        problem.detail.encode()
 
 
 def test_odd_files_are_handled_and_counted_but_no_problem(root: Path, scene: Scene) -> None:
@@ -149,6 +172,19 @@ def test_a_table_with_missing_files_groups_and_an_unknown_column(root: Path) -> 
     table.write_text("\n".join(rows))
     kinds = Counter(problem.kind for problem in diagnose(table).problems)
     assert kinds == {"unreadable": 1, "group across splits": 1, "unread column": 1}
+
+
+def test_copies_and_look_alikes_across_the_folds_of_a_table(root: Path) -> None:
+    shutil.copy(root / "train/owl/0.jpg", root / "train/owl/again.jpg")
+    Image.open(root / "train/owl/1.jpg").save(root / "train/owl/like.jpg", quality=90)
+    rows = ["image_path,label,fold"]
+    for path in sorted(root.rglob("*.jpg")):
+        label = path.relative_to(root).parts[1]
+        rows.append(f"birds/{path.relative_to(root)},{label},{int(path.stem in ('0', '1'))}")
+    table = root.parent / "birds.csv"
+    table.write_text("\n".join(rows))
+    kinds = Counter(problem.kind for problem in diagnose(table).problems)
+    assert kinds == {"duplicate across folds": 1, "near duplicate across folds": 1}
 
 
 def test_of_several_look_alikes_the_worst_is_named(root: Path) -> None:

@@ -165,6 +165,21 @@ def test_a_bomb_is_refused_by_its_header(tmp_path: Path, side: int) -> None:
     assert caught.value.kind == "too large"
 
 
+@pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1), (3, 301)])
+def test_a_thin_picture_is_refused_before_a_view_makes_it_huge(
+    tmp_path: Path, shape: tuple[int, int]
+) -> None:
+    path = saved(tmp_path / "thin.png", np.zeros((*shape, 3), dtype=np.uint8))
+    with pytest.raises(PictureError, match=r"thin\.png.*100 times.*crop") as caught:
+        open_picture(path)
+    assert caught.value.kind == "too large"
+
+
+def test_a_long_picture_is_read(tmp_path: Path) -> None:
+    path = saved(tmp_path / "long.png", np.zeros((3, 300, 3), dtype=np.uint8))
+    assert open_picture(path).size == (300, 3)
+
+
 def test_a_large_jpeg_may_come_smaller_but_not_too_small(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (3, 4, 3), dtype=np.uint8)
     Image.fromarray(noise).resize((800, 600)).save(tmp_path / "a.jpg")

@@ -37,3 +37,17 @@ def test_a_rule_from_validation_and_added_classes_are_told(trained: Callable[...
     assert "all but 5 % of the validation pictures" in card
     assert r"Added later by their mean: \<script\>\*nine\*." in card
     assert "Not measured." in card
+
+
+def test_numbers_of_validation_are_not_called_test(trained: Callable[..., Any]) -> None:
+    facts = trained().model().facts
+    tested, untested = (
+        write_card(
+            facts.model_copy(update={"metrics": {"acc1": 0.9}, "counts": {"val": 9, "test": n}})
+        )
+        for n in (5, 0)
+    )
+    assert "| on the test pictures | |" in tested
+    assert "no test part" not in tested
+    assert "| on the validation pictures | |" in untested
+    assert "There is no test part" in untested

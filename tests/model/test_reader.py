@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from scs_supcon.config import DataRecipe
 from scs_supcon.data.cache import frozen_features, keyed_views
@@ -40,3 +42,27 @@ def test_pictures_of_any_mode_are_taken() -> None:
     reader = Reader(encoder, DataRecipe(source="digits", image_size=8))
     colours, grey = reader.read([image, image.convert("L")]).features
     assert torch.equal(colours, grey)
+
+
+def test_a_picture_gives_what_its_file_gives(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (12, 12, 4), dtype=np.uint8)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.fromarray(noise[..., :3]).save(tmp_path / "turned.png", exif=turned)
+    Image.fromarray(noise).save(tmp_path / "clear.png")
+    Image.fromarray(noise[..., 0].astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    files = sorted(tmp_path.glob("*.png"))
+    reader = Reader(
+        build_encoder("tiny", small_stem=False, in_size=8),
+        DataRecipe(source="digits", image_size=8),
+    )
+    by_name = reader.read(files).features
+    assert torch.equal(by_name, reader.read([Image.open(file) for file in files]).features)
+
+
+def test_a_picture_too_thin_is_a_failure_by_its_number() -> None:
+    encoder = build_encoder("tiny", small_stem=False, in_size=8)
+    reader = Reader(encoder, DataRecipe(source="digits", image_size=8))
+    read = reader.read([digits().open(0), Image.new("RGB", (900, 1))])
+    assert read.names == ("picture 1",)
+    assert [failure.name for failure in read.failures] == ["picture 2"]

@@ -40,6 +40,13 @@ def test_csv_is_read_back_whatever_the_names(tmp_path):
     assert [float(row["similarity"]) for row in rows] == [0.9, -0.125]
 
 
+def test_names_are_no_formulas_in_a_spreadsheet_but_numbers_stay_numbers():
+    record = Prediction("@a.png", "=1+1", 0.5, (("=1+1", 0.5),), False, "-1", -0.5)
+    (row,) = csv.DictReader(io.StringIO(writer("csv")([record])))
+    assert (row["picture"], row["class"], row["nearest"]) == ("'@a.png", "'=1+1", "'-1")
+    assert row["similarity"] == "-0.500000"
+
+
 def test_json_lines_hold_everything_exactly():
     first, second = map(json.loads, io.StringIO(writer("jsonl")(RECORDS)))
     assert first["top"] == {"wren": 0.75, "robin": 0.2}

@@ -3,6 +3,7 @@
 import pytest
 
 from scs_supcon.report import words
+from scs_supcon.results.metrics import accuracy_interval
 
 SCORE = {"value": 0.80, "low": 0.77, "high": 0.83}
 
@@ -19,6 +20,12 @@ SCORE = {"value": 0.80, "low": 0.77, "high": 0.83}
 )
 def test_the_best_baseline_is_named_whoever_wins(best, expected):
     assert expected in words.beside_baselines(SCORE, {"linear": 0.1, "kNN": best})
+
+
+def test_one_picture_more_is_chance_even_where_all_are_right():
+    low, high = accuracy_interval([True] * 200)
+    verdict = words.beside_baselines({"value": 1.0, "low": low, "high": high}, {"kNN": 199 / 200})
+    assert "within what chance can do" in verdict
 
 
 def test_without_baselines_nothing_is_claimed():

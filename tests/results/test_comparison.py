@@ -1,5 +1,7 @@
 """The table of means, who is best, and the tests over columns."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -25,6 +27,17 @@ def test_mean_and_sample_deviation(rows):
     assert comparison.rows == ("good", "bad")
     assert comparison.ranks_over == "seeds"
     assert "share their data" in comparison.ranks.warnings[-1]
+
+
+def test_a_column_says_what_its_runs_were_judged_on(rows):
+    made = rows(SEEDS, good=0.9, bad=0.4)
+    untested = {
+        name: {key: replace(judged, judged_on="val") for key, judged in cells.items()}
+        for name, cells in made.items()
+    }
+    data = {"x": "x", "y": "y"}
+    found = compare_methods({"x": made, "y": untested}, control="good", wanted=3, data=data)
+    assert [column.judged_on for column in found.columns] == ["test", "val"]
 
 
 def test_the_control_may_lose_and_that_is_said(rows):

@@ -7,4 +7,10 @@ def test_every_method_is_there(tmp_path):
     text = svg.read_text()
     for words in ("birds", ">a<", ">$b$<", ">c (adapted)<"):
         assert words in text
+    assert "test accuracy" in text
     assert png.stat().st_size > 1000
+
+
+def test_the_part_is_named(tmp_path):
+    _, svg = draw_dot_plot({"a": [70.0]}, tmp_path / "dots", title="birds", part="validation")
+    assert "validation accuracy" in svg.read_text()

@@ -1,6 +1,7 @@
 """Which test suits which design, and what it says."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -94,7 +95,10 @@ def test_equal_gaps_are_no_certainty():
     tests = PairTests(rows)
     assert set(tests.p.values()) == {1.0}
     assert tests.level("better") == ["better", "worse"]
-    assert "no spread" in tests.findings("better", "better")[1].warnings[0]
+    against = tests.findings("better", "better")[1]
+    assert "no spread" in against.warnings[0]
+    assert "cannot be judged" in against.sentences[0]
+    assert "After Holm p = 1." in against.sentences[0]
 
 
 def test_level_are_those_the_tests_cannot_set_apart(rows):
@@ -107,3 +111,21 @@ def test_level_are_those_the_tests_cannot_set_apart(rows):
 
 def test_accuracy_is_in_per_cent(judged):
     assert math.isclose(judged(1.0, 0).accuracy, 100.0)
+
+
+def test_validation_pictures_are_called_so(rows):
+    found = rows([(0, None), (1, None)], good=0.9, bad=0.5)
+    same = {
+        name: {
+            key: replace(judged, names=cells[0, None].names, judged_on="val")
+            for key, judged in cells.items()
+        }
+        for name, cells in found.items()
+    }
+    told = [
+        text
+        for finding in PairTests(same).findings("good", "good")
+        for text in (finding.title, *finding.sentences, *finding.warnings)
+    ]
+    assert any("validation pictures" in text for text in told)
+    assert not any("test pictures" in text for text in told)

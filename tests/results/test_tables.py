@@ -1,5 +1,7 @@
 """Terminal, Markdown and LaTeX: the same numbers, the marks, the dashes."""
 
+from dataclasses import replace
+
 import pytest
 
 from scs_supcon.results.comparison import ColumnResult, Comparison, Mean
@@ -60,6 +62,18 @@ def test_legend_explains_what_occurs(comparison):
     assert "over 3 seeds" in text
     assert "only so many runs" in text
     assert text.endswith("–: not run.")
+
+
+def test_legend_says_where_there_is_no_test_part(comparison):
+    assert legend(comparison, "3 seeds").startswith("Test accuracy")
+    birds, cells = comparison.columns
+    birds = replace(birds, judged_on="val")
+    some = legend(replace(comparison, columns=(birds, cells)), "3 seeds")
+    assert some.startswith("Test accuracy")
+    assert "birds_50: validation accuracy. There is no test part" in some
+    every = legend(replace(comparison, columns=(birds,)), "3 seeds")
+    assert every.startswith("Validation accuracy")
+    assert "chose the head and the temperature" in every
 
 
 def test_number(comparison):

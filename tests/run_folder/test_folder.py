@@ -178,6 +178,18 @@ def test_another_environment_is_told(tmp_path):
         RunFolder.open(tmp_path, RECIPE).close()
 
 
+@pytest.mark.parametrize("left", [None, "", "{"])
+def test_a_lost_environment_does_not_lose_the_run(tmp_path, left):
+    begin(tmp_path)
+    file = tmp_path / "environment.json"
+    file.unlink()
+    if left is not None:
+        file.write_text(left)
+    with pytest.warns(RuntimeWarning, match=r"there is no environment\.json that can be read"):
+        RunFolder.open(tmp_path, RECIPE).close()
+    assert json.loads(file.read_text())["libraries"]["torch"]
+
+
 def test_a_second_process_is_refused(tmp_path):
     code = (
         "import sys; from scs_supcon.run_folder import RunFolder\n"

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +21,7 @@ def test_accuracies_are_those_of_the_runs(two_seeds, cells_of):
         assert np.isclose(one.accuracy, 100 * summary["accuracy"])
         assert len(one.names) == summary["pictures"]
         assert list(one.names) == sorted(one.names)
+        assert one.judged_on == summary["judged_on"] == "test"
         splits = (outcome.run / "splits.csv").read_text()
         assert one.trained_on == splits.count(",train")
 
@@ -42,6 +44,9 @@ def test_what_was_not_run_is_missing_and_what_failed_says_why(two_seeds, small_t
     rows = list(csv.DictReader(io.StringIO(results_csv(outcomes))))
     assert [row["method"] for row in rows] == ["supcon", "simclr", "baseline"]
     assert rows[1]["status"] == "failed"
+    odd = read_outcomes([replace(cells[1], row="=1+1", column="@x")], runs, {cells[1].address: "-"})
+    (row,) = csv.DictReader(io.StringIO(results_csv(odd)))
+    assert (row["method"], row["column"], row["failure"]) == ("'=1+1", "'@x", "'-")
     assert rows[1]["failure"] == "no memory"
     assert rows[1]["accuracy"] == ""
     assert rows[0]["run"] == addresses["supcon"]

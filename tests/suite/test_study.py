@@ -29,6 +29,12 @@ def search(shapes, tmp_path):
     )
 
 
+def test_a_place_that_cannot_be_is_refused_before_anything_is_begun(search):
+    with pytest.raises(UserError, match="no device 'cpu:x'"):
+        prepare(replace(search, place={"device": "cpu:x"}))
+    assert not search.out.exists()
+
+
 def test_a_search_goes_on_until_enough_trials_are_completed(search):
     prepare(search)
     work(search)

@@ -6,14 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from scs_supcon.config import from_toml
 from scs_supcon.display import Display
-from scs_supcon.suite.study import Search, completed, open_study
-from scs_supcon.suite.tune import describe, tune
+from scs_supcon.suite.study import Search, Trial, completed, open_study
+from scs_supcon.suite.tune import Found, describe, tune
 
 QUICK = ("probe.epochs=2", "probe.views=1")
 
@@ -44,6 +45,22 @@ def test_a_search_ends_with_its_best_recipe_its_table_and_pictures(shapes, tmp_p
     assert f"trial {found.best.number}," in text
     assert "trained again with 2 other seeds" in text
     assert str(search.out / "best.toml") in text
+
+
+@pytest.mark.parametrize(("judged_on", "part"), [("test", "test"), ("val", "validation")])
+def test_the_part_that_judged_the_best_recipe_is_named(tmp_path, judged_on, part):
+    trial = Trial(0, 0.5, 0.9, {"pretrain.lr": 0.1}, "trials/x")
+    search = Search("shapes", tmp_path, 1, ("pretrain.lr=0.01..0.1",))
+    text = describe(search, Found((trial,), trial, (0.8, 0.9), judged_on))
+    assert f"of the {part} pictures right" in text
+    assert ("There is no test part" in text) == (judged_on == "val")
+
+
+def test_paths_with_a_space_can_be_copied():
+    trial = Trial(0, 0.5, 0.9, {"pretrain.lr": 0.1}, "trials/x")
+    search = Search("my birds", Path("my search"), 1, ("pretrain.lr=0.01..0.1",))
+    text = describe(search, Found((trial,), trial, ()))
+    assert "scs train 'my birds' --recipe 'my search/best.toml' --out runs/best" in text
 
 
 @pytest.mark.slow

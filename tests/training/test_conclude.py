@@ -184,3 +184,16 @@ def test_the_result_for_a_person():
         "scs evaluate runs/x",
     ):
         assert part in text
+    assert "caution" not in text
+
+
+def test_a_path_with_a_space_can_be_copied():
+    text = describe(SUMMARY | {"run": "my runs/x"})
+    assert "scs predict 'my runs/x' picture.jpg" in text
+    assert "scs evaluate 'my runs/x'" in text
+
+
+def test_a_result_of_validation_is_called_so():
+    text = describe(SUMMARY | {"judged_on": "val"})
+    assert text.startswith("87.50% of 48 validation pictures right")
+    assert "caution: There is no test part" in text

@@ -400,12 +400,13 @@ def test_a_finished_run_is_given_a_report_it_lacks(shapes, train_small, finished
 
 
 def test_a_report_that_fails_loses_nothing(shapes, train_small, finished, tmp_path, capsys):
-    shutil.copytree(finished, tmp_path / "run")
-    (tmp_path / "run" / "report.html").unlink()
-    (tmp_path / "run" / "evaluation.json").write_text("{")
-    summary = train_small(shapes, tmp_path / "run", report=True, quiet=False)
+    run = tmp_path / "a run"
+    shutil.copytree(finished, run)
+    (run / "report.html").unlink()
+    (run / "evaluation.json").write_text("{")
+    summary = train_small(shapes, run, report=True, quiet=False)
     assert summary["accuracy"] == json.loads((finished / "finished.json").read_text())["accuracy"]
     told = capsys.readouterr().err.splitlines()[-1]
     assert told.startswith("no report (")
     assert "evaluation.json is damaged" in told
-    assert told.endswith(f"`scs report {tmp_path / 'run'}` tries again")
+    assert told.endswith(f"`scs report '{run}'` tries again")

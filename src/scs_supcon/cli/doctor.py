@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -85,10 +86,12 @@ def _mend(found: "Diagnosis", file: Path) -> "Mended":
 
 
 def _csv(problems: Sequence["Problem"]) -> str:
+    from scs_supcon.results.cells import text_cell
+
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["kind", "name", "other", "detail"])
-    rows.writerows([p.kind, p.name, p.same_as, p.detail] for p in problems)
+    rows.writerows(map(text_cell, (p.kind, p.name, p.same_as, p.detail)) for p in problems)
     return text.getvalue()
 
 
@@ -130,7 +133,7 @@ def _lines(
     if mended is not None:
         yield from _mended_lines(mended, fixed)
     elif not found.healthy and pictures.paths is not None:
-        yield f"a table without these: scs doctor {data} --fix (no picture is touched)"
+        yield f"a table without these: scs doctor {shlex.quote(data)} --fix (no picture is touched)"
 
 
 def _kind_lines(found: "Diagnosis") -> Iterator[str]:
@@ -150,7 +153,8 @@ def _kind_lines(found: "Diagnosis") -> Iterator[str]:
 def _mended_lines(mended: "Mended", file: Path | None) -> Iterator[str]:
     out = ", ".join(f"{count:,} {reason}" for reason, count in mended.left_out.items()) or "none"
     yield f"left out: {out}; moved to another split: {mended.moved:,}"
-    yield f"train on the {len(mended.pictures):,} others: scs train {file} --out runs/NAME"
+    table = shlex.quote(str(file))
+    yield f"train on the {len(mended.pictures):,} others: scs train {table} --out runs/NAME"
 
 
 def _by_kind(found: "Diagnosis") -> list[tuple[str, list["Problem"]]]:

@@ -1,6 +1,7 @@
 """`scs export`: a model for use elsewhere."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -51,4 +52,4 @@ def export(
         return
     print(parity)
     print(f"{file} ({file.stat().st_size / 1e6:.1f} MB) holds {len(model.classes)} classes")
-    print(f"use it    python examples/onnx_predict.py {file} picture.jpg")
+    print(f"use it    python examples/onnx_predict.py {shlex.quote(str(file))} picture.jpg")

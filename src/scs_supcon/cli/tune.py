@@ -79,7 +79,8 @@ def tune(
     search = Search(data, out, trials, varied, seed, options, tuple(settings or ()), place, storage)
     found = tuning.tune(search, jobs=jobs, retrain=retrain, display=Display(quiet))
     if as_json:
-        facts = {"best": vars(found.best), "test_accuracies": found.accuracies}
-        print(json.dumps({"trials": len(found.trials), **facts}, indent=1))
+        again = {"accuracies": found.accuracies, "judged_on": found.judged_on}
+        facts = {"trials": len(found.trials), "best": vars(found.best), "retrained": again}
+        print(json.dumps(facts, indent=1))
     else:
         print(tuning.describe(search, found))

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from scs_supcon.config import DataRecipe
+from scs_supcon.data.loading import killed_loaders_explained
 from scs_supcon.data.pictures import Pictures
 from scs_supcon.data.shards import alone, read_shards, write_shard
 from scs_supcon.data.views import View, eval_view, probe_view, seeded, train_view
@@ -207,11 +208,12 @@ def _computed(
         generator=torch.Generator(),  # or each loader would draw from the run's random numbers
         multiprocessing_context=fork,
     )
-    for chunk, item in zip(chunks, loader, strict=True):
-        if isinstance(item, UserError):
-            raise item
-        rows = item.numpy() if _on_cpu(todo.encoder) else encode(todo.encoder, item)
-        yield chunk, rows.reshape(len(chunk[0]), len(chunk[1]), -1)
+    with killed_loaders_explained():
+        for chunk, item in zip(chunks, loader, strict=True):
+            if isinstance(item, UserError):
+                raise item
+            rows = item.numpy() if _on_cpu(todo.encoder) else encode(todo.encoder, item)
+            yield chunk, rows.reshape(len(chunk[0]), len(chunk[1]), -1)
 
 
 def _chunks(found: NDArray[np.bool_]) -> list[Chunk]:

@@ -2,9 +2,9 @@
 
 Kinds of `Problem`: "unreadable", "truncated", "too large" (these pictures cannot be used:
 `unusable` gives their indices for `without`); "duplicate", "duplicate across splits", "duplicate
-with another label"; "one picture" (a class with a single training picture); "group across
-splits"; and what reading left aside: "skipped file", "unread column", "empty folder". `doctor.py`
-adds more.
+across folds", "duplicate with another label"; "one picture" (a class with a single training
+picture); "group across splits", "group across folds"; and what reading left aside: "skipped file",
+"unread column", "empty folder". `doctor.py` adds more.
 """
 
 import warnings
@@ -30,7 +30,7 @@ def check_pictures(
     """Decode every picture once, to its last byte, and say what is wrong.
 
     Args:
-        pictures: The set; duplicates across splits are seen only if it has splits.
+        pictures: The set; duplicates across splits or folds are seen only if it has them.
         workers: Threads (decoding frees the interpreter); 0 means one.
         progress: Called with the number of pictures done.
     """
@@ -121,6 +121,8 @@ def kind_of_duplicate(pictures: Pictures, first: int, again: int) -> tuple[str, 
         return "duplicate with another label", f", but is labelled {b!r} instead of {a!r}"
     if pictures.splits is not None and pictures.splits[first] != pictures.splits[again]:
         return "duplicate across splits", f" ({pictures.splits[first]})"
+    if pictures.folds is not None and pictures.folds[first] != pictures.folds[again]:
+        return "duplicate across folds", f" (fold {pictures.folds[first]})"
     return "duplicate", ""
 
 
@@ -133,13 +135,15 @@ def training_labels(pictures: Pictures, hashes: Sequence[str | None]) -> NDArray
 
 
 def torn_groups(pictures: Pictures) -> Iterator[Problem]:
-    """Name the groups that lie in more than one split."""
-    if pictures.groups is None or pictures.splits is None:
-        return
-    found: dict[str, set[str]] = defaultdict(set)
-    for group, split in zip(pictures.groups.tolist(), pictures.splits.tolist(), strict=True):
-        found[group].add(split)
-    for group, splits in sorted(found.items()):
-        if group and len(splits) > 1:
-            detail = f"group {group!r} lies in {' and '.join(sorted(splits))}: results will flatter"
-            yield Problem("group across splits", group, detail)
+    """Name the groups that lie in more than one split, or in more than one fold."""
+    for parts, given in (("splits", pictures.splits), ("folds", pictures.folds)):
+        if pictures.groups is None or given is None:
+            continue
+        found: dict[str, set[str]] = defaultdict(set)
+        for group, part in zip(pictures.groups.tolist(), given.tolist(), strict=True):
+            found[group].add(str(part))
+        for group, where in sorted(found.items()):
+            if group and len(where) > 1:
+                listed = " and ".join(sorted(where))
+                detail = f"group {group!r} lies in the {parts} {listed}: results will flatter"
+                yield Problem(f"group across {parts}", group, detail)

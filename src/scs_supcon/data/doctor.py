@@ -24,7 +24,7 @@ from scs_supcon.data.check import (
 from scs_supcon.data.folder import read_pictures
 from scs_supcon.data.near_duplicates import Pair, near_duplicates, thumbnail
 from scs_supcon.data.opening import SUFFIXES, Look, PictureError, look_at
-from scs_supcon.data.pictures import Pictures, Problem
+from scs_supcon.data.pictures import Pictures, Problem, printable
 
 Tell = Callable[[int, int], None]
 
@@ -32,12 +32,15 @@ Tell = Callable[[int, int], None]
 HARMFUL = {
     "unreadable": "training leaves them out: fetch them again, or remove them",
     "truncated": "training leaves them out: fetch them again",
-    "too large": "training leaves them out: resize them",
+    "too large": "training leaves them out: resize or crop them",
     "duplicate with another label": "one of the labels is wrong: decide which",
     "near duplicate with another label": "look at both: one of the labels may be wrong",
     "duplicate across splits": "what is learnt by heart is then tested: keep one of them",
     "near duplicate across splits": "what is learnt by heart is then tested: keep them together",
     "group across splits": "results will flatter: keep each group in one split",
+    "duplicate across folds": "what is learnt by heart is then tested: keep one of them",
+    "near duplicate across folds": "what is learnt by heart is then tested: keep them together",
+    "group across folds": "results will flatter: keep each group in one fold",
     "untrained class": "training refuses them: add training pictures, or take the class out",
     "empty folder": "training refuses those among the training pictures: fill or remove them",
     "alike labels": "they count as different classes: give them one name, if they are one",
@@ -223,9 +226,10 @@ def _hidden(root: Path) -> Iterator[Problem]:
     if not root.is_dir():
         return
     for path in sorted(root.rglob(".*")):
-        name = path.relative_to(root)
-        if any(part.startswith(".") for part in name.parts[:-1]):
+        relative = path.relative_to(root)
+        if any(part.startswith(".") for part in relative.parts[:-1]):
             continue
+        name = printable(relative.as_posix())
         inside = sum(file.suffix.lower() in SUFFIXES for file in path.rglob("*"))
         holds = f" (pictures inside: {inside})" if inside else ""
-        yield Problem("hidden", name.as_posix(), f"{name.as_posix()} is not read{holds}")
+        yield Problem("hidden", name, f"{name} is not read{holds}")

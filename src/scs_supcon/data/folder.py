@@ -11,7 +11,7 @@ from scs_supcon.data.check import check_pictures
 from scs_supcon.data.drawn import drawn
 from scs_supcon.data.embedded import digits
 from scs_supcon.data.opening import SUFFIXES, Files, PictureError, short_side
-from scs_supcon.data.pictures import Pictures, Problem, without
+from scs_supcon.data.pictures import Pictures, Problem, printable, without
 from scs_supcon.data.table import OPTIONAL, read_table
 from scs_supcon.errors import UserError, did_you_mean
 
@@ -145,8 +145,9 @@ def _class_folders(
                     f"class folder {class_folder} has no picture{others}: add "
                     f"{', '.join(sorted(SUFFIXES))} files or remove the folder"
                 )
-            detail = f"{class_folder} has no picture{others}"
-            notes.append(Problem("empty folder", _name(root, class_folder), detail))
+            detail = f"{printable(class_folder)} has no picture{others}"
+            name = printable(_name(root, class_folder))
+            notes.append(Problem("empty folder", name, detail))
         found += [_Found(_name(root, p), p, class_folder.name, split) for p in pictures]
     if not found:
         flat = sum(map(_is_picture, loose))
@@ -158,7 +159,7 @@ def _class_folders(
 
 
 def _skipped(root: Path, path: Path) -> Problem:
-    name = _name(root, path)
+    name = printable(_name(root, path))
     return Problem("skipped file", name, f"{name} is not read: no picture's ending, or no class")
 
 

@@ -18,6 +18,8 @@ SUFFIXES = frozenset(
 )
 # Below Pillow's own warning level: whatever Pillow is worried about is refused here by name.
 MAX_PIXELS = 80_000_000
+# Views are made by their short side: a thin picture would grow by its shape, far beyond its file.
+MAX_SHAPE = 100
 
 _ORIENTATION_TAG = 0x0112
 _TURN_UPRIGHT = {
@@ -69,6 +71,16 @@ def open_picture(path: Path | str, at_least: int = 0) -> Image.Image:
     """
     with _decoded(path, at_least) as image:
         return _to_rgb(_upright(image))
+
+
+def converted(image: Image.Image, name: str) -> Image.Image:
+    """Bring a picture that is open already to what `open_picture` gives for its file.
+
+    Raises:
+        PictureError: It is too large; the text calls it `name`.
+    """
+    _refuse_huge(name, image.size)
+    return _to_rgb(_upright(image))
 
 
 @dataclass(frozen=True)
@@ -142,6 +154,12 @@ def _refuse_huge(path: Path | str, size: tuple[int, int]) -> None:
         raise PictureError(
             f"{path} is {width} × {height} pixels, more than {MAX_PIXELS // 10**6} million: "
             "resize it",
+            "too large",
+        )
+    if max(size) > MAX_SHAPE * min(size):
+        raise PictureError(
+            f"{path} is {width} × {height} pixels, one side more than {MAX_SHAPE} times the other: "
+            "crop it",
             "too large",
         )
 

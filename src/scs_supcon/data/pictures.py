@@ -1,5 +1,6 @@
 """A labelled set of pictures, wherever it came from, and what was found wrong with it."""
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,6 +38,11 @@ class Problem:
     name: str
     detail: str
     same_as: str = ""
+
+
+def printable(name: str | Path) -> str:
+    """A file's name as text that can be printed and written: bytes that are no UTF-8 as `\\xff`."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,9 +58,10 @@ def assign_splits(pictures: Pictures, val_share: float, test_share: float, seed:
 def assign_folds(pictures: Pictures, folds: int, seed: int) -> NDArray[np.int64]:
     """Say in which fold each picture is tested: 0 to `folds` − 1.
 
-    A fold column of the data wins, its numbers counted from 0 in their order. Otherwise every
-    class is dealt evenly, whole groups at a time, and the folds are of about one size. Splits that
-    the data gives are not used: every picture is tested once.
+    A fold column of the data wins, its numbers counted from 0 in their order; checking names the
+    copies and groups that it tears apart. Otherwise every class is dealt evenly, whole groups at a
+    time, and the folds are of about one size. Splits that the data gives are not used: every
+    picture is tested once.
 
     Raises:
         UserError: Other folds are given than asked for, or a class lies in one fold alone, where

@@ -59,8 +59,8 @@ def evaluate(
     home = _home(Path(run))
     if source is None:
         return _own_record(home)
-    made = load(run, torch_device(device))
     place, display = find_place(device, workers, cache), Display(quiet)
+    made = load(run, torch_device(device))
     asked = read_asked(str(source), made.classes, place.workers, display)
     features = _features(made, asked, asked.indices, "eval", place, display)[:, 0]
     judgement = made.judge(features)

@@ -2,6 +2,7 @@
 
 from scs_supcon.config import write_toml
 from scs_supcon.model.facts import Facts
+from scs_supcon.results.parts import PARTS, UNTESTED
 
 TITLES = {
     "acc1": "accuracy",
@@ -60,11 +61,12 @@ def _use(facts: Facts) -> str:
 def _metrics(facts: Facts) -> str:
     if not facts.metrics:
         return "Not measured."
-    rows = ["| on the test pictures | |", "|---|---|"]
+    judged_on = "val" if facts.counts.get("test") == 0 else "test"
+    rows = [f"| on the {PARTS[judged_on]} pictures | |", "|---|---|"]
     for name, value in facts.metrics.items():
         shown = f"{value:.2%}" if name in PERCENT else f"{value:.4f}"
         rows.append(f"| {TITLES.get(name, _escaped(name))} | {shown} |")
-    return "\n".join(rows)
+    return "\n".join([*rows, "", UNTESTED] if judged_on == "val" else rows)
 
 
 def _none_of_these(facts: Facts) -> str:

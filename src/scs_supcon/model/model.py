@@ -175,7 +175,8 @@ class Model:
 
         Args:
             folder: made if needed; a model that is there is replaced.
-            metrics: how well it did on the test pictures, for the card.
+            metrics: how well it did on the test pictures, or on validation if there are none, for
+                the card.
             counts: how many pictures there were, by "train", "val", "test".
         """
         updates: dict[str, object] = {}

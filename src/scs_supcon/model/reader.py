@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from scs_supcon.config import DataRecipe
 from scs_supcon.data.cache import CPU_PICTURES, CPU_PIXELS, SHARD_ROWS, encode, for_inference
-from scs_supcon.data.opening import PictureError, open_picture
+from scs_supcon.data.opening import PictureError, converted, open_picture
 from scs_supcon.data.views import eval_view
 from scs_supcon.errors import UserError
 from scs_supcon.model.answers import Failure
@@ -72,7 +72,7 @@ class Reader:
         for number, item in chunk:
             name = f"picture {number}" if isinstance(item, Image.Image) else str(item)
             try:
-                views.append(self._view(opened(item)))
+                views.append(self._view(opened(item, name)))
                 names.append(name)
             except PictureError as error:
                 failures.append(Failure(name, str(error)))
@@ -82,9 +82,9 @@ class Reader:
         return Read(tuple(names), features, tuple(failures))
 
 
-def opened(item: Item) -> Image.Image:
-    """Return a picture as RGB, by its path or as it is given."""
-    return item.convert("RGB") if isinstance(item, Image.Image) else open_picture(item)
+def opened(item: Item, name: str = "a picture") -> Image.Image:
+    """Return a picture as upright RGB, by its path or as it is given; errors call it `name`."""
+    return converted(item, name) if isinstance(item, Image.Image) else open_picture(item)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.model import Embeddings, Prediction
+from scs_supcon.results.cells import text_cell
 from scs_supcon.run_folder.durable import replacing, write_text
 
 Writer = Callable[[Sequence[Prediction]], str]
@@ -77,11 +78,11 @@ def _csv(records: Sequence[Prediction]) -> str:
     for r in records:
         rows.writerow(
             [
-                r.name,
-                r.label,
+                text_cell(r.name),
+                text_cell(r.label),
                 f"{r.probability:.6f}",
                 r.none_of_these,
-                r.nearest,
+                text_cell(r.nearest),
                 f"{r.similarity:.6f}",
             ]
         )

@@ -28,7 +28,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class ColumnResult:
-    """One column: means, who is best, who is level with it, and the tests."""
+    """One column: means, who is best, who is level with it, the tests, and the part judged on."""
 
     name: str
     wanted: int
@@ -36,6 +36,7 @@ class ColumnResult:
     best: str | None
     level: frozenset[str]
     findings: tuple[Finding, ...]
+    judged_on: str = "test"
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,9 @@ def _column(name: str, rows: Mapping[str, Cells], control: str, wanted: int) -> 
     if left_out:
         text = f"Left out of the tests, for want of runs: {', '.join(left_out)}."
         findings.append(Finding("Incomplete rows", (text,), (), list(left_out)))
-    return ColumnResult(name, wanted, means, best, level, tuple(findings))
+    parts = {judged.judged_on for cells in rows.values() for judged in cells.values()}
+    judged_on = "val" if "val" in parts else "test"
+    return ColumnResult(name, wanted, means, best, level, tuple(findings), judged_on)
 
 
 def _mean(cells: Cells) -> Mean:

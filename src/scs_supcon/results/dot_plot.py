@@ -11,6 +11,7 @@ def draw_dot_plot(
     stem: Path,
     *,
     title: str,
+    part: str = "test",
     best: str | None = None,
     adapted: Collection[str] = (),
 ) -> list[Path]:
@@ -20,6 +21,7 @@ def draw_dot_plot(
         scores: accuracies in per cent of each method, in the order from top to bottom.
         stem: the files' path without its ending.
         title: the column's name.
+        part: of the data that the accuracies are of: "test" or "validation".
         best: the method to draw in colour.
         adapted: methods to mark as adapted.
     """
@@ -37,7 +39,7 @@ def draw_dot_plot(
     axes.set_yticks(range(len(labels)), labels, parse_math=False)
     axes.invert_yaxis()
     axes.set_title(title, loc="left", fontsize=10, color=INK, parse_math=False)
-    axes.set_xlabel("test accuracy, %: dots are runs, diamonds means, lines ± one deviation")
+    axes.set_xlabel(f"{part} accuracy, %: dots are runs, diamonds means, lines ± one deviation")
     axes.grid(axis="x", color="#e6e8ee")
     axes.set_axisbelow(True)
     for side in ("top", "right", "left"):

@@ -86,7 +86,7 @@ def evaluate(
         "pictures": len(rows.labels),
         "trained_on": _trained_on(known.common, rows.common),
         "classes": list(rules.classes),
-        "scores": scores(answers.probabilities, rows.labels, table),
+        "scores": scores(answers.probabilities, rows.labels),
         "calibration": _calibration(answers.probabilities, rows.labels, rules.temperature),
         "retrieval": retrieval(rows.common, rows.labels),
         "pairs": {
@@ -108,13 +108,9 @@ def evaluate(
     }
 
 
-def scores(probabilities: Tensor, labels: Tensor, table: Tensor) -> dict[str, dict[str, float]]:
-    """The usual scores, each with the 95 % interval that resampling the pictures gives.
-
-    Macro-F1 is the mean over the classes that are present: data may hold few of a model's classes,
-    and one that is not there cannot be found.
-    """
-    predicted, present = probabilities.argmax(1), table.sum(1) > 0
+def scores(probabilities: Tensor, labels: Tensor) -> dict[str, dict[str, float]]:
+    """The usual scores, each with its 95 % interval."""
+    predicted = probabilities.argmax(1)
     order = probabilities.sort(dim=1, descending=True, stable=True).indices
     hit = order == labels[:, None]
     intervals = {
@@ -124,7 +120,7 @@ def scores(probabilities: Tensor, labels: Tensor, table: Tensor) -> dict[str, di
     values = {
         "acc1": metrics.top_k(probabilities, labels),
         "acc5": metrics.top_k(probabilities, labels, 5),
-        "macro_f1": float(_f1(table)[present].mean()),
+        "macro_f1": metrics.macro_f1(predicted, labels),
         "balanced_acc": metrics.balanced_accuracy(predicted, labels),
     }
     return {
@@ -153,7 +149,7 @@ def per_class(
     columns = {
         "precision": hits / named.clamp_min(1),
         "recall": hits / present.clamp_min(1),
-        "f1": _f1(table),
+        "f1": metrics.class_f1(table),
         "refused": turned / present.clamp_min(1),
     }
     return [
@@ -177,11 +173,6 @@ def confused(table: Tensor, classes: Sequence[str]) -> list[dict[str, Any]]:
         for cell, count in pairs
         if count
     ]
-
-
-def _f1(table: Tensor) -> Tensor:
-    """2 TP / (2 TP + FP + FN) of each class; 0 if it is neither present nor named."""
-    return 2 * table.diagonal() / (table.sum(0) + table.sum(1)).clamp_min(1)
 
 
 def _calibration(probabilities: Tensor, labels: Tensor, temperature: float) -> dict[str, Any]:

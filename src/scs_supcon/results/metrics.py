@@ -4,7 +4,9 @@ Labels are class indices (n,), probabilities (n, classes) with rows that sum to 
 tensors are both welcome. The order of classes settles every tie: the first one wins.
 """
 
+import math
 from collections.abc import Iterator
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -43,13 +45,17 @@ def top_k(scores: Array, labels: Array, k: int = 1) -> float:
 
 
 def macro_f1(predicted: Array, labels: Array) -> float:
-    """Mean over classes of F1 = 2 TP / (2 TP + FP + FN).
+    """Mean over the classes present in the labels of F1 = 2 TP / (2 TP + FP + FN).
 
-    A class that is neither predicted nor present says nothing and is left out of the mean.
+    Data may hold few of a model's classes, and one that is not there cannot be found.
     """
     table = confusion(predicted, labels)
-    hits, seen = table.diagonal(), table.sum(0) + table.sum(1)
-    return _mean((2 * hits / seen)[seen > 0])
+    return _mean(class_f1(table)[table.sum(1) > 0])
+
+
+def class_f1(table: Tensor) -> Tensor:
+    """F1 of each class of a `confusion`; 0 if it is neither present nor named."""
+    return 2 * table.diagonal() / (table.sum(0) + table.sum(1)).clamp_min(1)
 
 
 def balanced_accuracy(predicted: Array, labels: Array) -> float:
@@ -99,19 +105,19 @@ def negative_log_likelihood(probabilities: Array, labels: Array) -> float:
     return float(-own.log().mean())
 
 
-def accuracy_interval(
-    right: Array, level: float = 0.95, samples: int = 10_000, seed: int = 0
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of an accuracy, from one true-or-false per picture.
+def accuracy_interval(right: Array, level: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval of an accuracy, from one true-or-false per picture.
 
-    Drawing n flags with replacement and counting the true ones is one binomial draw, so that is
-    what is drawn. If all flags agree, no resample differs and the interval has no width.
+    Its ends are the shares p with |share right − p| = z √(p (1 − p) / n). Resampling would give an
+    interval without width where all flags agree, as if a few right answers proved a perfect model.
     """
-    flags = torch.as_tensor(right).double()
-    draws = np.random.default_rng(seed).binomial(len(flags), float(flags.mean()), samples)
-    tail = (1 - level) / 2
-    low, high = np.quantile(draws / len(flags), [tail, 1 - tail])
-    return float(low), float(high)
+    flags = torch.as_tensor(right)
+    n, share = len(flags), _mean(flags)
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    middle = share + z**2 / (2 * n)
+    reach = z * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
+    low, high = ((middle + side * reach) / (1 + z**2 / n) for side in (-1, 1))
+    return max(0.0, low), min(1.0, high)
 
 
 def knn_scores(

@@ -5,7 +5,6 @@
 - the same test pictures every time: tests paired over these pictures.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scs_supcon.results import statistics
+from scs_supcon.results.parts import PARTS
 from scs_supcon.results.statistics import TTest, holm
 from scs_supcon.results.statistics.wording import join
 
@@ -25,11 +25,12 @@ Key = tuple[int, int | None]  # seed and fold: what two methods share when they 
 
 @dataclass(frozen=True)
 class Judged:
-    """One run's test: which pictures, which were right, and how many it learnt from."""
+    """One run's test: which pictures, which were right, how many it learnt from, and the part."""
 
     names: tuple[str, ...]
     right: NDArray[np.bool_]
     trained_on: int
+    judged_on: str = "test"
 
     @property
     def accuracy(self) -> float:
@@ -65,6 +66,7 @@ class PairTests:
         self.keys = sorted(next(iter(rows.values())), key=str)
         every = [cells[key] for cells in rows.values() for key in self.keys]
         self.same_test = len({judged.names for judged in every}) == 1
+        self.part = PARTS[every[0].judged_on]
         share = [len(judged.names) / max(1, judged.trained_on) for judged in every]
         self.test_per_train = float(np.mean(share))
         pairs = list(combinations(rows, 2))
@@ -81,9 +83,7 @@ class PairTests:
 
     def _p(self, first: str, second: str) -> float:
         if not self.same_test:
-            test = self._resampled(first, second) if len(self.keys) > 1 else None
-            # Gaps that are equal to the last picture are an accident of few splits, not certainty.
-            return 1.0 if test is None or math.isinf(test.t) else test.p
+            return self._resampled(first, second).p if len(self.keys) > 1 else 1.0
         if len(self.keys) == 1:
             return self._mcnemar(first, second).p
         return self._over_pictures(first, second).p
@@ -139,7 +139,7 @@ class PairTests:
             return "t-test corrected for overlapping training sets (Nadeau and Bengio), Holm"
         if len(self.keys) == 1:
             return "McNemar on the stored predictions, Holm"
-        return "t-test paired over the test pictures, seeds averaged, Holm"
+        return f"t-test paired over the {self.part} pictures, seeds averaged, Holm"
 
     @property
     def _cautions(self) -> tuple[str, ...]:
@@ -151,9 +151,9 @@ class PairTests:
             return (few,) if runs >= 5 else (f"{few} With so few, little can be told apart.",)
         one = self.rows[next(iter(self.rows))][self.keys[0]]
         text = (
-            f"The same {len(one.names)} test pictures in every run: the tests say what other test "
-            "pictures would change, not what another training set or other seeds would. Folds say "
-            "more."
+            f"The same {len(one.names)} {self.part} pictures in every run: the tests say what "
+            "other such pictures would change, not what another training set or other seeds would. "
+            "Folds say more."
         )
         return (text,)
 
@@ -193,13 +193,13 @@ class PairTests:
         ]
         gaps = tuple(
             f"{control} − {other}: {gap.value:+.2f} points, 95 % interval {gap.low:+.2f} to "
-            f"{gap.high:+.2f} when the test pictures are drawn again."
+            f"{gap.high:+.2f} when the {self.part} pictures are drawn again."
             for other, gap in zip(others, intervals, strict=True)
         )
         seed = self.keys[0][0]
         return [
             Finding(
-                f"{control} against each other method: bootstrap over the test pictures",
+                f"{control} against each other method: bootstrap over the {self.part} pictures",
                 gaps,
                 (),
                 [asdict(gap) | {"second": o} for o, gap in zip(others, intervals, strict=True)],

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Collection, Sequence
 
 from scs_supcon.results.comparison import ColumnResult, Comparison
+from scs_supcon.results.parts import UNTESTED
 
 DASH = "–"
 LEGEND = (
-    "Test accuracy in per cent: mean ± standard deviation over {runs}. "
+    "{part} accuracy in per cent: mean ± standard deviation over {runs}. "
     "Bold: highest mean of the column. ≈: its tests cannot set it apart from the highest. "
     "Adapted: the original method is for other data, or could not be checked."
 )
@@ -14,7 +15,12 @@ LEGEND = (
 
 def legend(comparison: Comparison, runs: str) -> str:
     """One line that explains the marks; `runs` says what the spread is over, as "3 seeds"."""
-    text = LEGEND.format(runs=runs)
+    untested = [column.name for column in comparison.columns if column.judged_on == "val"]
+    everywhere = len(untested) == len(comparison.columns)
+    text = LEGEND.format(part="Validation" if everywhere else "Test", runs=runs)
+    if untested:
+        where = "" if everywhere else f"{', '.join(untested)}: validation accuracy. "
+        text += f" {where}{UNTESTED}"
     if any(mean.runs < c.wanted for c in comparison.columns for mean in c.means.values()):
         text += " (2 of 3): only so many runs are finished."
     if any(row not in c.means for c in comparison.columns for row in comparison.rows):

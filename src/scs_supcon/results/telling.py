@@ -45,7 +45,7 @@ def _scores(record: Mapping[str, Any]) -> Iterator[str]:
     before = f"{found['before']['ece']:.2%} before"
     meaning = f"how far stated chances are off; temperature {found['temperature']:.3g}"
     yield _line("calibration error", f"{found['after']['ece']:.2%}", before, meaning)
-    yield "intervals: 95 %, from drawing the pictures again"
+    yield "intervals: 95 %, for other pictures drawn like these"
 
 
 def _beside(record: Mapping[str, Any]) -> Iterator[str]:

@@ -198,13 +198,16 @@ class RunFolder:
         self._journal.rewind(found.state["metrics_bytes"] if found else 0)
 
     def _compare_environment(self) -> None:
-        changes = _changes(
-            json.loads((self.path / ENVIRONMENT).read_text()), describe_environment()
-        )
+        now = describe_environment()
+        try:
+            changes = _changes(json.loads((self.path / ENVIRONMENT).read_text()), now)
+        except (FileNotFoundError, ValueError):  # lost or damaged: the run itself is not
+            changes = [f"there is no {ENVIRONMENT} that can be read, this one is written down"]
+            self.write_json(ENVIRONMENT, now)
         if changes:
             warnings.warn(
-                f"{self.path} was begun in another environment, so the last digits may differ from "
-                f"an unbroken run: {'; '.join(changes)}",
+                f"{self.path} may have been begun in another environment, so the last digits may "
+                f"differ from an unbroken run: {'; '.join(changes)}",
                 RuntimeWarning,
                 stacklevel=2,
             )

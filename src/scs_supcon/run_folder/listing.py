@@ -16,7 +16,7 @@ class Run:
         path: where it is.
         source: its data.
         method: its method, with the preset.
-        accuracy: on the test pictures; None while it is unfinished.
+        accuracy: on the test pictures, or on validation without any; None while unfinished.
         bytes: all its files.
         spare: bytes of checkpoints, which a finished run no longer needs.
     """

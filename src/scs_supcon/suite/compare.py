@@ -14,6 +14,7 @@ from scs_supcon.place import Place, accelerator, cores
 from scs_supcon.results.cd_diagram import draw_cd_diagram
 from scs_supcon.results.comparison import Comparison, compare_methods
 from scs_supcon.results.dot_plot import draw_dot_plot
+from scs_supcon.results.parts import PARTS
 from scs_supcon.results.tables import latex_table, legend, markdown_table, text_table
 from scs_supcon.run_folder.durable import write_json, write_text
 from scs_supcon.suite import cost
@@ -179,7 +180,14 @@ def _draw(
         }
         if scores:
             stem = folder / ("accuracy" if len(comparison.columns) == 1 else f"accuracy_{number}")
-            draw_dot_plot(scores, stem, title=column.name, best=column.best, adapted=adapted)
+            draw_dot_plot(
+                scores,
+                stem,
+                title=column.name,
+                part=PARTS[column.judged_on],
+                best=column.best,
+                adapted=adapted,
+            )
             figures.append((f"Every run: {column.name}", stem.with_suffix(".svg")))
     if comparison.ranks is not None:
         stem = folder / "critical_difference"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from scs_supcon.results.cells import text_cell
 from scs_supcon.results.pairwise import Judged, Key
 from scs_supcon.suite.expand import Cell
 from scs_supcon.suite.table import CROSS_ENTROPY, NEIGHBOURS
@@ -51,18 +52,19 @@ class Outcome:
             return sum(row["split"] == "train" for row in csv.DictReader(file))
 
     def judged(self, column: str = "prediction") -> Judged:
-        """Which test pictures were named rightly by the model, or by "neighbours"."""
+        """Which of the judged pictures were named rightly by the model, or by "neighbours"."""
         import pyarrow.parquet as pq
 
         assert self.summary is not None
         table = pq.read_table(
             self.run / "predictions.parquet", columns=["name", "split", "label", column]
         )
-        rows = table.filter(np.array(table["split"]) == self.summary["judged_on"])
+        judged_on = self.summary["judged_on"]
+        rows = table.filter(np.array(table["split"]) == judged_on)
         order = np.argsort(np.array(rows["name"].to_pylist()))
         right = np.array(rows["label"].to_pylist()) == np.array(rows[column].to_pylist())
         names = np.array(rows["name"].to_pylist())[order]
-        return Judged(tuple(names.tolist()), right[order], self.trained_on)
+        return Judged(tuple(names.tolist()), right[order], self.trained_on, judged_on)
 
 
 def read_outcomes(cells: Iterable[Cell], runs: Path, failures: Mapping[str, str]) -> list[Outcome]:
@@ -103,17 +105,18 @@ def _csv_row(outcome: Outcome) -> dict[str, Any]:
     cell, summary = outcome.cell, outcome.summary or {}
     metrics, baselines = summary.get("metrics", {}), summary.get("baselines", {})
     return {
-        "method": cell.row,
-        "column": cell.column,
+        "method": text_cell(cell.row),
+        "column": text_cell(cell.column),
         "seed": cell.seed,
         "fold": "" if cell.fold is None else cell.fold,
         "status": outcome.status,
         "accuracy": summary.get("accuracy", ""),
+        "judged_on": summary.get("judged_on", ""),
         "macro_f1": metrics.get("macro_f1", ""),
         "balanced_accuracy": metrics.get("balanced_acc", ""),
         **{name: baselines.get(title, "") for name, title in BASELINES.items()},
         "pictures": summary.get("pictures", ""),
         "seconds": summary.get("seconds", ""),
         "run": cell.address,
-        "failure": outcome.failure or "",
+        "failure": text_cell(outcome.failure or ""),
     }

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scs_supcon.errors import UserError
+from scs_supcon.place import find_place
 from scs_supcon.run_folder.durable import write_json
 from scs_supcon.run_folder.lock import InUse, Lock, is_held
 from scs_supcon.suite.space import Axis, read_space
@@ -82,7 +83,9 @@ class Trial:
 
 def prepare(search: Search) -> None:
     """Make the folder and the study, or see that those there are of this search."""
-    _ = search.axes  # says what is wrong with the ranges before anything is begun
+    # These say what is wrong with the ranges and the place before anything is begun.
+    _ = search.axes
+    find_place(**search.place)
     search.out.mkdir(parents=True, exist_ok=True)
     file = search.out / "search.json"
     with _alone(search.out):

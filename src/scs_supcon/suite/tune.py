@@ -1,5 +1,6 @@
 """`scs tune`: a search from its first trial to its best recipe."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
@@ -7,6 +8,7 @@ from typing import Any
 
 from scs_supcon.display import Display, Tell
 from scs_supcon.errors import UserError
+from scs_supcon.results.parts import PARTS, UNTESTED
 from scs_supcon.run_folder.durable import write_text
 from scs_supcon.suite.search_figure import draw_search
 from scs_supcon.suite.study import Search, Trial, best, completed, open_study, prepare, work
@@ -21,12 +23,14 @@ class Found:
     Attributes:
         trials: all that were completed.
         best: the one with the least loss on validation.
-        accuracies: on the test pictures, of the best recipe trained again with other seeds.
+        accuracies: of the best recipe trained again with other seeds.
+        judged_on: the part that these are of, "test" or "val".
     """
 
     trials: tuple[Trial, ...]
     best: Trial
     accuracies: tuple[float, ...]
+    judged_on: str = "test"
 
 
 def tune(search: Search, *, jobs: int, retrain: int, display: Display) -> Found:
@@ -52,7 +56,10 @@ def tune(search: Search, *, jobs: int, retrain: int, display: Display) -> Found:
     found = best(trials)
     _keep(search, trials, found)
     draw_search(trials, search.axes, search.out)
-    return Found(tuple(trials), found, _retrained(search, retrain, display))
+    again = _retrained(search, retrain, display)
+    accuracies = tuple(float(summary["accuracy"]) for summary in again)
+    judged_on = again[0]["judged_on"] if again else "test"
+    return Found(tuple(trials), found, accuracies, judged_on)
 
 
 def _teller(study: Any, total: int, tell: Tell) -> Callable[[], None]:
@@ -84,13 +91,16 @@ def describe(search: Search, found: Found) -> str:
         spread = f" ± {stdev(found.accuracies):.2%}" if len(found.accuracies) > 1 else ""
         lines.append(
             f"trained again with {len(found.accuracies)} other seeds: "
-            f"{mean(found.accuracies):.2%}{spread} of the test pictures right"
+            f"{mean(found.accuracies):.2%}{spread} of the {PARTS[found.judged_on]} pictures right"
         )
+        if found.judged_on == "val":
+            lines.append(f"caution: {UNTESTED} They chose the recipe, too.")
     out = search.out
+    source, recipe = (shlex.quote(str(path)) for path in (search.source, out / "best.toml"))
     lines += [
         f"recipe    {out / 'best.toml'}",
         f"pictures  {out / 'search.png'}",
-        f"use it    scs train {search.source} --recipe {out / 'best.toml'} --out runs/best",
+        f"use it    scs train {source} --recipe {recipe} --out runs/best",
     ]
     return "\n".join(lines)
 
@@ -113,9 +123,9 @@ def _keep(search: Search, trials: Sequence[Trial], found: Trial) -> None:
     write_text(search.out / "best.toml", recipe)
 
 
-def _retrained(search: Search, times: int, display: Display) -> tuple[float, ...]:
-    """Train the best recipe with seeds that the search has not seen."""
-    accuracies = []
+def _retrained(search: Search, times: int, display: Display) -> list[dict[str, Any]]:
+    """Train the best recipe with seeds that the search has not seen; what the runs say."""
+    summaries = []
     # What a recipe file cannot bring along.
     kept: dict[str, Any] = {key: search.options.get(key) for key in ("method", "weights")}
     for number in range(1, times + 1):
@@ -130,5 +140,5 @@ def _retrained(search: Search, times: int, display: Display) -> tuple[float, ...
             **kept,
             **search.place,
         )
-        accuracies.append(float(summary["accuracy"]))
-    return tuple(accuracies)
+        summaries.append(summary)
+    return summaries

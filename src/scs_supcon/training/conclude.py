@@ -1,5 +1,6 @@
 """After stage 1: the classifier, the judgement beside its baselines, and what the run leaves."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,7 @@ from scs_supcon.optimise import Progress
 from scs_supcon.probe import Classifier, Readouts, train_bank, with_own
 from scs_supcon.results import metrics
 from scs_supcon.results.evaluation import Rows, baselines
+from scs_supcon.results.parts import PARTS, UNTESTED
 from scs_supcon.run_folder import RunFolder
 
 CHUNK = 4096
@@ -201,18 +203,22 @@ def summarise(
 def headline(summary: Mapping[str, Any]) -> str:
     """One line: the accuracy, its interval, and on what."""
     low, high = summary["interval"]
+    part = PARTS[summary["judged_on"]]
     return (
-        f"{summary['accuracy']:.2%} of {summary['pictures']} {summary['judged_on']} pictures right "
+        f"{summary['accuracy']:.2%} of {summary['pictures']} {part} pictures right "
         f"(95 % interval {low:.1%} to {high:.1%})"
     )
 
 
 def describe(summary: Mapping[str, Any]) -> str:
     """The result for a person: headline, baselines, where to look."""
-    lines = [headline(summary), "", "beside it, on the same pictures:"]
+    lines = [headline(summary)]
+    if summary["judged_on"] == "val":
+        lines.append(f"caution: {UNTESTED}")
+    lines += ["", "beside it, on the same pictures:"]
     lines += [f"  {name:<30} {value:.2%}" for name, value in summary["baselines"].items()]
     accuracies = [head["val_accuracy"] for head in summary["bank"]]
-    boundary = summary["boundary"]
+    boundary, run = summary["boundary"], shlex.quote(summary["run"])
     lines += [
         f"  {'spread of the bank of heads':<30} {min(accuracies):.2%} to {max(accuracies):.2%} "
         "(validation)",
@@ -221,7 +227,7 @@ def describe(summary: Mapping[str, Any]) -> str:
         f"(similarity below {boundary['threshold']:.3f})",
         f"model     {summary['model']}",
         *(f"report    {page}" for page in Path(summary["run"]).glob("report.html")),
-        f"use it    scs predict {summary['run']} picture.jpg",
-        f"judge it  scs evaluate {summary['run']}",
+        f"use it    scs predict {run} picture.jpg",
+        f"judge it  scs evaluate {run}",
     ]
     return "\n".join(lines)

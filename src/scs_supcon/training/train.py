@@ -1,5 +1,6 @@
 """The door to training: one call takes a set of pictures to a finished run folder."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,8 @@ def add_report(run: Path, display: Display) -> None:
         build_report(run)
     except (Exception, KeyboardInterrupt) as error:
         reason = str(error) or type(error).__name__
-        display.line(f"no report ({reason}); the run is finished: `scs report {run}` tries again")
+        again = f"scs report {shlex.quote(str(run))}"
+        display.line(f"no report ({reason}); the run is finished: `{again}` tries again")
 
 
 def recipe_of(source: str | Path, *, device: str = "auto", **options: Any) -> str:

@@ -83,14 +83,17 @@ def test_sentence_says_which_way_and_how_sure(folds):
     assert "0.7 below" in back.sentence
 
 
-def test_equal_differences_have_no_spread():
+def test_without_spread_nothing_can_be_judged():
     result = paired_t([1.3, 2.3, 3.3], [1.0, 2.0, 3.0], names=("a", "b"))
-    assert result.t == math.inf
-    assert result.p == 0.0
+    assert (result.p, result.low, result.high) == (1.0, -math.inf, math.inf)
     assert "no spread" in result.warnings[0]
+    assert result.sentence == (
+        "a is 0.3 above b in each of 3 pairs: without any spread it cannot be judged whether that"
+        " is chance (p = 1)."
+    )
     same = corrected_t([1.0, 2.0], [1.0, 2.0], test_per_train=0.25, names=("a", "b"))
     assert (same.t, same.p) == (0.0, 1.0)
-    assert "chance alone" in same.sentence
+    assert "a is level with b in each of 2 pairs" in same.sentence
 
 
 @pytest.mark.parametrize("share", [0.0, -0.25, math.nan])

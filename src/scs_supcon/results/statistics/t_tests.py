@@ -78,12 +78,12 @@ def _t_test(gaps: Floats, overlap: float, names: tuple[str, str], alpha: float) 
     n = len(gaps)
     mean = float(gaps.mean())
     # gaps that are all equal have no spread, whatever rounding makes of their variance
-    constant = bool(np.ptp(gaps) == 0)
-    error = 0.0 if constant else math.sqrt((1 / n + overlap) * float(gaps.var(ddof=1)))
-    t = in_units(mean, error)
+    if np.ptp(gaps) == 0:
+        return _without_spread(mean, n, names)
+    error = math.sqrt((1 / n + overlap) * float(gaps.var(ddof=1)))
+    t = mean / error
     p = 2 * float(stats.t.sf(abs(t), n - 1))
     reach = float(stats.t.isf(alpha / 2, n - 1)) * error
-    no_spread = "All differences are equal, so there is no spread to judge the mean by."
     kind = "corrected for overlapping training sets, " if overlap else ""
     return TTest(
         *names,
@@ -94,8 +94,26 @@ def _t_test(gaps: Floats, overlap: float, names: tuple[str, str], alpha: float) 
         t=t,
         df=n - 1,
         p=p,
-        warnings=(no_spread,) if constant else (),
+        warnings=(),
         sentence=f"{names[0]} is {abs(mean):.3g} {'below' if mean < 0 else 'above'} {names[1]}"
         f" on average over {n} pairs ({1 - alpha:.0%} interval {mean - reach:.3g} to"
         f" {mean + reach:.3g}; {kind}t = {t:.2f}, {p_text(p)}): {verdict(p, alpha)}.",
+    )
+
+
+def _without_spread(mean: float, n: int, names: tuple[str, str]) -> TTest:
+    """Equal differences are an accident of few pairs, not certainty: p = 1, and no interval."""
+    side = f"{abs(mean):.3g} {'below' if mean < 0 else 'above'}" if mean else "level with"
+    return TTest(
+        *names,
+        n=n,
+        mean=mean,
+        low=-math.inf,
+        high=math.inf,
+        t=in_units(mean, 0.0),
+        df=n - 1,
+        p=1.0,
+        warnings=("All differences are equal, so there is no spread to judge the mean by.",),
+        sentence=f"{names[0]} is {side} {names[1]} in each of {n} pairs: without any spread it"
+        " cannot be judged whether that is chance (p = 1).",
     )
