@@ -1,6 +1,9 @@
 """Cells of CSV tables that people open in a spreadsheet."""
 
-_BEGINS_A_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+import re
+
+# A signed number, such as a class "-1", is no formula.
+_FORMULA = re.compile(r"[=@\t\r]|[+-](?!\d+(\.\d+)?$)")
 
 
 def text_cell(text: str) -> str:
@@ -8,4 +11,4 @@ def text_cell(text: str) -> str:
 
     For tables that are for people alone: what reads one back would read another name.
     """
-    return f"'{text}" if text.startswith(_BEGINS_A_FORMULA) else text
+    return f"'{text}" if _FORMULA.match(text) else text
