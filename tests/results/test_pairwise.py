@@ -93,12 +93,12 @@ def test_equal_gaps_are_no_certainty():
         "worse": {(0, fold): half(fold, False) for fold in range(2)},
     }
     tests = PairTests(rows)
-    assert set(tests.p.values()) == {1.0}
+    assert set(tests.p.values()) == {0.5}
     assert tests.level("better") == ["better", "worse"]
     against = tests.findings("better", "better")[1]
     assert "no spread" in against.warnings[0]
-    assert "cannot be judged" in against.sentences[0]
-    assert "After Holm p = 1." in against.sentences[0]
+    assert "chance alone could explain it" in against.sentences[0]
+    assert "After Holm p = 0.5." in against.sentences[0]
 
 
 def test_level_are_those_the_tests_cannot_set_apart(rows):

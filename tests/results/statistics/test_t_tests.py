@@ -83,14 +83,17 @@ def test_sentence_says_which_way_and_how_sure(folds):
     assert "0.7 below" in back.sentence
 
 
-def test_without_spread_nothing_can_be_judged():
+def test_without_spread_the_signs_are_tested():
     result = paired_t([1.3, 2.3, 3.3], [1.0, 2.0, 3.0], names=("a", "b"))
-    assert (result.p, result.low, result.high) == (1.0, -math.inf, math.inf)
+    assert (result.p, result.low, result.high) == (0.25, -math.inf, math.inf)
     assert "no spread" in result.warnings[0]
     assert result.sentence == (
-        "a is 0.3 above b in each of 3 pairs: without any spread it cannot be judged whether that"
-        " is chance (p = 1)."
+        "a is 0.3 above b in each of 3 pairs; without any spread only the signs can be tested"
+        " (p = 0.25): chance alone could explain it."
     )
+    many = paired_t([1.0] * 40, [0.0] * 40, names=("a", "b"))
+    assert many.p == 2 / 2**40
+    assert "more than chance explains" in many.sentence
     same = corrected_t([1.0, 2.0], [1.0, 2.0], test_per_train=0.25, names=("a", "b"))
     assert (same.t, same.p) == (0.0, 1.0)
     assert "a is level with b in each of 2 pairs" in same.sentence

@@ -79,7 +79,7 @@ def _t_test(gaps: Floats, overlap: float, names: tuple[str, str], alpha: float) 
     mean = float(gaps.mean())
     # gaps that are all equal have no spread, whatever rounding makes of their variance
     if np.ptp(gaps) == 0:
-        return _without_spread(mean, n, names)
+        return _without_spread(mean, n, names, alpha)
     error = math.sqrt((1 / n + overlap) * float(gaps.var(ddof=1)))
     t = mean / error
     p = 2 * float(stats.t.sf(abs(t), n - 1))
@@ -101,9 +101,10 @@ def _t_test(gaps: Floats, overlap: float, names: tuple[str, str], alpha: float) 
     )
 
 
-def _without_spread(mean: float, n: int, names: tuple[str, str]) -> TTest:
-    """Equal differences are an accident of few pairs, not certainty: p = 1, and no interval."""
+def _without_spread(mean: float, n: int, names: tuple[str, str], alpha: float) -> TTest:
+    """All gaps are equal: t would be infinite for two pairs already, so the signs are tested."""
     side = f"{abs(mean):.3g} {'below' if mean < 0 else 'above'}" if mean else "level with"
+    p = 2.0 ** (1 - n) if mean else 1.0  # all n signs agree: as rare as n equal throws of a coin
     return TTest(
         *names,
         n=n,
@@ -112,8 +113,8 @@ def _without_spread(mean: float, n: int, names: tuple[str, str]) -> TTest:
         high=math.inf,
         t=in_units(mean, 0.0),
         df=n - 1,
-        p=1.0,
+        p=p,
         warnings=("All differences are equal, so there is no spread to judge the mean by.",),
-        sentence=f"{names[0]} is {side} {names[1]} in each of {n} pairs: without any spread it"
-        " cannot be judged whether that is chance (p = 1).",
+        sentence=f"{names[0]} is {side} {names[1]} in each of {n} pairs; without any spread only"
+        f" the signs can be tested ({p_text(p)}): {verdict(p, alpha)}.",
     )
