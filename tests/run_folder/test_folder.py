@@ -156,6 +156,36 @@ def test_files_that_are_not_a_run_are_never_replaced(tmp_path, overwrite):
     assert (tmp_path / "metrics.csv").read_text() == "mine"
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("recipe", [RECIPE, OTHER])
+def test_a_recipe_that_stands_alone_is_no_run(tmp_path, recipe, overwrite):
+    for name, text in {"recipe.toml": RECIPE, "classes.json": "mine"}.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=r"holds recipe.toml but no environment.json"):
+        RunFolder.open(tmp_path, recipe, overwrite=overwrite)
+    assert names(tmp_path) == {"recipe.toml", "classes.json", ".lock"}
+
+
+@pytest.mark.parametrize("cut_at", ["finished.json", "recipe.toml", "environment.json"])
+def test_a_removal_cut_short_is_taken_up_again(tmp_path, monkeypatch, cut_at):
+    begin(tmp_path)
+    unlink = Path.unlink
+
+    def cut_short(path, missing_ok=False):
+        if path.name == cut_at:
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    with RunFolder.open(tmp_path, RECIPE) as run:
+        run.finish({})
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            RunFolder.open(tmp_path, OTHER, overwrite=True)
+    RunFolder.open(tmp_path, OTHER, overwrite=True).close()
+    assert names(tmp_path) == {"recipe.toml", "environment.json", ".lock"}
+
+
 def test_other_files_do_no_harm(tmp_path):
     (tmp_path / "log.txt").write_text("started")
     RunFolder.open(tmp_path, RECIPE).close()

@@ -32,8 +32,8 @@ RECIPE, ENVIRONMENT, FINISHED = "recipe.toml", "environment.json", "finished.jso
 FIGURES = ("curves", "similarities", "confusion", "calibration", "tsne")
 NUMBERED = "checkpoints/[a-z]*-[0-9][0-9][0-9][0-9][0-9][0-9]."
 
-# All that a run writes; overwriting removes these and nothing else. The recipe goes last, so that
-# a removal cut short is taken up again.
+# All that a run writes; overwriting removes these and nothing else. Recipe and environment, which
+# make a folder a run, go last, so that a removal cut short is taken up again.
 OWN = (
     *(NUMBERED + suffix for suffix in ("sha256", "json", "safetensors")),
     "tensorboard/*/events.out.tfevents.*",
@@ -42,7 +42,7 @@ OWN = (
     *("thumbnails.parquet", "problems.json", "evaluation.json", "report.html"),
     *("evaluations/*.json", "evaluations/*.parquet"),
     *(f"figures/{name}.*" for name in FIGURES),
-    *(ENVIRONMENT, FINISHED, RECIPE),
+    *(FINISHED, RECIPE, ENVIRONMENT),
 )
 
 
@@ -157,6 +157,7 @@ class RunFolder:
 
     def _take_up(self, recipe: str, overwrite: bool) -> None:
         if (self.path / RECIPE).exists():
+            self._must_be_a_run()
             differences = _differences(self.path / RECIPE, recipe)
             # A run that failed before it saved anything has nothing to lose.
             if (differences and self._nothing_saved()) or (
@@ -174,6 +175,14 @@ class RunFolder:
         if self.finished is None:
             self._compare_environment()
             self._rewind()
+
+    def _must_be_a_run(self) -> None:
+        """A recipe that stands alone was put there by a person, and so may be what lies beside."""
+        if not (self.path / ENVIRONMENT).exists():
+            raise UserError(
+                f"{self.path} holds {RECIPE} but no {ENVIRONMENT}, so it is not a run: choose "
+                f"another folder; to train by that recipe, add --recipe {self.path / RECIPE}"
+            )
 
     def _nothing_saved(self) -> bool:
         return self.finished is None and last_stage(self._checkpoints) is None
