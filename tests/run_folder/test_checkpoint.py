@@ -131,7 +131,7 @@ def test_a_writer_killed_at_any_moment_leaves_the_last_one_good(tmp_path):
     for done, suffix in enumerate(order):
         for earlier in order[:done]:
             (tmp_path / f"pretrain-000002.{earlier}").write_bytes(b"whole")
-        (tmp_path / f".pretrain-000002.{suffix}.tmp").write_bytes(b"half")
+        (tmp_path / f".pretrain-000002.{suffix}.0a1b.tmp").write_bytes(b"half")
         assert read(tmp_path) == 1
         sweep(tmp_path)
         assert names(tmp_path) == whole

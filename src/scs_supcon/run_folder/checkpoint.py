@@ -22,7 +22,7 @@ from scs_supcon.run_folder.durable import write_bytes, write_text
 
 FORMAT_VERSION = 1
 KEPT = 2
-FILE = re.compile(r"\.?([a-z_]+-\d{6,})\.(?:safetensors|json|sha256)(?:\.tmp)?")
+FILE = re.compile(r"\.?([a-z_]+-\d{6,})\.(?:safetensors|json|sha256)(?:\.[0-9a-f]+\.tmp)?")
 
 
 @dataclass(frozen=True)
