@@ -1,13 +1,19 @@
 """`scs tune`: a search from its first trial to its best recipe."""
 
+import csv
+import io
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from scs_supcon.config import from_toml
 from scs_supcon.display import Display, Tell
 from scs_supcon.errors import UserError
 from scs_supcon.run_folder.durable import write_text
+from scs_supcon.run_folder.lock import InUse, is_held
 from scs_supcon.suite.search_figure import draw_search
 from scs_supcon.suite.study import Search, Trial, best, completed, open_study, prepare, work
 from scs_supcon.suite.workers import side_by_side
@@ -84,7 +90,8 @@ def describe(search: Search, found: Found) -> str:
         spread = f" ± {stdev(found.accuracies):.2%}" if len(found.accuracies) > 1 else ""
         lines.append(
             f"trained again with {len(found.accuracies)} other seeds: "
-            f"{mean(found.accuracies):.2%}{spread} of the test pictures right"
+            f"{mean(found.accuracies):.2%}{spread} of the test pictures right, "
+            "which no trial saw"
         )
     out = search.out
     lines += [
@@ -102,33 +109,42 @@ def _short(value: Any) -> str:
 def _keep(search: Search, trials: Sequence[Trial], found: Trial) -> None:
     """Write trials.csv and best.toml."""
     keys = [axis.key for axis in search.axes]
-    header = ["trial", "val_loss", "val_accuracy", *keys, "run"]
-    rows = [
-        [t.number, repr(t.loss), repr(t.accuracy), *(t.params[key] for key in keys), t.run]
-        for t in trials
-    ]
-    lines = [",".join(map(str, row)) for row in (header, *rows)]
-    write_text(search.out / "trials.csv", "\n".join(lines) + "\n")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["trial", "val_loss", "val_accuracy", *keys, "run"])
+    for t in trials:
+        chosen = [t.params[key] for key in keys]
+        writer.writerow([t.number, repr(t.loss), repr(t.accuracy), *chosen, t.run])
+    write_text(search.out / "trials.csv", text.getvalue())
     recipe = (search.out / found.run / "recipe.toml").read_text(encoding="utf-8")
     write_text(search.out / "best.toml", recipe)
 
 
 def _retrained(search: Search, times: int, display: Display) -> tuple[float, ...]:
-    """Train the best recipe with seeds that the search has not seen."""
+    """Train the best recipe with other seeds, and judge it on pictures that no trial saw.
+
+    The split stays that of the search: another one would test on pictures that trials learned from.
+    """
     accuracies = []
+    recipe = search.out / "best.toml"
+    split = from_toml(recipe.read_text(encoding="utf-8")).split_seed
     # What a recipe file cannot bring along.
     kept: dict[str, Any] = {key: search.options.get(key) for key in ("method", "weights")}
     for number in range(1, times + 1):
         seed = search.seed + number
         display.line(f"training the best recipe with seed {seed}")
-        summary = train(
-            search.source,
-            out=search.out / f"best-seed{seed}",
-            recipe=search.out / "best.toml",
-            seed=seed,
-            quiet=True,
-            **kept,
-            **search.place,
-        )
+        wanted = {"recipe": recipe, "seed": seed, "settings": [f"data.split_seed={split}"]}
+        out = search.out / f"best-seed{seed}"
+        summary = _trained(search.source, out, **wanted, **kept, **search.place)
         accuracies.append(float(summary["accuracy"]))
     return tuple(accuracies)
+
+
+def _trained(source: str, out: Path, **options: Any) -> dict[str, Any]:
+    """Train, or wait for another worker of the search that does, and return the summary."""
+    while True:
+        try:
+            return train(source, out=out, quiet=True, **options)
+        except InUse:
+            while is_held(out / ".lock"):  # should it die, we go on with its run
+                time.sleep(0.5)

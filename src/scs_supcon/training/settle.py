@@ -78,8 +78,8 @@ def splits_of(pictures: Pictures, recipe: Recipe) -> NDArray[np.str_]:
     """ "train", "val" or "test" for every picture."""
     data = recipe.data
     if data.folds is not None and data.fold is not None:
-        return fold_splits(pictures, data.fold, data.folds, data.val_share, recipe.seed)
-    return assign_splits(pictures, data.val_share, data.test_share, recipe.seed)
+        return fold_splits(pictures, data.fold, data.folds, data.val_share, recipe.split_seed)
+    return assign_splits(pictures, data.val_share, data.test_share, recipe.split_seed)
 
 
 def file_digest(path: Path) -> str:
