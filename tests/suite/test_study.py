@@ -139,6 +139,17 @@ def test_another_search_in_the_same_folder_is_refused(search):
         prepare(replace(search, options={"epochs": 2, "batch_size": 8}))
 
 
+def test_a_search_is_of_one_code(search, tmp_path):
+    code = "from scs_supcon.methods.supcon import SupCon\n\n\nclass Mine(SupCon):\n    pass\n"
+    facts = []
+    for text in (code, f"{code}    # other\n"):
+        (tmp_path / f"{len(facts)}.py").write_text(text)
+        method = f"{tmp_path / str(len(facts))}.py:Mine"
+        facts.append(replace(search, options={"method": method}).facts)
+    assert facts[0]["code"] != facts[1]["code"]
+    assert "code" not in search.facts
+
+
 def test_a_search_in_which_every_trial_fails_ends_with_the_reason(search):
     broken = replace(search, options={"epochs": 1, "encoder": "resnet1"})
     prepare(broken)

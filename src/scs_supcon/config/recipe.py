@@ -140,6 +140,8 @@ class MethodRecipe(Section):
 
     name: Annotated[str, Field(pattern=OWN_OR_OURS, max_length=500)] = "scs_supcon"
     """`scs methods` lists them; module:Class or file.py:Class is code of your own."""
+    code: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """SHA-256 of the file that holds code of your own: with it a run refuses any other code."""
     preset: str | None = None
     """A named reading of the method, such as 'paper'; left out for the default one."""
     options: dict[str, Option] = {}

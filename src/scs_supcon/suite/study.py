@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scs_supcon.errors import UserError
+from scs_supcon.methods import code_digest, is_own, method_class, parse
 from scs_supcon.run_folder import Stopped
 from scs_supcon.run_folder.durable import write_json
 from scs_supcon.run_folder.lock import InUse, Lock, is_held
@@ -68,7 +69,8 @@ class Search:
         for key in ("out", "trials", "place"):
             del kept[key]
         plain: dict[str, Any] = json.loads(json.dumps(kept | options, default=str))
-        return plain
+        name, _ = parse(self.options.get("method") or "scs_supcon")
+        return plain | ({"code": code_digest(method_class(name))} if is_own(name) else {})
 
 
 @dataclass(frozen=True)
