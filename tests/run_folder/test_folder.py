@@ -69,6 +69,22 @@ def test_metrics_follow_the_stage_that_was_saved_last(tmp_path):
         assert lines[1:] == ["pretrain,1,10,loss,1.0", "probe,1,5,loss,3.0"]
 
 
+def test_a_stage_whose_checkpoints_are_all_damaged_begins_again(tmp_path):
+    begin(tmp_path)
+    with RunFolder.open(tmp_path, RECIPE) as run:
+        run.append_metrics("probe", 1, 5, {"loss": 3.0})
+        save(run, "probe", 2)
+    (tmp_path / "checkpoints" / "probe-000002.json").write_text('{"trunca')
+    with (
+        pytest.warns(RuntimeWarning, match="probe-000002 .* cannot be used"),
+        RunFolder.open(tmp_path, RECIPE) as run,
+    ):
+        assert run.load_checkpoint("pretrain").state == {"number": 1}
+        assert run.load_checkpoint("probe") is None
+        lines = (tmp_path / "metrics.csv").read_text().splitlines()
+        assert lines[1:] == ["pretrain,1,10,loss,1.0"]
+
+
 def test_a_run_without_checkpoint_begins_again(tmp_path):
     with RunFolder.open(tmp_path, RECIPE) as run:
         run.append_metrics("pretrain", 1, 10, {"loss": 1.0})

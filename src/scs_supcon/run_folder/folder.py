@@ -21,6 +21,7 @@ from scs_supcon.run_folder.checkpoint import (
     Checkpoint,
     last_stage,
     read_checkpoint,
+    read_last,
     sweep,
     write_checkpoint,
 )
@@ -198,13 +199,15 @@ class RunFolder:
         self.write_text(RECIPE, recipe)
 
     def _rewind(self) -> None:
-        """Go back to the last good checkpoint of the stage that was saved last."""
+        """Go back to the last good checkpoint."""
         sweep(self._checkpoints)
-        stage = last_stage(self._checkpoints)
-        found = read_checkpoint(self._checkpoints, stage) if stage else None
-        if stage and found:
+        last = read_last(self._checkpoints)
+        if last is None:
+            self._journal.rewind(0)
+        else:
+            stage, found = last
             self._found[stage] = found
-        self._journal.rewind(found.state["metrics_bytes"] if found else 0)
+            self._journal.rewind(found.state["metrics_bytes"])
 
     def _compare_environment(self) -> None:
         changes = _changes(
