@@ -214,6 +214,13 @@ def test_a_recipe_that_cannot_be_read(tmp_path):
         RunFolder.open(tmp_path, RECIPE)
 
 
+def test_a_damaged_end_is_told(tmp_path):
+    begin(tmp_path)
+    (tmp_path / "finished.json").write_text("{")
+    with pytest.raises(UserError, match=r"finished.json is damaged .*: delete it"):
+        RunFolder.open(tmp_path, RECIPE)
+
+
 def test_another_environment_is_told(tmp_path):
     begin(tmp_path)
     file = tmp_path / "environment.json"

@@ -7,7 +7,7 @@ if it had never stopped. Of several processes only the first writes.
 import json
 import tomllib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -33,10 +33,17 @@ RECIPE, ENVIRONMENT, FINISHED = "recipe.toml", "environment.json", "finished.jso
 FIGURES = ("curves", "similarities", "confusion", "calibration", "tsne")
 NUMBERED = "checkpoints/[a-z]*-[0-9][0-9][0-9][0-9][0-9][0-9]."
 
+# What a finished run no longer needs; its own features are named by hashes.
+HASH = "[0-9a-f]" * 64
+SPARE = (
+    *(NUMBERED + suffix for suffix in ("sha256", "json", "safetensors")),
+    *(f"features/{HASH}/{name}" for name in (f"{HASH}.safetensors", f"{HASH}.*.tmp", ".filling")),
+)
+
 # All that a run writes; overwriting removes these and nothing else. Recipe and environment, which
 # make a folder a run, go last, so that a removal cut short is taken up again.
 OWN = (
-    *(NUMBERED + suffix for suffix in ("sha256", "json", "safetensors")),
+    *SPARE,
     "tensorboard/*/events.out.tfevents.*",
     *(f"model/{name}" for name in ("weights.safetensors", "model.json", "SHA256SUMS", "README.md")),
     *("classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "embeddings.parquet"),
@@ -45,6 +52,9 @@ OWN = (
     *(f"figures/{name}.*" for name in FIGURES),
     *(FINISHED, RECIPE, ENVIRONMENT),
 )
+
+SPARE_FOLDERS = ("checkpoints", "features/*", "features")
+FOLDERS = (*SPARE_FOLDERS, "tensorboard/*", "tensorboard", "model", "evaluations", "figures")
 
 
 class RunFolder:
@@ -101,7 +111,12 @@ class RunFolder:
     def finished(self) -> dict[str, Any] | None:
         """What `finish` was told, or None while there is something left to do."""
         file = self.path / FINISHED
-        return json.loads(file.read_text()) if file.exists() else None
+        try:
+            return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        except ValueError as error:
+            raise UserError(
+                f"{file} is damaged ({error}): delete it, and the same line finishes the run again"
+            ) from error
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Note that nothing is left to do."""
@@ -222,16 +237,24 @@ class RunFolder:
             )
 
     def _own_files(self) -> list[Path]:
-        return [file for pattern in OWN for file in sorted(self.path.glob(pattern))]
+        return files_of(self.path, OWN)
 
     def _clear(self) -> None:
         for file in self._own_files():
             file.unlink()
-        folders = ("checkpoints", "tensorboard/*", "tensorboard", "model", "evaluations", "figures")
-        for pattern in folders:
-            for folder in self.path.glob(pattern):
-                with suppress(OSError):  # not empty: something in it is not ours
-                    folder.rmdir()
+        remove_empty(self.path, FOLDERS)
+
+
+def files_of(run: Path, patterns: Iterable[str]) -> list[Path]:
+    """The files of a run's folder that match, in the order of the patterns."""
+    return [file for pattern in patterns for file in sorted(run.glob(pattern))]
+
+
+def remove_empty(run: Path, patterns: Iterable[str]) -> None:
+    """Remove the folders that match and are empty."""
+    for folder in files_of(run, patterns):
+        with suppress(OSError):  # not empty: something in it is not ours
+            folder.rmdir()
 
 
 def _differences(file: Path, recipe: str) -> list[str]:
