@@ -247,6 +247,27 @@ def test_a_second_process_is_refused(tmp_path):
     assert result.stdout.startswith(f"{tmp_path} is in use by process {os.getpid()} on ")
 
 
+def test_a_system_that_does_not_speak_utf_8(tmp_path):
+    recipe = '[data]\nsource = "Vögel"\n'
+    RunFolder.open(tmp_path, recipe).close()
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from scs_supcon.run_folder import RunFolder\n"
+        "from scs_supcon.run_folder.listing import find_runs\n"
+        "RunFolder.open(sys.argv[1], '[data]\\nsource = \"V\\xf6gel\"\\n').close()\n"
+        "print(ascii(find_runs(Path(sys.argv[1]))[0].source))"
+    )
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **plain},
+    )
+    assert result.stdout == "'V\\xf6gel'\n", result.stderr
+
+
 def test_a_file_in_the_way(tmp_path):
     (tmp_path / "x").write_text("")
     with pytest.raises(UserError, match="a file stands where a folder is needed"):

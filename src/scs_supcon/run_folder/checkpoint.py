@@ -125,7 +125,7 @@ def _remove(folder: Path, name: str) -> None:
 def _read(folder: Path, name: str) -> Checkpoint:
     parts = (f"{name}.safetensors", f"{name}.json")
     try:
-        lines = (folder / f"{name}.sha256").read_text().splitlines()
+        lines = (folder / f"{name}.sha256").read_text(encoding="utf-8").splitlines()
         sums = {part: digest for digest, part in (line.split() for line in lines)}
         contents = [(folder / part).read_bytes() for part in parts]
         for part, content in zip(parts, contents, strict=True):

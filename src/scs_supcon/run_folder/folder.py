@@ -225,9 +225,8 @@ class RunFolder:
             self._journal.rewind(found.state["metrics_bytes"])
 
     def _compare_environment(self) -> None:
-        changes = _changes(
-            json.loads((self.path / ENVIRONMENT).read_text()), describe_environment()
-        )
+        then = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
+        changes = _changes(then, describe_environment())
         if changes:
             warnings.warn(
                 f"{self.path} was begun in another environment, so the last digits may differ from "
@@ -259,7 +258,7 @@ def remove_empty(run: Path, patterns: Iterable[str]) -> None:
 
 def _differences(file: Path, recipe: str) -> list[str]:
     try:
-        then = tomllib.loads(file.read_text())
+        then = tomllib.loads(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{file} cannot be read ({error}): choose another folder") from error
     now = tomllib.loads(recipe)
