@@ -1,8 +1,8 @@
 """Runs on a real disk: one finished, one not."""
 
 import json
-import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -99,15 +99,19 @@ def test_a_damaged_end_does_not_hide_the_other_runs(folder):
 
 
 def test_files_that_vanish_while_they_are_counted_do_no_harm(folder, monkeypatch):
-    walk = os.walk
+    stat, seen = Path.stat, []
 
-    def with_a_ghost(place):
-        for inner, folders, files in walk(place):
-            yield inner, folders, [*files, "gone.tmp"]
+    def gone_the_second_time(path, **options):
+        if path.name == "metrics.csv":
+            seen.append(path)
+            if len(seen) > 1:
+                raise FileNotFoundError
+        return stat(path, **options)
 
-    before = find_runs(folder)
-    monkeypatch.setattr(os, "walk", with_a_ghost)
-    assert find_runs(folder) == before
+    vanishing = size(folder / "birds" / "a") - (folder / "birds/a/metrics.csv").stat().st_size
+    monkeypatch.setattr(Path, "stat", gone_the_second_time)
+    find_runs(folder)
+    assert find_runs(folder)[1].bytes == vanishing
 
 
 def test_a_recipe_that_stands_alone_is_no_run(folder, finished):
