@@ -1,6 +1,7 @@
 """`scs compare` at the door: what it prints, refuses, and where it puts things."""
 
 import json
+import shutil
 from pathlib import Path
 
 QUICK = (
@@ -37,12 +38,23 @@ def test_results_go_beside_other_comparisons(scs, shapes, tmp_path, monkeypatch)
     assert Path("comparisons/shapes/results.csv").is_file()
 
 
+def test_every_folder_of_pictures_has_a_comparison_of_its_own(scs, shapes, tmp_path, monkeypatch):
+    for name, data in (("birds.v1", "../birds.v1"), ("birds.v2", "..")):
+        place = shutil.copytree(shapes, tmp_path / name) / "bar"
+        monkeypatch.chdir(place if data == ".." else place.parent)
+        assert scs("compare", data, "--methods", "supcon", "--no-train", *QUICK).code == 0
+        assert Path(f"comparisons/{name}/results.csv").is_file()
+
+
 def test_a_table_file_says_it_all(scs, tmp_path):
     file = tmp_path / "table.toml"
     file.write_text('methods = ["supcon"]\n[[columns]]\ndata = "drawn"\n')
     said = scs("compare", file, "--seeds", "3", "--epochs", "2")
     assert said.code == 2
     assert "leave out --seeds, --epochs, or edit it" in said.err
+    said = scs("compare", file, "--seeds", "0", "--no-frozen", "--from-scratch")
+    assert said.code == 2
+    assert "leave out --seeds, --from-scratch, --frozen, or edit it" in said.err
 
 
 def test_mistakes_are_one_sentence(scs, shapes, tmp_path):
@@ -52,6 +64,7 @@ def test_mistakes_are_one_sentence(scs, shapes, tmp_path):
         (("compare", tmp_path / "gone.toml"), "cannot read the table"),
         (("compare", shapes, "--methods", "supcon", "--folds", "100"), "100 folds of 24 pictures"),
         (("compare", shapes, "--methods", "supcon", "--jobs", "0"), "--jobs is 0"),
+        (("compare", shapes, "--methods", "supcon", "--seeds", "0"), "seeds"),
     ):
         said = scs(*arguments)
         assert said.code == 2, said

@@ -50,8 +50,11 @@ def test_toml_out_and_in_gives_the_same_recipe(
 
 
 def test_every_key_is_written_and_explained() -> None:
-    folded = {"data": {**BIRDS["data"], "folds": 5, "fold": 4, "content": "0" * 64}}
-    lines = write_toml(make_recipe({**folded, "method": {"preset": "paper"}})).splitlines()
+    named = {"split_seed": 1, "content": "0" * 64}
+    folded = {"data": {**BIRDS["data"], "folds": 5, "fold": 4, **named}}
+    lines = write_toml(
+        make_recipe({**folded, "method": {"preset": "paper", "code": "0" * 64}})
+    ).splitlines()
     for section in SECTIONS.values():
         for key, info in section.model_fields.items():
             place = next(i for i, line in enumerate(lines) if line.startswith(f"{key} = "))

@@ -11,6 +11,7 @@ from scs_supcon.data.drawn import drawn
 from scs_supcon.errors import UserError
 from scs_supcon.evaluating.evaluate import evaluate
 from scs_supcon.model import load
+from scs_supcon.results.telling import describe
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +104,31 @@ def test_the_same_data_replaces_its_record_and_other_data_does_not(run, shapes, 
     assert again["kept"].endswith("more shapes.json")
     assert evaluate(run, other, **quick)["kept"].endswith("more shapes-2.json")
     assert evaluate(run, other, **quick)["kept"].endswith("more shapes-2.json")
+
+
+def test_data_of_one_name_in_two_places_is_kept_apart(run, shapes, others, tmp_path, monkeypatch):
+    quick = {"device": "cpu", "workers": 0, "quiet": True}
+    kept = []
+    for place, data in (("a", shapes), ("b", others), ("a", None)):
+        if data is not None:
+            shutil.copytree(data, tmp_path / place / "test")
+        monkeypatch.chdir(tmp_path / place)
+        record = evaluate(run, "test", **quick)
+        assert (record["data"], record["path"]) == ("test", str(tmp_path / place / "test"))
+        kept.append(record["kept"].rpartition("/")[2])
+    assert kept == ["test.json", "test-2.json", "test.json"]
+    (run / "evaluations" / "test.json").write_text("{")
+    assert evaluate(run, "test", **quick)["kept"].endswith("test-3.json")
+
+
+def test_where_nothing_can_be_written_the_numbers_are_returned(run, others, record, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("evaluations"))
+    (copy / "evaluations").write_text("in the way")
+    with pytest.warns(RuntimeWarning, match=r"the evaluation is not kept: cannot write"):
+        found = evaluate(copy, others, device="cpu", workers=0, quiet=True)
+    assert "kept" not in found
+    assert found["scores"] == record["scores"]
+    describe(found)
 
 
 def test_pictures_that_were_trained_on_are_counted(run, shapes):

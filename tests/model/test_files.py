@@ -1,5 +1,6 @@
 """A model's folder: the same bytes for the same model, and damage is told in words."""
 
+import errno
 import hashlib
 import json
 import shutil
@@ -11,6 +12,7 @@ import pytest
 
 from scs_supcon.errors import UserError
 from scs_supcon.model import load
+from scs_supcon.run_folder import durable
 
 Edit = Callable[[dict[str, Any]], Any]
 
@@ -62,6 +64,21 @@ def test_a_model_is_replaced_but_nothing_else(saved: Path, tmp_path: Path) -> No
     with pytest.raises(UserError, match="choose another folder"):
         load(saved).save(tmp_path / "project")
     assert (tmp_path / "project" / "README.md").read_text() == "mine"
+
+
+def test_a_model_outlives_a_save_over_it_that_fails(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {file.name: file.read_bytes() for file in saved.iterdir()}
+    made = load(saved)
+
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(durable, "sync", full)
+    with pytest.raises(UserError, match="disk is full"):
+        made.save(saved)
+    assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
 
 
 def test_people_may_write_into_the_card(saved: Path) -> None:

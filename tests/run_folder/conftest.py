@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 
@@ -9,4 +11,4 @@ def quick_start(tmp_path_factory, monkeypatch):
     """
     folder = tmp_path_factory.mktemp("stub")
     (folder / "torchmetrics.py").write_text('__version__ = "0"\n')
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)

@@ -10,6 +10,7 @@ from scs_supcon.run_folder.checkpoint import (
     Checkpoint,
     last_stage,
     read_checkpoint,
+    read_last,
     sweep,
     write_checkpoint,
 )
@@ -118,9 +119,36 @@ def test_all_damaged(tmp_path):
         truncate(tmp_path / f"pretrain-00000{number}.json")
     with (
         pytest.warns(RuntimeWarning),
-        pytest.raises(UserError, match="bring one back from a backup, or delete that folder"),
+        pytest.raises(UserError, match=r"delete pretrain-000001\.\*, pretrain-000002\.\* there"),
     ):
         read(tmp_path)
+
+
+def test_a_stage_without_a_good_one_begins_after_the_one_before(tmp_path):
+    write(tmp_path, 1, 2)
+    whole = names(tmp_path)
+    write(tmp_path, 3, 4, stage="probe")
+    for number in (3, 4):
+        truncate(tmp_path / f"probe-00000{number}.json")
+    with pytest.warns(RuntimeWarning, match="probe-00000"):
+        stage, found = read_last(tmp_path)
+    assert (stage, found.state["number"]) == ("pretrain", 2)
+    assert names(tmp_path) == whole
+    assert read_checkpoint(tmp_path, "probe") is None
+
+
+def test_nothing_is_removed_where_nothing_is_good(tmp_path):
+    assert read_last(tmp_path) is None
+    write(tmp_path, 1)
+    write(tmp_path, 2, stage="probe")
+    whole = names(tmp_path)
+    truncate(tmp_path / "pretrain-000001.json")
+    with pytest.warns(RuntimeWarning), pytest.raises(UserError, match=r"-000001\.\*, probe-000002"):
+        read(tmp_path)
+    truncate(tmp_path / "probe-000002.json")
+    with pytest.warns(RuntimeWarning), pytest.raises(UserError, match="of stage pretrain in"):
+        read_last(tmp_path)
+    assert names(tmp_path) == whole
 
 
 def test_a_writer_killed_at_any_moment_leaves_the_last_one_good(tmp_path):
@@ -131,7 +159,7 @@ def test_a_writer_killed_at_any_moment_leaves_the_last_one_good(tmp_path):
     for done, suffix in enumerate(order):
         for earlier in order[:done]:
             (tmp_path / f"pretrain-000002.{earlier}").write_bytes(b"whole")
-        (tmp_path / f".pretrain-000002.{suffix}.tmp").write_bytes(b"half")
+        (tmp_path / f".pretrain-000002.{suffix}.0a1b.tmp").write_bytes(b"half")
         assert read(tmp_path) == 1
         sweep(tmp_path)
         assert names(tmp_path) == whole

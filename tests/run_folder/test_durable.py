@@ -2,6 +2,7 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,77 @@ def test_a_failing_writer_leaves_the_old_file(tmp_path):
         raise KeyError
     assert path.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_two_that_write_one_file_do_not_meet(tmp_path):
+    path = tmp_path / "file"
+    with durable.replacing(path) as first:
+        first.write_text("first")
+        with durable.replacing(path) as second:
+            second.write_text("second")
+        assert path.read_text() == "second"
+        assert first.read_text() == "first", "it is being written and not swept"
+    assert path.read_text() == "first"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_two_processes_write_one_file_without_end(tmp_path):
+    path = tmp_path / "file"
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from scs_supcon.run_folder import durable\n"
+        "for _ in range(300): durable.write_text(Path(sys.argv[1]), sys.argv[2] * 5000)"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, path, letter]) for letter in "ab"]
+    assert [writer.wait(timeout=120) for writer in writers] == [0, 0]
+    assert path.read_text() in {"a" * 5000, "b" * 5000}
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from scs_supcon.run_folder import durable
+with durable.replacing(Path(sys.argv[1])) as temporary:
+    temporary.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_the_dead_left_is_swept_by_the_next_writer(tmp_path):
+    path = tmp_path / "file"
+    for name in (".file.tmp2", ".files.1.tmp", "file.1.tmp"):
+        (tmp_path / name).write_text("not ours")
+    others = set(tmp_path.iterdir())
+    subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    assert len(set(tmp_path.iterdir()) - others) == 1
+    durable.write_text(path, "new")
+    assert set(tmp_path.iterdir()) - others == {path}
+
+
+def test_files_that_belong_together_are_replaced_together_or_not_at_all(tmp_path, monkeypatch):
+    old, new = {"seal": b"1", "a": b"old", "b": b"old"}, {"seal": b"2", "a": b"new", "b": b"new"}
+    durable.write_together(tmp_path, old, "seal")
+    seen = []
+    replace = Path.replace
+
+    def watch(temporary, path):
+        seen.append((path.name, (tmp_path / "seal").exists()))
+        return replace(temporary, path)
+
+    def full(path):
+        if path.name.startswith(".b."):
+            raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "sync", full)
+        with pytest.raises(UserError, match="the disk is full"):
+            durable.write_together(tmp_path, new, "seal")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == old
+    monkeypatch.setattr(Path, "replace", watch)
+    durable.write_together(tmp_path, new, "seal")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == new
+    assert seen == [("a", False), ("b", False), ("seal", False)]
 
 
 FULL = """

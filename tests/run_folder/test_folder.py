@@ -69,6 +69,22 @@ def test_metrics_follow_the_stage_that_was_saved_last(tmp_path):
         assert lines[1:] == ["pretrain,1,10,loss,1.0", "probe,1,5,loss,3.0"]
 
 
+def test_a_stage_whose_checkpoints_are_all_damaged_begins_again(tmp_path):
+    begin(tmp_path)
+    with RunFolder.open(tmp_path, RECIPE) as run:
+        run.append_metrics("probe", 1, 5, {"loss": 3.0})
+        save(run, "probe", 2)
+    (tmp_path / "checkpoints" / "probe-000002.json").write_text('{"trunca')
+    with (
+        pytest.warns(RuntimeWarning, match="probe-000002 .* cannot be used"),
+        RunFolder.open(tmp_path, RECIPE) as run,
+    ):
+        assert run.load_checkpoint("pretrain").state == {"number": 1}
+        assert run.load_checkpoint("probe") is None
+        lines = (tmp_path / "metrics.csv").read_text().splitlines()
+        assert lines[1:] == ["pretrain,1,10,loss,1.0"]
+
+
 def test_a_run_without_checkpoint_begins_again(tmp_path):
     with RunFolder.open(tmp_path, RECIPE) as run:
         run.append_metrics("pretrain", 1, 10, {"loss": 1.0})
@@ -156,6 +172,36 @@ def test_files_that_are_not_a_run_are_never_replaced(tmp_path, overwrite):
     assert (tmp_path / "metrics.csv").read_text() == "mine"
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("recipe", [RECIPE, OTHER])
+def test_a_recipe_that_stands_alone_is_no_run(tmp_path, recipe, overwrite):
+    for name, text in {"recipe.toml": RECIPE, "classes.json": "mine"}.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=r"holds recipe.toml but no environment.json"):
+        RunFolder.open(tmp_path, recipe, overwrite=overwrite)
+    assert names(tmp_path) == {"recipe.toml", "classes.json", ".lock"}
+
+
+@pytest.mark.parametrize("cut_at", ["finished.json", "recipe.toml", "environment.json"])
+def test_a_removal_cut_short_is_taken_up_again(tmp_path, monkeypatch, cut_at):
+    begin(tmp_path)
+    unlink = Path.unlink
+
+    def cut_short(path, missing_ok=False):
+        if path.name == cut_at:
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    with RunFolder.open(tmp_path, RECIPE) as run:
+        run.finish({})
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            RunFolder.open(tmp_path, OTHER, overwrite=True)
+    RunFolder.open(tmp_path, OTHER, overwrite=True).close()
+    assert names(tmp_path) == {"recipe.toml", "environment.json", ".lock"}
+
+
 def test_other_files_do_no_harm(tmp_path):
     (tmp_path / "log.txt").write_text("started")
     RunFolder.open(tmp_path, RECIPE).close()
@@ -165,6 +211,13 @@ def test_a_recipe_that_cannot_be_read(tmp_path):
     begin(tmp_path)
     (tmp_path / "recipe.toml").write_text("seed = ")
     with pytest.raises(UserError, match=r"recipe.toml cannot be read"):
+        RunFolder.open(tmp_path, RECIPE)
+
+
+def test_a_damaged_end_is_told(tmp_path):
+    begin(tmp_path)
+    (tmp_path / "finished.json").write_text("{")
+    with pytest.raises(UserError, match=r"finished.json is damaged .*: delete it"):
         RunFolder.open(tmp_path, RECIPE)
 
 
@@ -204,6 +257,27 @@ def test_a_second_process_is_refused(tmp_path):
             check=True,
         )
     assert result.stdout.startswith(f"{tmp_path} is in use by process {os.getpid()} on ")
+
+
+def test_a_system_that_does_not_speak_utf_8(tmp_path):
+    recipe = '[data]\nsource = "Vögel"\n'
+    RunFolder.open(tmp_path, recipe).close()
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from scs_supcon.run_folder import RunFolder\n"
+        "from scs_supcon.run_folder.listing import find_runs\n"
+        "RunFolder.open(sys.argv[1], '[data]\\nsource = \"V\\xf6gel\"\\n').close()\n"
+        "print(ascii(find_runs(Path(sys.argv[1]))[0].source))"
+    )
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **plain},
+    )
+    assert result.stdout == "'V\\xf6gel'\n", result.stderr
 
 
 def test_a_file_in_the_way(tmp_path):

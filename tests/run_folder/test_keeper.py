@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from scs_supcon.errors import UserError
 from scs_supcon.optimise import (
     Hooks,
     NonFinite,
@@ -264,6 +265,20 @@ def test_a_failure_while_stopping_is_a_stop(fabric, run):
     assert caught.value.exit_code == 143
     assert isinstance(caught.value.__cause__, RuntimeError)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_save_that_fails_while_stopping_is_told(fabric, run, monkeypatch):
+    def full(stage, checkpoint):
+        raise UserError("the disk is full")
+
+    monkeypatch.setattr(run, "save_checkpoint", full)
+    with (
+        pytest.raises(UserError, match="the disk is full"),
+        Keeper(run, fabric, make_stage(fabric)) as keeper,
+    ):
+        keeper.progress.global_step = 1
+        os.kill(os.getpid(), signal.SIGTERM)
+        keeper.after_step(keeper.progress, {})
 
 
 def test_a_signal_during_the_last_save_is_not_lost(fabric, run):

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from scs_supcon.model import load
 from scs_supcon.run_folder import RunFolder
 from scs_supcon.run_folder.listing import clean, find_runs
+from scs_supcon.run_folder.lock import Lock
 
 
 def size(folder):
@@ -60,6 +62,56 @@ def test_an_unfinished_run_is_not_cleaned(folder):
     unfinished, _ = find_runs(folder)
     assert clean(unfinished) == 0
     assert (unfinished.path / "checkpoints" / "pretrain-000001.json").exists()
+
+
+def test_cleaning_leaves_what_the_run_did_not_write(folder):
+    _, done = find_runs(folder)
+    mine = done.path / "checkpoints" / "my-best.safetensors"
+    shard = done.path / "features" / ("a" * 64) / f"{'b' * 64}.safetensors"
+    other = done.path / "features" / "mine.npy"
+    shard.parent.mkdir(parents=True)
+    for file in (mine, shard, other):
+        file.write_text("12345")
+    _, done = find_runs(folder)
+    checkpoints = size(done.path / "checkpoints") - 5
+    assert clean(done) == done.spare == checkpoints + 5
+    assert not shard.parent.exists()
+    assert [*mine.parent.iterdir()] == [mine]
+    assert [*other.parent.iterdir()] == [other]
+
+
+def test_a_run_in_use_or_begun_again_is_not_cleaned(folder):
+    _, done = find_runs(folder)
+    lock = Lock(done.path / ".lock")
+    assert clean(done) == 0
+    lock.release()
+    (done.path / "finished.json").unlink()
+    assert clean(done) == 0
+    assert [*done.path.glob("checkpoints/*.sha256")]
+
+
+def test_a_damaged_end_does_not_hide_the_other_runs(folder):
+    for text in ("{", "[]", "\xff"):
+        (folder / "birds" / "a" / "finished.json").write_text(text, encoding="latin-1")
+        _, damaged = find_runs(folder)
+        assert (damaged.finished, damaged.accuracy, damaged.spare) == (False, None, 0)
+        assert clean(damaged) == 0
+
+
+def test_files_that_vanish_while_they_are_counted_do_no_harm(folder, monkeypatch):
+    stat, seen = Path.stat, []
+
+    def gone_the_second_time(path, **options):
+        if path.name == "metrics.csv":
+            seen.append(path)
+            if len(seen) > 1:
+                raise FileNotFoundError
+        return stat(path, **options)
+
+    vanishing = size(folder / "birds" / "a") - (folder / "birds/a/metrics.csv").stat().st_size
+    monkeypatch.setattr(Path, "stat", gone_the_second_time)
+    find_runs(folder)
+    assert find_runs(folder)[1].bytes == vanishing
 
 
 def test_a_recipe_that_stands_alone_is_no_run(folder, finished):

@@ -1,9 +1,12 @@
 """The whole command as a function, on runs that are there."""
 
 import json
+import shutil
 
 import pytest
+from markupsafe import escape
 
+from scs_supcon.display import Display
 from scs_supcon.errors import UserError
 from scs_supcon.suite.compare import compare, forecast, report, spread_over, summary
 from scs_supcon.suite.table import read_table_file
@@ -23,6 +26,8 @@ def test_what_it_leaves(two_seeds, suite_of, silent):
         f"{name}.{kind}" for name in ("accuracy", "critical_difference") for kind in ("png", "svg")
     }
     assert read_table_file(suite.out / "comparison.toml") == table
+    for name in ("table.md", "comparison.html"):
+        assert "left out" not in (suite.out / name).read_text().lower()
     statistics = json.loads((suite.out / "statistics.json").read_text())
     assert statistics["control"] == "scs_supcon"
     assert [f["title"] for f in statistics["findings"]]
@@ -38,6 +43,21 @@ def test_the_same_runs_give_the_same_bytes(two_seeds, suite_of, silent):
     before = {path: path.read_bytes() for path in suite.out.rglob("*.*")}
     compare(suite, silent, train=False)
     assert {path: path.read_bytes() for path in suite.out.rglob("*.*")} == before
+
+
+def test_pictures_that_cannot_be_used_are_named(shapes, small_table, suite_of, tmp_path, capsys):
+    data = shutil.copytree(shapes, tmp_path / "shapes")
+    broken = next(data.rglob("*.png"))
+    broken.write_bytes(broken.read_bytes()[:60])
+    suite = suite_of(small_table(columns=[{"data": str(data)}]))
+    compare(suite, Display(quiet=False), train=False)
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "left out: " in line]
+    assert broken.name in line
+    detail = line.partition("left out: ")[2]
+    assert f"\nLeft out by all methods:\n\n- `{detail}`" in (suite.out / "table.md").read_text()
+    page = (suite.out / "comparison.html").read_text()
+    assert "Pictures left out by all methods: 1" in page
+    assert f"<li>{escape(detail)}</li>" in page
 
 
 def test_a_dash_where_nothing_was_run(two_seeds, small_table, suite_of, silent):

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from scs_supcon.errors import UserError
+from scs_supcon.run_folder import Stopped
 from scs_supcon.run_folder.lock import Lock
 from scs_supcon.suite import study as module
 from scs_supcon.suite.study import Search, best, completed, on_validation, open_study, prepare, work
@@ -88,6 +89,53 @@ def test_the_trial_of_a_dead_worker_is_queued_again_and_that_of_a_living_one_is_
     ), "both were taken up as they were"
 
 
+def test_a_trial_that_kills_its_workers_is_given_up(search):
+    prepare(search)
+    study = open_study(search)
+    for _ in range(3):
+        trial = study.ask()
+        for axis in search.axes:
+            axis.suggest(trial)
+        module._bring_back_the_dead(search, study)
+    assert [trial.state.name for trial in study.trials] == ["FAIL"] * 3
+    assert len({str(trial.params) for trial in study.trials}) == 1
+    errors = [trial.user_attrs.get("error") for trial in study.trials]
+    assert errors[:2] == [None, None]
+    assert errors[2].startswith("3 workers died of it")
+
+
+def test_a_trial_that_fails_in_any_way_is_noted_and_others_are_tried(search, monkeypatch):
+    calls = []
+
+    def train(*args, **options):
+        calls.append(options["settings"])
+        if len(calls) == 1:
+            raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(module, "train", train)
+    monkeypatch.setattr(module, "on_validation", lambda run: (0.5, 0.9))
+    prepare(search)
+    work(search)
+    study = open_study(search)
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE", "COMPLETE"]
+    assert study.trials[0].user_attrs == {"error": "RuntimeError: CUDA out of memory"}
+    assert calls[1] != calls[0]
+
+
+def test_a_trial_that_was_asked_to_stop_is_taken_up_again_however_often(search, monkeypatch):
+    def train(*args, **options):
+        raise Stopped(143)
+
+    monkeypatch.setattr(module, "train", train)
+    prepare(search)
+    for _ in range(5):
+        with pytest.raises(Stopped):
+            work(search)
+    study = open_study(search)
+    module._bring_back_the_dead(search, study)
+    assert [trial.state.name for trial in study.trials] == ["FAIL"] * 5 + ["WAITING"]
+
+
 def test_another_search_in_the_same_folder_is_refused(search):
     prepare(search)
     prepare(replace(search, trials=9, place={}))
@@ -95,6 +143,17 @@ def test_another_search_in_the_same_folder_is_refused(search):
         prepare(replace(search, seed=1))
     with pytest.raises(UserError, match="epochs: 1 then, 2 now"):
         prepare(replace(search, options={"epochs": 2, "batch_size": 8}))
+
+
+def test_a_search_is_of_one_code(search, tmp_path):
+    code = "from scs_supcon.methods.supcon import SupCon\n\n\nclass Mine(SupCon):\n    pass\n"
+    facts = []
+    for text in (code, f"{code}    # other\n"):
+        (tmp_path / f"{len(facts)}.py").write_text(text)
+        method = f"{tmp_path / str(len(facts))}.py:Mine"
+        facts.append(replace(search, options={"method": method}).facts)
+    assert facts[0]["code"] != facts[1]["code"]
+    assert "code" not in search.facts
 
 
 def test_a_search_in_which_every_trial_fails_ends_with_the_reason(search):

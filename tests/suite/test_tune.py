@@ -13,10 +13,48 @@ import pytest
 
 from scs_supcon.config import from_toml
 from scs_supcon.display import Display
+from scs_supcon.run_folder.lock import Lock
+from scs_supcon.suite import tune as module
 from scs_supcon.suite.study import Search, Trial, completed, open_study
 from scs_supcon.suite.tune import Found, describe, tune
 
 QUICK = ("probe.epochs=2", "probe.views=1")
+
+
+def splits_in(run):
+    with (run / "splits.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+def test_the_best_recipe_that_another_worker_trains_is_waited_for(tmp_path, monkeypatch):
+    out = tmp_path / "best-seed1"
+    out.mkdir()
+    calls = []
+    other = Lock(out / ".lock")
+
+    def train(source, **options):
+        calls.append(options)
+        if len(calls) == 1:
+            Lock(options["out"] / ".lock")
+        return {"accuracy": 0.75}
+
+    monkeypatch.setattr(module, "train", train)
+    monkeypatch.setattr(module.time, "sleep", lambda _: other.release())
+    assert module._trained("birds", out, seed=1) == {"accuracy": 0.75}
+    assert len(calls) == 2
+
+
+def test_the_table_of_trials_can_be_read_whatever_was_chosen(tmp_path):
+    search = Search("birds", tmp_path, 1, ("probe.lrs=[0.1, 1.0]|[3.0]",))
+    run = tmp_path / "trials" / "x"
+    run.mkdir(parents=True)
+    (run / "recipe.toml").write_text("seed = 0\n")
+    trial = Trial(0, 0.5, 0.9, {"probe.lrs": "[0.1, 1.0]"}, "trials/x")
+    module._keep(search, [trial], trial)
+    with (tmp_path / "trials.csv").open(newline="", encoding="utf-8") as file:
+        (row,) = csv.DictReader(file)
+    assert row["probe.lrs"] == "[0.1, 1.0]"
+    assert row["run"] == "trials/x"
 
 
 @pytest.mark.slow
@@ -41,6 +79,8 @@ def test_a_search_ends_with_its_best_recipe_its_table_and_pictures(shapes, tmp_p
     assert (search.out / "search.svg").exists()
     seeds = [from_toml((run / "recipe.toml").read_text()).seed for run in search.out.glob("best-*")]
     assert sorted(seeds) == [1, 2], "seeds that the search has not seen"
+    for run in search.out.glob("best-*"):
+        assert splits_in(run) == splits_in(search.out / found.best.run), "and its own split"
     text = describe(search, found)
     assert f"trial {found.best.number}," in text
     assert "trained again with 2 other seeds" in text

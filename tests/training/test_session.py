@@ -21,6 +21,24 @@ def test_pictures_that_changed_since_the_run_began_are_refused(shapes, train_sma
         train_small(data, run)
 
 
+@pytest.mark.parametrize("lost", ["classes.json", "splits.csv"])
+def test_a_run_killed_between_its_first_files_writes_what_is_missing(
+    shapes, train_small, tmp_path, monkeypatch, lost
+):
+    def killed(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("scs_supcon.training.session.first_encoder", killed)
+        with pytest.raises(Stopped):
+            train_small(shapes, tmp_path / "run")
+        before = (tmp_path / "run" / lost).read_bytes()
+        (tmp_path / "run" / lost).unlink()
+        with pytest.raises(Stopped):
+            train_small(shapes, tmp_path / "run")
+    assert (tmp_path / "run" / lost).read_bytes() == before
+
+
 @pytest.mark.parametrize("settings", [["pretrain.batches=long_tail"], ["pretrain.batch_size=4"]])
 def test_a_dry_run_takes_a_few_pictures_of_each_class(train_small, settings, capsys):
     train_small("digits", "", dry_run=True, quiet=False, settings=settings)

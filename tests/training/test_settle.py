@@ -183,6 +183,15 @@ def test_the_method_says_which_head_suits_it(pictures):
     assert ask(pictures, method="scs_supcon@paper", assignments=["head.centre=true"]).head.centre
 
 
+def test_a_split_may_have_a_seed_of_its_own(pictures):
+    first, again = ask(pictures, seed=3), ask(pictures, seed=4, assignments=["data.split_seed=3"])
+    assert again.seed == 4
+    assert splits_of(pictures, again).tolist() == splits_of(pictures, first).tolist()
+    assert (
+        splits_of(pictures, ask(pictures, seed=4)).tolist() != splits_of(pictures, first).tolist()
+    )
+
+
 def test_someone_has_to_validate(pictures):
     with pytest.raises(UserError, match=r"no picture is left for validation.*val_share"):
         ask(pictures, assignments=["data.val_share=0"])

@@ -77,7 +77,8 @@ def compare(
     from scs_supcon.suite.table import Table, make_table, method_names, read_table_file
 
     given: dict[str, Any] = {"methods": methods, "seeds": seeds, "folds": folds, "encoder": encoder}
-    given |= {"weights": weights, "epochs": epochs, "batch-size": batch_size, "set": settings}
+    given |= {"weights": weights, "epochs": epochs, "batch-size": batch_size}
+    given |= {"set": settings or None, "from-scratch": from_scratch or None, "frozen": frozen}
     if data.endswith(".toml"):
         _must_be_alone(data, given)
         table: Table = read_table_file(Path(data))
@@ -89,7 +90,7 @@ def compare(
             {
                 "methods": method_names(methods or "scs_supcon,supcon"),
                 "columns": [{key: value for key, value in column.items() if value is not None}],
-                "seeds": seeds or 1,
+                "seeds": 1 if seeds is None else seeds,
                 "folds": folds,
                 "settings": [f"{key}={value}" for key, value in budget.items() if value is not None]
                 + (settings or []),
@@ -97,7 +98,7 @@ def compare(
         )
     share = cores() // max(1, jobs)  # a job with one core loads its pictures itself
     place = find_place(device, share if share > 1 else 0, cache, offline)
-    folder = out or Path("comparisons") / Path(data).stem
+    folder = out or Path("comparisons") / _name_of(data)
     plan = suite.Suite(table, folder, runs, place, jobs)
     display = Display(quiet)
     if dry_run:
@@ -113,7 +114,13 @@ def compare(
         raise typer.Exit(1)
 
 
+def _name_of(data: str) -> str:
+    """The name of a folder, where a dot is no ending, or that of a file without its ending."""
+    place = Path(data).resolve()
+    return place.name if place.is_dir() else place.stem
+
+
 def _must_be_alone(data: str, given: dict[str, Any]) -> None:
-    spare = [f"--{name}" for name, value in given.items() if value]
+    spare = [f"--{name}" for name, value in given.items() if value is not None]
     if spare:
         raise UserError(f"{data} says what to compare: leave out {', '.join(spare)}, or edit it")

@@ -27,7 +27,10 @@ def tune(
         str, typer.Option(help="Database URL for the study; default: a journal file in --out.")
     ] = "",
     retrain: Annotated[
-        int, typer.Option(min=0, help="Train the best recipe again with so many new seeds.")
+        int,
+        typer.Option(
+            min=0, help="Train the best recipe again with so many new seeds, on the same split."
+        ),
     ] = 0,
     method: Annotated[str | None, typer.Option(help="Loss of stage 1.")] = None,
     encoder: Annotated[str | None, typer.Option(help="Any timm model, or tiny.")] = None,

@@ -11,6 +11,7 @@ NonNegative: TypeAlias = Annotated[float, Field(ge=0)]
 Positive: TypeAlias = Annotated[float, Field(gt=0)]
 Width: TypeAlias = Annotated[int, Field(ge=0, le=65536)]
 Count: TypeAlias = Annotated[int, Field(ge=1)]
+Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**32)]
 Option: TypeAlias = bool | int | float | str | list[bool | int | float | str]
 
 # A method's name is kept as text in files that anyone may read: nothing in it can be markup.
@@ -63,6 +64,8 @@ class DataRecipe(Section):
     """Cross-validation: all pictures are dealt into so many folds; left out for none."""
     fold: Annotated[int, Field(ge=0)] | None = None
     """The fold to test on, counted from 0."""
+    split_seed: Seed | None = None
+    """Seed of the split alone, to train again on the same parts; left out, it is the seed."""
     content: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """SHA-256 over names, labels and contents: with it a run refuses any other data."""
 
@@ -137,6 +140,8 @@ class MethodRecipe(Section):
 
     name: Annotated[str, Field(pattern=OWN_OR_OURS, max_length=500)] = "scs_supcon"
     """`scs methods` lists them; module:Class or file.py:Class is code of your own."""
+    code: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """SHA-256 of the file that holds code of your own: with it a run refuses any other code."""
     preset: str | None = None
     """A named reading of the method, such as 'paper'; left out for the default one."""
     options: dict[str, Option] = {}
@@ -208,7 +213,7 @@ class ProbeRecipe(Section):
 class Recipe(Section):
     """Everything that decides a run."""
 
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    seed: Seed = 0
     """All randomness follows from it."""
     data: DataRecipe
     encoder: EncoderRecipe = EncoderRecipe()
@@ -216,6 +221,11 @@ class Recipe(Section):
     method: MethodRecipe = MethodRecipe()
     pretrain: PretrainRecipe = PretrainRecipe()
     probe: ProbeRecipe = ProbeRecipe()
+
+    @property
+    def split_seed(self) -> int:
+        """The seed by which pictures are dealt into parts."""
+        return self.seed if self.data.split_seed is None else self.data.split_seed
 
 
 SECTIONS: dict[str, type[Section]] = {

@@ -2,6 +2,7 @@
 
 import json
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +55,8 @@ def evaluate(
 
     Returns:
         The record. For other data it is also kept in RUN/evaluations, beside a table of what the
-        model says of every picture; "kept" is its file, "unreadable" what was left out.
+        model says of every picture; "kept" is its file, "unreadable" what was left out. Where the
+        run cannot be written to, a warning says so and "kept" is missing.
     """
     home = _home(Path(run))
     if source is None:
@@ -67,7 +69,11 @@ def evaluate(
     found = _judge(made, home, asked, features, judgement)
     if found["leakage"]:
         found["leakage"]["view_agreement"] = _agreement(made, asked, place, display)
-    return found | {"kept": str(_keep(home, asked, made, judgement, found))}
+    try:
+        return found | {"kept": str(_keep(home, asked, made, judgement, found))}
+    except UserError as error:  # as in a folder that is only for reading: the numbers are there
+        warnings.warn(f"the evaluation is not kept: {error}", RuntimeWarning, stacklevel=2)
+        return found
 
 
 def _judge(
@@ -84,6 +90,7 @@ def _judge(
     names = [name for name, our in zip(asked.names, ours.tolist(), strict=True) if our]
     return found | {
         "data": asked.source,
+        "path": _place(asked.source),
         "split": asked.split,
         "baselines": evaluation.baselines(known, rows),
         "unreadable": asked.unreadable,
@@ -116,7 +123,7 @@ def _own_record(home: Path) -> dict[str, Any]:
             f"{home} holds no evaluation.json, which a run writes when it ends: finish the run, or "
             "name the pictures to judge it on: scs evaluate RUN DATA"
         )
-    record: dict[str, Any] = json.loads(file.read_text())
+    record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return record
 
 
@@ -182,11 +189,26 @@ def _known(made: Model, home: Path) -> Rows:
 
 def _free_path(folder: Path, source: str) -> Path:
     """RUN/evaluations/NAME without ending; NAME-2 and on if that is taken by other data."""
-    place = Path(source).resolve()
+    place = Path(_place(source))
     stem = place.name if place.is_dir() else place.stem
     for number in range(1, 10_000):
         path = folder / (stem if number == 1 else f"{stem}-{number}")
         file = path.with_name(f"{path.name}.json")
-        if not file.exists() or json.loads(file.read_text()).get("data") == source:
+        if not file.exists() or _judged_in(file) == str(place):
             return path
     raise UserError(f"{folder} is full of evaluations: remove some")
+
+
+def _place(source: str) -> str:
+    """Where data lies, whatever the folder it was named from; a built-in set goes by its name."""
+    path = Path(source)
+    return str(path.resolve()) if path.exists() else source
+
+
+def _judged_in(file: Path) -> str | None:
+    """The data of a record; None of what is damaged or somebody else's, and not to be replaced."""
+    try:
+        record: Any = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    return record.get("path") if isinstance(record, dict) else None

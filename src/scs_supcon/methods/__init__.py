@@ -10,7 +10,7 @@ from typing import Any
 
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.methods.shared.base import Batch, Look, Method, Network, Output, Task
-from scs_supcon.methods.shared.own import is_own, own_class
+from scs_supcon.methods.shared.own import code_digest, is_own, own_class
 
 
 def available() -> list[str]:
@@ -75,6 +75,7 @@ __all__ = [
     "Task",
     "available",
     "build_method",
+    "code_digest",
     "is_own",
     "method_class",
     "parse",

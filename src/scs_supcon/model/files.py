@@ -18,7 +18,7 @@ from torch import Tensor
 
 from scs_supcon.errors import UserError
 from scs_supcon.model.facts import FORMAT_VERSION, Facts
-from scs_supcon.run_folder.durable import explained, write_bytes, write_text
+from scs_supcon.run_folder.durable import write_together
 
 WEIGHTS, FACTS, CARD, SUMS = "weights.safetensors", "model.json", "README.md", "SHA256SUMS"
 
@@ -36,17 +36,11 @@ def write_model(folder: Path, facts: Facts, tensors: dict[str, Tensor], card: st
         WEIGHTS: safetensors.torch.save(plain),
         FACTS: (json.dumps(facts.model_dump(mode="json"), indent=1) + "\n").encode(),
     }
-    try:
-        (folder / SUMS).unlink(missing_ok=True)
-    except OSError as error:
-        raise explained(error, folder) from error
-    for name, content in contents.items():
-        write_bytes(folder / name, content)
-    write_text(folder / CARD, card)
     sums = (
         f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in contents.items()
     )
-    write_text(folder / SUMS, "".join(sums))
+    seal = {CARD: card.encode(), SUMS: "".join(sums).encode()}
+    write_together(folder, contents | seal, SUMS)
 
 
 def read_model(path: str | Path) -> tuple[Facts, dict[str, Tensor]]:

@@ -22,7 +22,7 @@ from scs_supcon.run_folder.durable import write_bytes, write_text
 
 FORMAT_VERSION = 1
 KEPT = 2
-FILE = re.compile(r"\.?([a-z_]+-\d{6,})\.(?:safetensors|json|sha256)(?:\.tmp)?")
+FILE = re.compile(r"\.?([a-z_]+-\d{6,})\.(?:safetensors|json|sha256)(?:\.[0-9a-f]+\.tmp)?")
 
 
 @dataclass(frozen=True)
@@ -52,28 +52,34 @@ def write_checkpoint(folder: Path, stage: str, checkpoint: Checkpoint) -> None:
     sums = (f"{hashlib.sha256(content).hexdigest()}  {part}\n" for part, content in parts.items())
     write_text(folder / f"{name}.sha256", "".join(sums))
     for old in _whole(folder, stage)[:-KEPT]:
-        # The hash goes first: what is half removed does not look like a damaged checkpoint.
-        for suffix in ("sha256", "json", "safetensors"):
-            (folder / f"{old}.{suffix}").unlink(missing_ok=True)
+        _remove(folder, old)
 
 
 def read_checkpoint(folder: Path, stage: str) -> Checkpoint | None:
     """Return the newest undamaged checkpoint of a stage, or None if there never was one."""
     names = _whole(folder, stage)
-    for name in reversed(names):
-        try:
-            return _read(folder, name)
-        except _Damaged as damage:
-            message = (
-                f"checkpoint {name} in {folder} cannot be used ({damage}); trying the one before"
-            )
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
-    if names:
-        raise UserError(
-            f"no checkpoint of stage {stage} in {folder} can be used: "
-            "bring one back from a backup, or delete that folder to start over"
-        )
-    return None
+    _, found = _newest_usable(folder, names)
+    if names and found is None:
+        every = _whole(folder)
+        raise _none_usable(folder, every[every.index(names[0]) :])  # later ones build on it
+    return found
+
+
+def read_last(folder: Path) -> tuple[str, Checkpoint] | None:
+    """Return the stage and the content of the newest undamaged checkpoint of a run.
+
+    What was saved after it is removed, so that a stage without any begins where the one before
+    it ended.
+    """
+    names = _whole(folder)
+    name, found = _newest_usable(folder, names)
+    if found is None:
+        if names:
+            raise _none_usable(folder, names)
+        return None
+    for damaged in names[names.index(name) + 1 :]:
+        _remove(folder, damaged)
+    return name.rpartition("-")[0], found
 
 
 def last_stage(folder: Path) -> str | None:
@@ -90,10 +96,36 @@ def sweep(folder: Path) -> None:
             (folder / file).unlink(missing_ok=True)
 
 
+def _newest_usable(folder: Path, names: list[str]) -> tuple[str, Checkpoint | None]:
+    for name in reversed(names):
+        try:
+            return name, _read(folder, name)
+        except _Damaged as damage:
+            message = (
+                f"checkpoint {name} in {folder} cannot be used ({damage}); trying the one before"
+            )
+            warnings.warn(message, RuntimeWarning, stacklevel=3)
+    return "", None
+
+
+def _none_usable(folder: Path, names: list[str]) -> UserError:
+    files = ", ".join(f"{name}.*" for name in names)
+    return UserError(
+        f"no checkpoint of stage {names[0].rpartition('-')[0]} in {folder} can be used: bring one "
+        f"back from a backup, or delete {files} there to begin that stage again"
+    )
+
+
+def _remove(folder: Path, name: str) -> None:
+    # The hash goes first: what is half removed does not look like a damaged checkpoint.
+    for suffix in ("sha256", "json", "safetensors"):
+        (folder / f"{name}.{suffix}").unlink(missing_ok=True)
+
+
 def _read(folder: Path, name: str) -> Checkpoint:
     parts = (f"{name}.safetensors", f"{name}.json")
     try:
-        lines = (folder / f"{name}.sha256").read_text().splitlines()
+        lines = (folder / f"{name}.sha256").read_text(encoding="utf-8").splitlines()
         sums = {part: digest for digest, part in (line.split() for line in lines)}
         contents = [(folder / part).read_bytes() for part in parts]
         for part, content in zip(parts, contents, strict=True):

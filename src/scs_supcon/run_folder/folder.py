@@ -7,7 +7,7 @@ if it had never stopped. Of several processes only the first writes.
 import json
 import tomllib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,7 @@ from scs_supcon.run_folder.checkpoint import (
     Checkpoint,
     last_stage,
     read_checkpoint,
+    read_last,
     sweep,
     write_checkpoint,
 )
@@ -32,18 +33,28 @@ RECIPE, ENVIRONMENT, FINISHED = "recipe.toml", "environment.json", "finished.jso
 FIGURES = ("curves", "similarities", "confusion", "calibration", "tsne")
 NUMBERED = "checkpoints/[a-z]*-[0-9][0-9][0-9][0-9][0-9][0-9]."
 
-# All that a run writes; overwriting removes these and nothing else. The recipe goes last, so that
-# a removal cut short is taken up again.
-OWN = (
+# What a finished run no longer needs; its own features are named by hashes.
+HASH = "[0-9a-f]" * 64
+SPARE = (
     *(NUMBERED + suffix for suffix in ("sha256", "json", "safetensors")),
+    *(f"features/{HASH}/{name}" for name in (f"{HASH}.safetensors", f"{HASH}.*.tmp", ".filling")),
+)
+
+# All that a run writes; overwriting removes these and nothing else. Recipe and environment, which
+# make a folder a run, go last, so that a removal cut short is taken up again.
+OWN = (
+    *SPARE,
     "tensorboard/*/events.out.tfevents.*",
     *(f"model/{name}" for name in ("weights.safetensors", "model.json", "SHA256SUMS", "README.md")),
     *("classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "embeddings.parquet"),
     *("thumbnails.parquet", "problems.json", "evaluation.json", "report.html"),
     *("evaluations/*.json", "evaluations/*.parquet"),
     *(f"figures/{name}.*" for name in FIGURES),
-    *(ENVIRONMENT, FINISHED, RECIPE),
+    *(FINISHED, RECIPE, ENVIRONMENT),
 )
+
+SPARE_FOLDERS = ("checkpoints", "features/*", "features")
+FOLDERS = (*SPARE_FOLDERS, "tensorboard/*", "tensorboard", "model", "evaluations", "figures")
 
 
 class RunFolder:
@@ -100,7 +111,12 @@ class RunFolder:
     def finished(self) -> dict[str, Any] | None:
         """What `finish` was told, or None while there is something left to do."""
         file = self.path / FINISHED
-        return json.loads(file.read_text()) if file.exists() else None
+        try:
+            return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+        except ValueError as error:
+            raise UserError(
+                f"{file} is damaged ({error}): delete it, and the same line finishes the run again"
+            ) from error
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Note that nothing is left to do."""
@@ -157,6 +173,7 @@ class RunFolder:
 
     def _take_up(self, recipe: str, overwrite: bool) -> None:
         if (self.path / RECIPE).exists():
+            self._must_be_a_run()
             differences = _differences(self.path / RECIPE, recipe)
             # A run that failed before it saved anything has nothing to lose.
             if (differences and self._nothing_saved()) or (
@@ -175,6 +192,14 @@ class RunFolder:
             self._compare_environment()
             self._rewind()
 
+    def _must_be_a_run(self) -> None:
+        """A recipe that stands alone was put there by a person, and so may be what lies beside."""
+        if not (self.path / ENVIRONMENT).exists() and self._nothing_saved():
+            raise UserError(
+                f"{self.path} holds {RECIPE} but no {ENVIRONMENT}, so it is not a run: choose "
+                f"another folder; to train by that recipe, add --recipe {self.path / RECIPE}"
+            )
+
     def _nothing_saved(self) -> bool:
         return self.finished is None and last_stage(self._checkpoints) is None
 
@@ -189,18 +214,22 @@ class RunFolder:
         self.write_text(RECIPE, recipe)
 
     def _rewind(self) -> None:
-        """Go back to the last good checkpoint of the stage that was saved last."""
+        """Go back to the last good checkpoint."""
         sweep(self._checkpoints)
-        stage = last_stage(self._checkpoints)
-        found = read_checkpoint(self._checkpoints, stage) if stage else None
-        if stage and found:
+        last = read_last(self._checkpoints)
+        if last is None:
+            self._journal.rewind(0)
+        else:
+            stage, found = last
             self._found[stage] = found
-        self._journal.rewind(found.state["metrics_bytes"] if found else 0)
+            self._journal.rewind(found.state["metrics_bytes"])
 
     def _compare_environment(self) -> None:
         now = describe_environment()
         try:
-            changes = _changes(json.loads((self.path / ENVIRONMENT).read_text()), now)
+            changes = _changes(
+                json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8")), now
+            )
         except (FileNotFoundError, ValueError):  # lost or damaged: the run itself is not
             changes = [f"there is no {ENVIRONMENT} that can be read, this one is written down"]
             self.write_json(ENVIRONMENT, now)
@@ -213,21 +242,29 @@ class RunFolder:
             )
 
     def _own_files(self) -> list[Path]:
-        return [file for pattern in OWN for file in sorted(self.path.glob(pattern))]
+        return files_of(self.path, OWN)
 
     def _clear(self) -> None:
         for file in self._own_files():
             file.unlink()
-        folders = ("checkpoints", "tensorboard/*", "tensorboard", "model", "evaluations", "figures")
-        for pattern in folders:
-            for folder in self.path.glob(pattern):
-                with suppress(OSError):  # not empty: something in it is not ours
-                    folder.rmdir()
+        remove_empty(self.path, FOLDERS)
+
+
+def files_of(run: Path, patterns: Iterable[str]) -> list[Path]:
+    """The files of a run's folder that match, in the order of the patterns."""
+    return [file for pattern in patterns for file in sorted(run.glob(pattern))]
+
+
+def remove_empty(run: Path, patterns: Iterable[str]) -> None:
+    """Remove the folders that match and are empty."""
+    for folder in files_of(run, patterns):
+        with suppress(OSError):  # not empty: something in it is not ours
+            folder.rmdir()
 
 
 def _differences(file: Path, recipe: str) -> list[str]:
     try:
-        then = tomllib.loads(file.read_text())
+        then = tomllib.loads(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{file} cannot be read ({error}): choose another folder") from error
     now = tomllib.loads(recipe)

@@ -62,7 +62,7 @@ class Journal:
         elif self._length() > length:
             os.truncate(self._file, length)
         if self._file.exists():
-            with self._file.open(newline="") as file:
+            with self._file.open(newline="", encoding="utf-8") as file:
                 for row in csv.DictReader(file):
                     self._next_steps[row["stage"]] = int(row["step"]) + 1
 

@@ -91,13 +91,17 @@ class Keeper:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Save what is not saved yet; turn what a stop request broke into `Stopped`."""
+        """Save what is not saved yet; turn what a stop request broke into `Stopped`.
+
+        An error for people stays what it is: a save that failed must not pass for one.
+        """
         try:
             if error is None and self.progress != self._saved_at:
                 self.save()
         finally:
             self._stop.deafen()
-        if self._stop.exit_code and (error is None or isinstance(error, Exception)):
+        broken = isinstance(error, Exception) and not isinstance(error, UserError)
+        if self._stop.exit_code and (error is None or broken):
             raise Stopped(self._stop.exit_code) from error
 
     def after_step(self, progress: Progress, terms: dict[str, float]) -> None:

@@ -1,11 +1,25 @@
 """What runs there are on disk, how big they are, and what can be thrown away."""
 
 import json
-import shutil
+import os
 import tomllib
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from scs_supcon.run_folder.durable import explained
+from scs_supcon.run_folder.folder import (
+    ENVIRONMENT,
+    FINISHED,
+    RECIPE,
+    SPARE,
+    SPARE_FOLDERS,
+    files_of,
+    remove_empty,
+)
+from scs_supcon.run_folder.lock import InUse, Lock
 
 
 @dataclass(frozen=True)
@@ -18,7 +32,7 @@ class Run:
         method: its method, with the preset.
         accuracy: on the test pictures, or on validation without any; None while unfinished.
         bytes: all its files.
-        spare: bytes of checkpoints, which a finished run no longer needs.
+        spare: bytes of checkpoints and features, which a finished run no longer needs.
     """
 
     path: Path
@@ -32,43 +46,72 @@ class Run:
 
 def find_runs(folder: Path) -> list[Run]:
     """Find every run in a folder and below it; a recipe that stands alone is not one."""
-    places = [recipe.parent for recipe in sorted(folder.rglob("recipe.toml"))]
-    return [_describe(path) for path in places if (path / "environment.json").exists()]
+    places = sorted(Path(place) for place, _, files in os.walk(folder) if RECIPE in files)
+    return [_describe(path) for path in places if (path / ENVIRONMENT).exists()]
 
 
 def clean(run: Run) -> int:
-    """Remove what a finished run no longer needs; return the bytes freed."""
-    if not run.finished:
+    """Remove what a finished run no longer needs; return the bytes freed.
+
+    A run that is in use, or was begun again since it was listed, is left alone.
+    """
+    try:
+        lock = Lock(run.path / ".lock")
+    except InUse:
         return 0
-    for name in ("checkpoints", "features"):
-        shutil.rmtree(run.path / name, ignore_errors=True)
-    return run.spare
+    except OSError as error:
+        raise explained(error, run.path) from error
+    try:
+        if _summary(run.path) is None:
+            return 0
+        files = files_of(run.path, SPARE)
+        freed = _bytes(files)
+        for file in files:
+            file.unlink(missing_ok=True)
+        remove_empty(run.path, SPARE_FOLDERS)
+    except OSError as error:
+        raise explained(error, run.path) from error
+    finally:
+        lock.release()
+    return freed
 
 
 def _describe(path: Path) -> Run:
     recipe = _read(path / "recipe.toml")
     method = recipe.get("method", {})
     preset = method.get("preset")
-    done = path / "finished.json"
-    summary = json.loads(done.read_text()) if done.exists() else None
-    spare = sum(_size(path / name) for name in ("checkpoints", "features"))
+    summary = _summary(path)
+    every = (Path(place) / name for place, _, names in os.walk(path) for name in names)
     return Run(
         path,
         str(recipe.get("data", {}).get("source", "?")),
         f"{method.get('name', '?')}@{preset}" if preset else str(method.get("name", "?")),
         None if summary is None else summary.get("accuracy"),
         summary is not None,
-        _size(path),
-        spare if summary is not None else 0,
+        _bytes(every),
+        0 if summary is None else _bytes(files_of(path, SPARE)),
     )
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
         return {}  # damaged; training will say so, and the rest of the list is wanted
 
 
-def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+def _summary(run: Path) -> dict[str, Any] | None:
+    """What a finished run says of itself; a damaged word counts as none."""
+    try:
+        found = json.loads((run / FINISHED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _bytes(files: Iterable[Path]) -> int:
+    total = 0
+    for file in files:
+        with suppress(OSError):  # a run that goes on removes its own files
+            total += file.stat().st_size
+    return total

@@ -33,9 +33,11 @@ class Lock:
         Raises:
             InUse: another process has it; its number is named.
         """
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._handle, 0)
+            os.write(self._handle, f"{os.getpid()} on {platform.node()}".encode())
         except BlockingIOError as error:
             owner = os.read(self._handle, 256).decode() or "of unknown number"
             os.close(self._handle)
@@ -46,8 +48,6 @@ class Lock:
         except OSError:
             os.close(self._handle)
             raise
-        os.ftruncate(self._handle, 0)
-        os.write(self._handle, f"{os.getpid()} on {platform.node()}".encode())
         _held.add(self._handle)
 
     def release(self) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scs_supcon.data.check import UNUSABLE
 from scs_supcon.data.reading import content_digest, read_usable
 from scs_supcon.display import Display
 from scs_supcon.errors import UserError
@@ -56,14 +57,17 @@ class Report:
 
 
 def plan(suite: Suite, display: Display) -> tuple[tuple[Cell, ...], dict[str, Source]]:
-    """Read the data and expand the table."""
+    """Read the data, say which pictures cannot be used, and expand the table."""
     if suite.jobs < 1:
         raise UserError(f"--jobs is {suite.jobs}: give 1 or more")
     sources = {}
     for source in dict.fromkeys(column.data for column in suite.table.columns):
         with display.progress(f"checking {source}") as tell:
-            pictures, _ = read_usable(source, cores(), tell)
-        sources[source] = Source(pictures, content_digest(pictures))
+            pictures, problems = read_usable(source, cores(), tell)
+        left_out = tuple(p.detail for p in problems if p.kind in UNUSABLE)
+        for detail in left_out:
+            display.line(f"left out: {detail}")
+        sources[source] = Source(pictures, content_digest(pictures), left_out)
     cells = expand(suite.table, sources, accelerator=accelerator(suite.place.device))
     return cells, sources
 
@@ -82,15 +86,18 @@ def compare(suite: Suite, display: Display, *, train: bool = True) -> Report:
         display: shows how far it is.
         train: False makes the tables of what is there.
     """
-    cells, _ = plan(suite, display)
+    cells, sources = plan(suite, display)
+    left_out = [detail for source in sources.values() for detail in source.left_out]
     failures: dict[str, str] = {}
     if train:
         recipes = suite.out / "recipes"
         failures = work(cells, suite.runs, recipes, suite.place, suite.jobs, display)
-    return report(suite, cells, failures)
+    return report(suite, cells, failures, left_out)
 
 
-def report(suite: Suite, cells: Sequence[Cell], failures: Mapping[str, str]) -> Report:
+def report(
+    suite: Suite, cells: Sequence[Cell], failures: Mapping[str, str], left_out: Sequence[str] = ()
+) -> Report:
     """Read the runs and write the results; trains nothing."""
     table, out = suite.table, suite.out
     outcomes = read_outcomes(cells, suite.runs, failures)
@@ -102,12 +109,13 @@ def report(suite: Suite, cells: Sequence[Cell], failures: Mapping[str, str]) -> 
     explained = legend(comparison, spread_over(table))
     write_text(out / "comparison.toml", write_table_file(table))
     write_text(out / "results.csv", results_csv(outcomes))
-    write_text(out / "table.md", f"{markdown_table(comparison, adapted)}\n{explained}\n")
+    markdown = f"{markdown_table(comparison, adapted)}\n{explained}\n{_missing(left_out)}"
+    write_text(out / "table.md", markdown)
     write_text(out / "table.tex", latex_table(comparison, adapted))
     write_json(out / "statistics.json", _statistics(comparison, table))
     figures = _draw(comparison, judged, out / "figures", adapted)
     failed = {str(o.cell): o.failure for o in outcomes if o.failure and not o.summary}
-    content = Content(table, comparison, outcomes, explained, figures, adapted, failed)
+    content = Content(table, comparison, outcomes, explained, figures, adapted, failed, left_out)
     write_text(out / "comparison.html", make_page(content))
     return Report(comparison, outcomes, _text(comparison, adapted, explained), failed)
 
@@ -138,6 +146,12 @@ def summary(found: Report, out: Path) -> dict[str, Any]:
         "failed": dict(found.failed),
         "page": str(out / "comparison.html"),
     }
+
+
+def _missing(left_out: Sequence[str]) -> str:
+    """Pictures that no method saw, as a list in Markdown."""
+    lines = ["", "Left out by all methods:", "", *(f"- `{detail}`" for detail in left_out), ""]
+    return "\n".join(lines) if left_out else ""
 
 
 def _text(comparison: Comparison, adapted: set[str], explained: str) -> str:

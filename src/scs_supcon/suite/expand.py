@@ -56,10 +56,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Source:
-    """The pictures of one source, and the digest of their content."""
+    """The pictures of one source, the digest of their content, and which could not be used."""
 
     pictures: Pictures
     content: str
+    left_out: tuple[str, ...] = ()
 
 
 def expand(

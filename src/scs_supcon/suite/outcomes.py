@@ -38,7 +38,7 @@ class Outcome:
     def summary(self) -> dict[str, Any] | None:
         """What the run says of itself; None if it is not finished."""
         file = self.run / "finished.json"
-        return json.loads(file.read_text()) if is_finished(self.run) else None
+        return json.loads(file.read_text(encoding="utf-8")) if is_finished(self.run) else None
 
     @property
     def status(self) -> str:

@@ -23,6 +23,7 @@ class Content:
         legend: what the marks in the table mean.
         figures: captions and SVG files.
         failed: cells that could not be trained, and why.
+        left_out: pictures that cannot be used, and why.
     """
 
     table: Table
@@ -32,6 +33,7 @@ class Content:
     figures: Sequence[tuple[str, Path]]
     adapted: Collection[str]
     failed: Mapping[str, str]
+    left_out: Sequence[str] = ()
 
 
 def make_page(content: Content) -> str:
@@ -63,6 +65,7 @@ def make_page(content: Content) -> str:
         legend=content.legend,
         figures=figures,
         failed=content.failed,
+        left_out=content.left_out,
         facts=_protocol(next(iter(recipes.values()))),
         differences=differences(recipes),
         table_file=write_table_file(content.table),

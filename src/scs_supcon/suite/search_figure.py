@@ -5,6 +5,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from scs_supcon.results.figures import save_figure
 from scs_supcon.suite.space import Axis, Range
 from scs_supcon.suite.study import Trial, best
 
@@ -27,10 +28,7 @@ def draw_search(trials: Sequence[Trial], axes: Sequence[Axis], folder: Path) -> 
         panel.spines[["top", "right"]].set_visible(False)
     for panel in grid[panels:]:
         panel.axis("off")
-    files = [folder / f"search.{kind}" for kind in ("png", "svg")]
-    for file in files:
-        figure.savefig(file, dpi=150)
-    return files
+    return save_figure(figure, folder / "search")
 
 
 def _history(panel: Any, trials: Sequence[Trial]) -> None:

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from scs_supcon.errors import UserError
+from scs_supcon.methods import code_digest, is_own, method_class, parse
 from scs_supcon.place import find_place
+from scs_supcon.run_folder import Stopped
 from scs_supcon.run_folder.durable import write_json
 from scs_supcon.run_folder.lock import InUse, Lock, is_held
 from scs_supcon.suite.space import Axis, read_space
@@ -26,6 +28,7 @@ from scs_supcon.training.train import train
 
 STUDY = "scs-supcon"
 STARTUP = 10  # random trials before TPE has something to go by
+RETRIES = 2  # of a trial whose worker died
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ class Search:
         for key in ("out", "trials", "place"):
             del kept[key]
         plain: dict[str, Any] = json.loads(json.dumps(kept | options, default=str))
-        return plain
+        name, _ = parse(self.options.get("method") or "scs_supcon")
+        return plain | ({"code": code_digest(method_class(name))} if is_own(name) else {})
 
 
 @dataclass(frozen=True)
@@ -183,14 +187,19 @@ def _compute(search: Search, study: Any, trial: Any) -> None:
             **search.options,
             **search.place,
         )
+        loss, accuracy = on_validation(search.out / run)
+    except Stopped:  # saved; whoever comes next goes on with it
+        trial.set_user_attr("stopped", True)
+        raise
     except InUse:  # the same numbers are being tried elsewhere at this moment
         study.tell(trial.number, state=_state("PRUNED"))
         return
-    except UserError as error:
-        trial.set_user_attr("error", str(error))
+    except Exception as error:  # such as a batch that does not fit into memory
+        known = isinstance(error, UserError)
+        reason = str(error) if known else f"{type(error).__name__}: {error}"
+        trial.set_user_attr("error", reason)
         study.tell(trial.number, state=_state("FAIL"))
         return
-    loss, accuracy = on_validation(search.out / run)
     trial.set_user_attr("accuracy", accuracy)
     trial.set_user_attr("run", run)
     study.tell(trial.number, loss)
@@ -212,12 +221,33 @@ def on_validation(run: Path) -> tuple[float, float]:
 
 
 def _bring_back_the_dead(search: Search, study: Any) -> None:
-    """Queue the trials anew whose workers died; their runs then go on where they stopped."""
-    for trial in study.get_trials(deepcopy=False):
+    """Queue the trials anew whose workers died; their runs then go on where they stopped.
+
+    A trial that every worker dies of is given up: it may be what kills them.
+    """
+    from optuna.trial import Trial as Running
+
+    trials = study.get_trials(deepcopy=False)
+    for trial in trials:
         if trial.state.name == "RUNNING" and not is_held(_lock_file(search, trial.number)):
+            deaths = _deaths(trials, trial.number)
+            again = bool(trial.params) and deaths <= RETRIES
+            if trial.params and not again:
+                reason = f"{deaths} workers died of it, perhaps for want of memory"
+                Running(study, trial._trial_id).set_user_attr("error", reason)
             study.tell(trial.number, state=_state("FAIL"))
-            if trial.params:
+            if again:
                 study.enqueue_trial(trial.params, user_attrs={"again": trial.number})
+
+
+def _deaths(trials: Sequence[Any], number: int | None) -> int:
+    """How many workers died of a trial and of those it takes up again; a stop is no death."""
+    deaths = 0
+    while number is not None:
+        kept = trials[number].user_attrs
+        deaths += "stopped" not in kept
+        number = kept.get("again")
+    return deaths
 
 
 def _give_up_if_nothing_works(study: Any, states: Sequence[str]) -> None:

@@ -1,15 +1,21 @@
 """`scs tune`: a search from its first trial to its best recipe."""
 
+import csv
+import io
 import shlex
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from scs_supcon.config import from_toml
 from scs_supcon.display import Display, Tell
 from scs_supcon.errors import UserError
 from scs_supcon.results.parts import PARTS, UNTESTED
 from scs_supcon.run_folder.durable import write_text
+from scs_supcon.run_folder.lock import InUse, is_held
 from scs_supcon.suite.search_figure import draw_search
 from scs_supcon.suite.study import Search, Trial, best, completed, open_study, prepare, work
 from scs_supcon.suite.workers import side_by_side
@@ -92,6 +98,7 @@ def describe(search: Search, found: Found) -> str:
         lines.append(
             f"trained again with {len(found.accuracies)} other seeds: "
             f"{mean(found.accuracies):.2%}{spread} of the {PARTS[found.judged_on]} pictures right"
+            f"{', which no trial saw' if found.judged_on == 'test' else ''}"
         )
         if found.judged_on == "val":
             lines.append(f"caution: {UNTESTED} They chose the recipe, too.")
@@ -112,33 +119,41 @@ def _short(value: Any) -> str:
 def _keep(search: Search, trials: Sequence[Trial], found: Trial) -> None:
     """Write trials.csv and best.toml."""
     keys = [axis.key for axis in search.axes]
-    header = ["trial", "val_loss", "val_accuracy", *keys, "run"]
-    rows = [
-        [t.number, repr(t.loss), repr(t.accuracy), *(t.params[key] for key in keys), t.run]
-        for t in trials
-    ]
-    lines = [",".join(map(str, row)) for row in (header, *rows)]
-    write_text(search.out / "trials.csv", "\n".join(lines) + "\n")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["trial", "val_loss", "val_accuracy", *keys, "run"])
+    for t in trials:
+        chosen = [t.params[key] for key in keys]
+        writer.writerow([t.number, repr(t.loss), repr(t.accuracy), *chosen, t.run])
+    write_text(search.out / "trials.csv", text.getvalue())
     recipe = (search.out / found.run / "recipe.toml").read_text(encoding="utf-8")
     write_text(search.out / "best.toml", recipe)
 
 
 def _retrained(search: Search, times: int, display: Display) -> list[dict[str, Any]]:
-    """Train the best recipe with seeds that the search has not seen; what the runs say."""
+    """Train the best recipe with other seeds, judged on pictures that no trial saw.
+
+    The split stays that of the search: another one would test on pictures that trials learned from.
+    """
     summaries = []
+    recipe = search.out / "best.toml"
+    split = from_toml(recipe.read_text(encoding="utf-8")).split_seed
     # What a recipe file cannot bring along.
     kept: dict[str, Any] = {key: search.options.get(key) for key in ("method", "weights")}
     for number in range(1, times + 1):
         seed = search.seed + number
         display.line(f"training the best recipe with seed {seed}")
-        summary = train(
-            search.source,
-            out=search.out / f"best-seed{seed}",
-            recipe=search.out / "best.toml",
-            seed=seed,
-            quiet=True,
-            **kept,
-            **search.place,
-        )
-        summaries.append(summary)
+        wanted = {"recipe": recipe, "seed": seed, "settings": [f"data.split_seed={split}"]}
+        out = search.out / f"best-seed{seed}"
+        summaries.append(_trained(search.source, out, **wanted, **kept, **search.place))
     return summaries
+
+
+def _trained(source: str, out: Path, **options: Any) -> dict[str, Any]:
+    """Train, or wait for another worker of the search that does, and return the summary."""
+    while True:
+        try:
+            return train(source, out=out, quiet=True, **options)
+        except InUse:
+            while is_held(out / ".lock"):  # should it die, we go on with its run
+                time.sleep(0.5)

@@ -160,17 +160,17 @@ class Session:
     def _splits(self, run: RunFolder, first: bool) -> NDArray[np.str_]:
         """Draw the splits; a run that goes on must find the pictures it began with."""
         splits = splits_of(self.pictures, self.recipe)
-        file = run.path / "splits.csv"
-        if file.exists():
-            if not np.array_equal(read_splits_csv(file, self.pictures), splits):
-                raise UserError(
-                    f"the pictures are not those that {run.path} began with: bring them back, "
-                    "or start another run with another --out"
-                )
-        elif first:
+        file, classes = run.path / "splits.csv", run.path / "classes.json"
+        if file.exists() and not np.array_equal(read_splits_csv(file, self.pictures), splits):
+            raise UserError(
+                f"the pictures are not those that {run.path} began with: bring them back, "
+                "or start another run with another --out"
+            )
+        if first and not classes.exists():
+            run.write_json(classes.name, list(self.pictures.classes))
+        if first and not file.exists():
             with replacing(file) as temporary:
                 write_splits_csv(temporary, self.pictures, splits)
-            run.write_json("classes.json", list(self.pictures.classes))
         self.problems = [p for p in self.problems if p.kind != "one picture"]
         self.problems += lonely_classes(
             self.pictures.labels[splits == "train"], self.pictures.classes

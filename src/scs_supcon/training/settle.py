@@ -19,7 +19,7 @@ from scs_supcon.data.pictures import Pictures
 from scs_supcon.data.splits import assign_splits, fold_splits
 from scs_supcon.encoders import data_config, has_small_stem
 from scs_supcon.errors import UserError
-from scs_supcon.methods import is_own, method_class, parse
+from scs_supcon.methods import Method, code_digest, is_own, method_class, parse
 from scs_supcon.model.files import WEIGHTS, read_model
 
 SMALL = 64  # pictures up to this many pixels get an encoder made for small pictures
@@ -58,9 +58,10 @@ def settle(wishes: Wishes, pictures: Pictures, accelerator: bool) -> Recipe:
     data = _data(encoder, pictures) | asked.get("data", {})
     method = asked.get("method", {})
     made = method_class(method.get("name", "scs_supcon"))
+    own = _own_code(method, made)
     schedule = _pretrain(encoder, asked.get("pretrain", {}))
     suited = merge(
-        {"encoder": encoder, "data": data, "pretrain": schedule},
+        {"encoder": encoder, "data": data, "pretrain": schedule, "method": own},
         made.suggests(method.get("preset")),
     )
     first = make_recipe(merge(suited, asked))
@@ -78,8 +79,8 @@ def splits_of(pictures: Pictures, recipe: Recipe) -> NDArray[np.str_]:
     """ "train", "val" or "test" for every picture."""
     data = recipe.data
     if data.folds is not None and data.fold is not None:
-        return fold_splits(pictures, data.fold, data.folds, data.val_share, recipe.seed)
-    return assign_splits(pictures, data.val_share, data.test_share, recipe.seed)
+        return fold_splits(pictures, data.fold, data.folds, data.val_share, recipe.split_seed)
+    return assign_splits(pictures, data.val_share, data.test_share, recipe.split_seed)
 
 
 def file_digest(path: Path) -> str:
@@ -110,6 +111,19 @@ def _only_code_that_was_named(method: str, named: str | None) -> None:
             f"the recipe names the method {method}, which is code from outside this package: name "
             f"it on the command line too, and only if you trust it: --method {method}"
         )
+
+
+def _own_code(asked: Values, made: type[Method]) -> Values:
+    """Code from outside this package stands in the recipe by its digest, as data does."""
+    if not is_own(asked.get("name", "")):
+        return {}
+    found = code_digest(made)
+    if asked.get("code", found) != found:
+        raise UserError(
+            f"{asked['name']} is not the code this recipe was made for: bring that back, or leave "
+            "out method.code to train with this"
+        )
+    return {"code": found}
 
 
 def _given(wishes: Wishes) -> Values:

@@ -103,7 +103,7 @@ def train_on_vectors(
 ) -> VectorModel:
     """Train both stages on vectors `(n, d)` of classes 0 … K − 1."""
     rows = _rows(labels)
-    splits = assign_splits(rows, recipe.data.val_share, 0.0, recipe.seed)
+    splits = assign_splits(rows, recipe.data.val_share, 0.0, recipe.split_seed)
     learn = np.flatnonzero(splits == "train")
     # With one vector a class nothing can be set aside: the classifier is chosen on what it learned.
     choose = np.flatnonzero(splits == "val") if "val" in splits else learn

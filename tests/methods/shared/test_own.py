@@ -1,12 +1,14 @@
 """Methods of other people: found where they were named, imported only when a person named them."""
 
+import hashlib
 import re
 import subprocess
 import sys
 
 import pytest
 
-from scs_supcon.config import make_recipe
+from scs_supcon.config import make_recipe, write_toml
+from scs_supcon.data.drawn import drawn
 from scs_supcon.errors import UserError
 from scs_supcon.methods import build_method, method_class, parse
 from scs_supcon.suite.table import read_table_file
@@ -74,7 +76,12 @@ def lab(tmp_path, monkeypatch):
     (tmp_path / "test_losses.py").write_text(ITS_TEST)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    for name in [name for name in sys.modules if name.startswith("my_lab")]:
+    forget()
+
+
+def forget():
+    """Become as a new process, which has not imported this."""
+    for name in [name for name in sys.modules if name.startswith(("my_lab", "losses_"))]:
         del sys.modules[name]
 
 
@@ -95,8 +102,7 @@ def test_a_method_of_two_files_trains_predicts_and_is_reported(lab, shapes, scs)
     assert scs(*line).out == said.out, "the same line again finds it finished"
 
     (lab / "my_lab" / "losses.py").unlink()  # from here on no method code is needed
-    for name in [name for name in sys.modules if name.startswith("my_lab")]:
-        del sys.modules[name]
+    forget()
     predicted = scs("predict", "run", next(shapes.rglob("*.png")), "--format", "csv", "--quiet")
     assert predicted.code == 0
     assert predicted.out.count("\n") == 2
@@ -120,6 +126,30 @@ def test_a_file_is_named_by_its_path(lab, scs):
         assert part in said.out
     with pytest.raises(UserError, match=r"'wait' of method .*did you mean 'weight'"):
         build_method(name, wait=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [(NAME, "my_lab/losses.py"), ("./losses.py:SoftCircle", "losses.py")],
+)
+def test_a_recipe_holds_the_digest_of_the_code_and_refuses_other_code(lab, name, place):
+    file = lab / place
+    file.write_text(LOSS)
+
+    def asked(**more):
+        return settle(Wishes("drawn", name, **more), drawn(per_class=10), accelerator=False)
+
+    monday = asked()
+    assert monday.method.code == hashlib.sha256(LOSS.encode()).hexdigest()
+    (lab / "r.toml").write_text(write_toml(monday))
+    assert asked(recipe=lab / "r.toml").method == monday.method
+    file.write_text(LOSS.replace(".mean()", ".sum()"))
+    assert asked().method == monday.method, "the code that is imported is the one before"
+    forget()
+    assert asked().method.code == hashlib.sha256(file.read_bytes()).hexdigest()
+    with pytest.raises(UserError, match=r"not the code this recipe was made for.*method\.code"):
+        asked(recipe=lab / "r.toml")
+    assert settle(Wishes("drawn", "supcon"), drawn(per_class=10), False).method.code is None
 
 
 def test_python_s_path_is_left_as_it_was(lab):
@@ -156,8 +186,6 @@ def test_errors_in_the_code_itself_are_shown_whole(lab):
 
 def test_no_file_makes_us_import(lab):
     """Neither a recipe, an assignment nor a table: the method has to be named."""
-    from scs_supcon.data.drawn import drawn
-
     (lab / "trap.py").write_text("raise SystemExit('imported')\n")
     (lab / "r.toml").write_text('[method]\nname = "./trap.py:Trap"\n')
     told = re.escape("--method ./trap.py:Trap")

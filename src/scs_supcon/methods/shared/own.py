@@ -16,6 +16,9 @@ from types import ModuleType
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.methods.shared.base import Method
 
+# Kept: a class is that of its import, whatever becomes of the file while the process lives.
+_digests: dict[type[Method], str] = {}
+
 
 def is_own(name: str) -> bool:
     """Whether a name stands for code outside this package."""
@@ -37,6 +40,19 @@ def own_class(name: str) -> type[Method]:
             f"{place} has no method {wanted!r}{did_you_mean(wanted, there)} There are: {listed}"
         )
     return there[wanted]
+
+
+def code_digest(made: type[Method]) -> str:
+    """SHA-256 of the file in which a class is written; what that file imports is not in it."""
+    if made not in _digests:
+        file = Path(inspect.getfile(made))
+        try:
+            _digests[made] = hashlib.sha256(file.read_bytes()).hexdigest()
+        except OSError as error:
+            raise UserError(
+                f"cannot read {file}, which holds the method {made.__name__}: {error.strerror}"
+            ) from error
+    return _digests[made]
 
 
 def _from_package(place: str) -> ModuleType:
