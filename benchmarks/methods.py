@@ -150,16 +150,16 @@ Behind, and why (numbers of single runs, seed 0):
   exp(1/τ) = 148. Until the logit of a class has grown to the logarithm of their sum, about 12, the
   classes hardly compete. It needs steps: after 80 epochs its own classifier has 96.7, stage 2 99.2.
 - `circle` is made for large sets: γ = 256 is too sharp for so few steps from random weights. With
-  `method.options.gamma=32` it has 96.9, its own directions 76.0. The clipping of the gradient is not
-  to blame: without it 70.8.
+  `method.options.gamma=32` it has 96.9, its own directions 76.0. Clipping the gradient is not to
+  blame: without it 70.8.
 - `baseline`'s own classifier has had no more steps than the encoder; stage 2 has time to settle.
 - `scs_supcon@paper` starts at t = 0.1, where all pairs look alike, and needs most of these steps
   to leave that place (docs/readings.md).
-- `cstcn` has 300 prototypes for ten classes, so its clusters part classmates whom SupCon joins. With
+- `cstcn` has 300 prototypes for ten classes: its clusters part classmates whom SupCon joins. With
   `method.options.weight=0.1` it has 98.1, with 30 prototypes 97.5; twice the epochs change nothing.
-- `selfcon` has one view of each picture where the others have two. Twice the epochs (92.5), a third of
-  the rate (93.0) and τ = 0.5 (94.2) hardly change it, so the second exit, after half of four layers,
-  may be too weak a partner here; that was not tested.
+- `selfcon` has one view of each picture where the others have two. Twice the epochs (92.5), a third
+  of the rate (93.0) and τ = 0.5 (94.2) hardly change it. The second exit, half-way in four layers,
+  may be too weak a partner; that was not tested.
 - `oscs_supcon` differs little from `scs_supcon`: its term is λ = 0.01 times a squared cosine,
   near 1/192 for unrelated fields. `method.options.weight` raises it.
 
