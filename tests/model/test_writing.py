@@ -43,7 +43,7 @@ def test_csv_is_read_back_whatever_the_names(tmp_path):
 def test_names_are_no_formulas_in_a_spreadsheet_but_numbers_stay_numbers():
     record = Prediction("@a.png", "=1+1", 0.5, (("=1+1", 0.5),), False, "-1", -0.5)
     (row,) = csv.DictReader(io.StringIO(writer("csv")([record])))
-    assert (row["picture"], row["class"], row["nearest"]) == ("'@a.png", "'=1+1", "'-1")
+    assert (row["picture"], row["class"], row["nearest"]) == ("'@a.png", "'=1+1", "-1")
     assert row["similarity"] == "-0.500000"
 
 
