@@ -33,7 +33,7 @@ COMMON, STYLE = 192, 64
 SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 FEW_CLASSES = ((2048, 10), (2048, 1), (8192, 10), (8192, 1))
 HELD = (512, 2048, 8192, 16384, 65536)  # sizes whose memory is measured
-ROUNDS = {256: 101, 1024: 31, 2048: 15, 4096: 7, 8192: 4, 16384: 2}  # up to that size
+ROUNDS = {256: 101, 1024: 31, 2048: 15, 4096: 7, 8192: 9, 16384: 3}  # up to that size
 LONG = 4096  # rows from which a step takes so long that nothing has to be warmed up
 Step = Callable[[], object]
 
