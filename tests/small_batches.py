@@ -21,17 +21,17 @@ T5 = double([[1, 0], [0.6, 0.8], [0.8, 0.6], [0, 1], [-0.8, 0.6]]), torch.tensor
 
 
 @st.composite
-def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
+def batches(draw: st.DrawFn, width: int = 4) -> tuple[Tensor, Tensor]:
     """Rows and labels: none, few, one class, all different, equal rows, a zero row."""
     n = draw(st.integers(0, 8))
     mix = draw(st.sampled_from(["any", "one", "different"]))
     labels = {
-        "any": draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n)),
+        "any": draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n)),
         "one": [7] * n,
         "different": list(range(n, 0, -1)),
     }[mix]
     source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
-    z = 2 * torch.randn(n, 4, generator=source, dtype=torch.float64)
+    z = 2 * torch.randn(n, width, generator=source, dtype=torch.float64)
     if n > 2 and draw(st.booleans()):
         z[1], z[2] = z[0], 0
     return z, torch.tensor(labels, dtype=torch.long)

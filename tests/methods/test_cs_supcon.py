@@ -9,6 +9,7 @@ from torch import Tensor
 
 from scs_supcon import CSSupCon, SupCon
 from scs_supcon.errors import UserError
+from small_batches import batches, double
 
 
 def reference(
@@ -55,10 +56,6 @@ def reference(
     return total
 
 
-def double(rows: Any) -> Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
-
-
 GOLD = (
     double([[1, 0, 1, 0], [0.6, 0.8, 0, 1], [0, 1, 0.6, 0.8], [-0.8, 0.6, 0.8, 0.6]]),
     torch.tensor([0, 0, 1, 1]),
@@ -69,22 +66,6 @@ def test_gold_value() -> None:
     loss = CSSupCon(2, temperature=1.0, alpha=0.1, beta=1e-3)
     assert loss(*GOLD).item() == pytest.approx(0.6734827675, abs=1e-9)
     assert 4 * loss(*GOLD).item() == pytest.approx(2.6939310700, abs=1e-9)  # the printed sum
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
-    n = draw(st.integers(0, 8))
-    mix = draw(st.sampled_from(["any", "one", "different"]))
-    labels = {
-        "any": draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n)),
-        "one": [7] * n,
-        "different": list(range(n)),
-    }[mix]
-    source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
-    z = 2 * torch.randn(n, 6, generator=source, dtype=torch.float64)
-    if n > 2 and draw(st.booleans()):
-        z[1], z[2] = z[0], 0
-    return z, torch.tensor(labels, dtype=torch.long)
 
 
 readings = st.fixed_dictionaries(
@@ -99,7 +80,7 @@ readings = st.fixed_dictionaries(
 )
 
 
-@given(batches(), readings)
+@given(batches(6), readings)
 def test_every_reading_equals_the_plain_loop(
     batch: tuple[Tensor, Tensor], reading: dict[str, Any]
 ) -> None:
@@ -109,7 +90,7 @@ def test_every_reading_equals_the_plain_loop(
     assert found == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
-@given(batches(), st.sampled_from([0.05, 0.5]))
+@given(batches(6), st.sampled_from([0.05, 0.5]))
 def test_without_style_terms_it_is_supcon_on_the_common_field(
     batch: tuple[Tensor, Tensor], temperature: float
 ) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import small_batches
 from scs_supcon import SupCon
 from scs_supcon.errors import UserError
 from scs_supcon.heads import unit
@@ -19,6 +20,7 @@ from scs_supcon.methods.pcl import (
     prototype_loss,
     spherical_kmeans,
 )
+from small_batches import double
 
 Vectors = list[list[float]]
 
@@ -68,11 +70,7 @@ def reference_phi(far: list[float], member: list[int], clusters: int, tau: float
     return [0.0 if x is None else tau * x / mean for x in cut]
 
 
-def double(rows: Any) -> Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
-
-
-T4 = double([[1, 0], [0.6, 0.8], [0, 1], [-0.8, 0.6]])
+T4, _ = small_batches.T4
 
 
 @pytest.mark.parametrize(

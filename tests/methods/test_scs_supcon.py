@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from scs_supcon import SCSSupCon
+from small_batches import T4, T5, batches, double
 
 Vectors = list[list[float]]
 
@@ -72,14 +73,6 @@ def reference(
         "balanced": positive / max(n_positive, 1) / 2 + negative / max(n_negative, 1) / 2,
     }[pairs]
     return contrast, style
-
-
-def double(rows: Any) -> Tensor:
-    return torch.tensor(rows, dtype=torch.float64)
-
-
-T4 = double([[1, 0], [0.6, 0.8], [0, 1], [-0.8, 0.6]]), torch.tensor([0, 0, 1, 1])
-T5 = double([[1, 0], [0.6, 0.8], [0.8, 0.6], [0, 1], [-0.8, 0.6]]), torch.tensor([0, 0, 0, 1, 1])
 
 
 def paper(**options: Any) -> SCSSupCon:
@@ -161,23 +154,6 @@ def test_gold_values_one_can_draw(t: float, b: float, contrast: float, total: fl
         assert without["contrast"].item() == pytest.approx(0.6604386520, abs=1e-9)
 
 
-@st.composite
-def batches(draw: st.DrawFn, d: int = 6) -> tuple[Tensor, Tensor]:
-    """Unsorted raw embeddings: singletons, one class, all different, duplicates, zero rows."""
-    n = draw(st.integers(0, 8))
-    mix = draw(st.sampled_from(["any", "one", "different"]))
-    labels = {
-        "any": draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n)),
-        "one": [7] * n,
-        "different": list(range(n, 0, -1)),
-    }[mix]
-    source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
-    z = 2 * torch.randn(n, d, generator=source, dtype=torch.float64)
-    if n > 2 and draw(st.booleans()):
-        z[1], z[2] = z[0], 0
-    return z, torch.tensor(labels, dtype=torch.long)
-
-
 readings = st.fixed_dictionaries(
     {
         "pairs": st.sampled_from(["all", "balanced", "positives"]),
@@ -194,7 +170,7 @@ starts = st.sampled_from([(0.1, 0.0), (10.0, 5.0), (1.0, -2.0), (50.0, 20.0)])
 
 
 @settings(max_examples=150)
-@given(batches(), readings, biases, starts)
+@given(batches(6), readings, biases, starts)
 def test_every_reading_equals_the_plain_loop(
     batch: tuple[Tensor, Tensor], reading: dict[str, Any], bias: Any, start: tuple[float, float]
 ) -> None:
@@ -213,7 +189,7 @@ def test_every_reading_equals_the_plain_loop(
 
 
 @settings(max_examples=80)
-@given(batches(), batches(), readings, biases, starts)
+@given(batches(6), batches(6), readings, biases, starts)
 def test_references_equal_the_plain_loop(
     batch: tuple[Tensor, Tensor],
     others: tuple[Tensor, Tensor],
@@ -352,7 +328,7 @@ def test_float32_from_raw_embeddings(t: float, b: float, spread: float) -> None:
         assert 0 < found[torch.float64][0] < 1e-15
 
 
-@given(batches())
+@given(batches(6))
 def test_first_value_is_where_unit_vectors_put_it(batch: tuple[Tensor, Tensor]) -> None:
     """Outside means: not normalised, or the other scale."""
     z, labels = batch

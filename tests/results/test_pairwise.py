@@ -95,6 +95,8 @@ def test_equal_gaps_are_no_certainty():
     tests = PairTests(rows)
     assert set(tests.p.values()) == {0.5}
     assert tests.level("better") == ["better", "worse"]
+    said = tests.findings("better", "better")[0].sentences[0]
+    assert said == "better has the highest mean. The tests cannot set it apart from any other."
     against = tests.findings("better", "better")[1]
     assert "no spread" in against.warnings[0]
     assert "chance alone could explain it" in against.sentences[0]

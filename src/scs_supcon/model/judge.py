@@ -15,6 +15,7 @@ from torch import Tensor
 
 from scs_supcon.heads import unit
 from scs_supcon.model.facts import Readout
+from scs_supcon.model.readout import ReadOut, in_passes
 from scs_supcon.probe import Classifier
 from scs_supcon.results.calibration import fit_temperature
 from scs_supcon.results.metrics import class_means
@@ -161,3 +162,19 @@ def tightness(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
     sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, labels, rows)
     own = rows.new_zeros(classes).index_add_(0, labels, rows.square().sum(1))
     return (sums.square().sum(1) - own) / (counts * (counts - 1))
+
+
+def judged(read_out: ReadOut, judge: Judge, features: Tensor) -> Judgement:
+    """What is thought of features (n, F), always as many rows at a time."""
+    return Judgement(*in_passes(lambda rows: judge.judge(read_out(rows)[0]), features))
+
+
+def fields_of(read_out: ReadOut, judge: Judge, features: Tensor) -> tuple[Tensor, Tensor]:
+    """The common and style vectors of features (n, F), always as many rows at a time."""
+
+    def both(rows: Tensor) -> tuple[Tensor, Tensor]:
+        readout, style = read_out(rows)
+        return judge.vectors(readout), style
+
+    common, style = in_passes(both, features)
+    return common, style

@@ -16,9 +16,9 @@ from scs_supcon.model.card import write_card
 from scs_supcon.model.facts import Facts
 from scs_supcon.model.files import write_model
 from scs_supcon.model.graph import Graph
-from scs_supcon.model.judge import Judge, Judgement
+from scs_supcon.model.judge import Judge, Judgement, fields_of, judged
 from scs_supcon.model.reader import Item, Progress, Reader, no_progress
-from scs_supcon.model.readout import Network, ReadOut, in_passes
+from scs_supcon.model.readout import Network, ReadOut
 
 
 @dataclass(frozen=True)
@@ -147,19 +147,11 @@ class Model:
 
     def fields(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the common and style vectors (float64) of features (n, F), as `embed` does."""
-
-        def both(rows: Tensor) -> tuple[Tensor, Tensor]:
-            readout, style = self._read_out(rows)
-            return self._judge.vectors(readout), style
-
-        common, style = in_passes(both, features)
-        return common, style
+        return fields_of(self._read_out, self._judge, features)
 
     def judge(self, features: Tensor) -> Judgement:
         """Return probabilities and the rest for features (n, F), as `predict` does."""
-        return Judgement(
-            *in_passes(lambda rows: self._judge.judge(self._read_out(rows)[0]), features)
-        )
+        return judged(self._read_out, self._judge, features)
 
     def graph(self) -> Graph:
         """Return the whole model, from pixels to answers, as one module for export."""

@@ -121,11 +121,11 @@ class PairTests:
         apart = [row for row in self.rows if row not in self.level(best)]
         level = [row for row in self.level(best) if row != best]
         found = sum(p < ALPHA for p in self.p.values())
-        sentences = [
-            f"{best} has the highest mean. "
-            + (f"It is set apart from {join(apart)}" if apart else "It is set apart from no other")
-            + (f"; not from {join(level)}." if level else ".")
-        ]
+        told = f"It is set apart from {join(apart)}" + (
+            f"; not from {join(level)}" if level else ""
+        )
+        alone = "The tests cannot set it apart from any other"
+        sentences = [f"{best} has the highest mean. {told if apart else alone}."]
         sentences.append(f"{found} of {len(self.p)} pairs differ after Holm's correction.")
         numbers = [
             {"pair": sorted(pair), "p_holm": p, "significant": p < ALPHA}

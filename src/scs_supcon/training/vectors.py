@@ -20,7 +20,7 @@ from scs_supcon.data.splits import assign_splits
 from scs_supcon.data.views import seeded
 from scs_supcon.heads import Projection
 from scs_supcon.methods import Network, method_class
-from scs_supcon.model.judge import Judge, Judgement, make_judge
+from scs_supcon.model.judge import Judge, Judgement, fields_of, judged, make_judge
 from scs_supcon.model.readout import Network as ReadNetwork
 from scs_supcon.model.readout import ReadOut, in_passes
 from scs_supcon.pretrain import from_features, pretrain, task_of
@@ -51,19 +51,11 @@ class VectorModel:
 
     def judge(self, features: Tensor) -> Judgement:
         """Return probabilities and the rest for standardised vectors."""
-        return Judgement(
-            *in_passes(lambda rows: self.decide.judge(self.read_out(rows)[0]), features)
-        )
+        return judged(self.read_out, self.decide, features)
 
     def fields(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the common and style vectors of standardised vectors."""
-
-        def both(rows: Tensor) -> tuple[Tensor, Tensor]:
-            readout, style = self.read_out(rows)
-            return self.decide.vectors(readout), style
-
-        common, style = in_passes(both, features)
-        return common, style
+        return fields_of(self.read_out, self.decide, features)
 
 
 def settle_vectors(labels: NDArray[np.int64], width: int, seed: int, asked: Values) -> Recipe:
