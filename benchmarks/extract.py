@@ -1,10 +1,10 @@
-"""Our feature extraction against timm's own recipe on the same pictures.
+"""Our feature extraction against timm's own recipe on the same images.
 
     python benchmarks/extract.py DATA --encoder tf_efficientnet_lite0 --weights FILE.safetensors
 
 timm's recipe: `create_transform`, a DataLoader with as many workers, the model's forward pass in
 inference mode; once in its default layout, once with channels last. Ours: `frozen_features` into an
-empty cache, writing included. They take turns. Printed are pictures per second (median over the
+empty cache, writing included. They take turns. Printed are images per second (median over the
 rounds), the ratio ours / theirs, how far the features differ, and how quickly the cache reads
 back. Target: at least 1 against the better of theirs.
 """
@@ -24,17 +24,19 @@ from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
 from torch.utils.data import DataLoader, Dataset
 
-from scs_supcon.config import DataRecipe
-from scs_supcon.data.cache import frozen_features, keyed_views
-from scs_supcon.data.folder import read_pictures
-from scs_supcon.data.pictures import Pictures
-from scs_supcon.encoders import Encoder, build_encoder, data_config, encoder_key, load_weights
+from scs_supcon.data.dataset import ImageDataset
+from scs_supcon.data.feature_cache import frozen_features, keyed_views
+from scs_supcon.data.folder import load_images
+from scs_supcon.nn.catalogue import data_config
+from scs_supcon.nn.encoder import Encoder, build_encoder, encoder_key
+from scs_supcon.nn.weights import load_weights
+from scs_supcon.recipe import DataRecipe
 
 Features = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Files(Dataset[torch.Tensor]):
-    """Pictures as timm's own dataset reads them."""
+    """Images as timm's own dataset reads them."""
 
     def __init__(self, paths: list[Path], transform: Callable[[Image.Image], torch.Tensor]) -> None:
         self.paths = paths
@@ -64,11 +66,11 @@ def timms(
     return np.concatenate(batches)
 
 
-def ours(encoder: Encoder, pictures: Pictures, chosen: list[int], cache: str, w: int) -> Features:
+def ours(encoder: Encoder, images: ImageDataset, chosen: list[int], cache: str, w: int) -> Features:
     """Features by `frozen_features`."""
     data = DataRecipe(source="measured", **data_config(encoder.name))
     features = frozen_features(
-        pictures,
+        images,
         chosen,
         encoder=encoder,
         encoder_key=encoder_key(encoder),
@@ -92,7 +94,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="folder of class folders")
     parser.add_argument("--encoder", default="tf_efficientnet_lite0")
     parser.add_argument("--weights", type=Path, help="safetensors; random weights without it")
-    parser.add_argument("--pictures", type=int, default=512)
+    parser.add_argument("--images", type=int, default=512)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch-size", type=int, default=64, help="of timm's recipe")
     parser.add_argument("--rounds", type=int, default=3)
@@ -102,29 +104,29 @@ def main() -> None:
     encoder = build_encoder(options.encoder, small_stem=False, in_size=size)
     if options.weights:
         load_weights(encoder, options.weights)
-    pictures = read_pictures(options.data)
-    count = min(options.pictures, len(pictures))
-    chosen = np.linspace(0, len(pictures) - 1, count).astype(int).tolist()
-    paths = [options.data / pictures.names[index] for index in chosen]
+    images = load_images(options.data)
+    count = min(options.images, len(images))
+    chosen = np.linspace(0, len(images) - 1, count).astype(int).tolist()
+    paths = [options.data / images.names[index] for index in chosen]
 
     seconds: dict[str, list[float]] = {}
     results: dict[str, Features] = {}
     for _ in range(options.rounds):
         with TemporaryDirectory() as cache:
             turns = {
-                "ours": lambda: ours(encoder, pictures, chosen, cache, options.workers),
+                "ours": lambda: ours(encoder, images, chosen, cache, options.workers),
                 "timm": lambda: timms(encoder, paths, options, torch.contiguous_format),
                 "timm, channels last": lambda: timms(encoder, paths, options, torch.channels_last),
-                "ours, from the cache": lambda: ours(encoder, pictures, chosen, cache, 0),
+                "ours, from the cache": lambda: ours(encoder, images, chosen, cache, 0),
             }
             for name, work in turns.items():
                 taken, results[name] = timed(work)
                 seconds.setdefault(name, []).append(taken)
 
     rate = {name: count / statistics.median(taken) for name, taken in seconds.items()}
-    print(f"{options.encoder}, {count} pictures, {size} pixels, {options.workers} workers")
+    print(f"{options.encoder}, {count} images, {size} pixels, {options.workers} workers")
     for name, value in rate.items():
-        print(f"  {name:<22}{value:9.1f} pictures/s")
+        print(f"  {name:<22}{value:9.1f} images/s")
     better = max(rate["timm"], rate["timm, channels last"])
     ratios = rate["ours"] / rate["timm"], rate["ours"] / better
     print(f"  ours / timm {ratios[0]:.2f}, ours / the better of timm's {ratios[1]:.2f}")

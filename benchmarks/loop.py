@@ -24,9 +24,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scs_supcon.optimise import Hooks, Stage, cosine_lr, make_optimizer, optimise, parameter_groups
-from scs_supcon.processes import make_fabric
-from scs_supcon.run_folder import Keeper, RunFolder
+from scs_supcon.runs.run_dir import RunDir
+from scs_supcon.training.checkpointing import CheckpointManager
+from scs_supcon.training.distributed import make_fabric
+from scs_supcon.training.loop import (
+    Hooks,
+    Stage,
+    cosine_lr,
+    make_optimizer,
+    optimise,
+    parameter_groups,
+)
 
 LR, WARMUP, STEPS = 0.05, 5, 25
 Batch = tuple[Tensor, Tensor]
@@ -98,16 +106,16 @@ def ours(network: nn.Module, data: list[Batch], clip: float) -> tuple[float, flo
     )
     with (
         TemporaryDirectory() as folder,
-        RunFolder.open(Path(folder) / "run", "seed = 0\n") as run,
-        Keeper(run, fabric, stage) as keeper,
+        RunDir.open(Path(folder) / "run", "seed = 0\n") as run,
+        CheckpointManager(run, fabric, stage) as checkpoints,
     ):
 
         def after_step(progress, terms):  # type: ignore[no-untyped-def]
             values.append(terms["loss"])
-            keeper.after_step(progress, terms)
+            checkpoints.after_step(progress, terms)
 
         began = time.process_time()
-        optimise(fabric, stage, keeper.progress, Hooks(after_step=after_step))
+        optimise(fabric, stage, checkpoints.progress, Hooks(after_step=after_step))
         seconds = time.process_time() - began
     return seconds, values[-1]
 

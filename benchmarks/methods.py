@@ -4,7 +4,7 @@
     python benchmarks/methods.py --seeds 3        # goes on where it was stopped
     python benchmarks/methods.py --seeds 0        # the page again, of the runs that are finished
 
-Two runs at a time, one thread each. Every method gets the same encoder, pictures, epochs, batches
+Two runs at a time, one thread each. Every method gets the same encoder, images, epochs, batches
 and stage 2; what differs is the loss, and the parts of the recipe that it suggests for its head.
 """
 
@@ -89,8 +89,8 @@ def page(runs: Path) -> str:
         "batch": how["batch_size"],
         "lr": how["lr"],
         "optimizer": how["optimizer"],
-        "pictures": one["pictures"],
-        "error": f"{100 * (0.97 * 0.03 / one['pictures'] / seeds) ** 0.5:.1f}",
+        "images": one["images"],
+        "error": f"{100 * (0.97 * 0.03 / one['images'] / seeds) ** 0.5:.1f}",
         "seconds": f"{min(times):.0f} to {max(times):.0f}",
     }
     lines = [describe(method, rows[method]) for method in order]
@@ -133,11 +133,11 @@ TEXT = """# Every method on the digits, by one budget
 `{encoder}` from random weights, {epochs} epochs in batches of {batch}, {optimizer} at {lr}, then
 stage 2: the recipe that `scs train digits` settles on, the same for every method but for the head
 that a method suggests. Another seed is also another split. One standard error of a row is about
-{error} points ({pictures} test pictures a seed), so rows closer than that are level.
+{error} points ({images} test images a seed), so rows closer than that are level.
 
 "predicts with" says which classifier the model keeps: a single-stage method's own, unless
 validation shows it behind stage 2 by more than chance. "kNN" looks at the 10 nearest training
-pictures on what stage 2 reads, "probe" is a linear classifier on the encoder's features.
+images on what stage 2 reads, "probe" is a linear classifier on the encoder's features.
 
 | method | accuracy | predicts with | own classifier | stage 2 | kNN | probe |
 |---|---|---|---|---|---|---|
@@ -157,7 +157,7 @@ Behind, and why (numbers of single runs, seed 0):
   to leave that place (docs/readings.md).
 - `cstcn` has 300 prototypes for ten classes: its clusters part classmates whom SupCon joins. With
   `method.options.weight=0.1` it has 98.1, with 30 prototypes 97.5; twice the epochs change nothing.
-- `selfcon` has one view of each picture where the others have two. Twice the epochs (92.5), a third
+- `selfcon` has one view of each image where the others have two. Twice the epochs (92.5), a third
   of the rate (93.0) and τ = 0.5 (94.2) hardly change it. The second exit, half-way in four layers,
   may be too weak a partner; that was not tested.
 - `oscs_supcon` differs little from `scs_supcon`: its term is λ = 0.01 times a squared cosine,

@@ -20,12 +20,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from scs_supcon.encoders import build_encoder
-from scs_supcon.heads import Projection
 from scs_supcon.methods import Batch, Network, build_method
+from scs_supcon.nn.encoder import build_encoder
+from scs_supcon.nn.head import Projection
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks" / "micro_batch.md"
-# Encoder, pixels, pictures (two views of each), views at a time.
+# Encoder, pixels, images (two views of each), views at a time.
 CASES = [
     ("tiny", 32, 1024, (0, 512, 128)),
     ("convnext_atto", 32, 256, (0, 128, 32)),
@@ -38,7 +38,7 @@ INTRODUCTION = """# Micro-batches: what they save and what they cost
 `--micro-batch N` lets the encoder work on N views at a time, first without keeping anything but the
 features, then once more when the gradient of the whole batch's loss comes back. The loss still sees
 every pair of the batch. `benchmarks/micro_batch.py` made this page: one step of `scs_supcon` on
-random pictures (two views of each), each row in a process of its own, one thread; seconds are those
+random images (two views of each), each row in a process of its own, one thread; seconds are those
 of the processor.
 
 "memory" is the most the process ever held beyond network, momentum and batch; "gradient" is the
@@ -46,7 +46,7 @@ distance from the plain step's gradient, relative to its length. Batch normalisa
 takes its statistics from each chunk, so there the step is another one; the others differ in the
 last bits of float32.
 
-| encoder | pictures | views at a time | memory, MiB | of plain | seconds | of plain | gradient |
+| encoder | images | views at a time | memory, MiB | of plain | seconds | of plain | gradient |
 |---|---|---|---|---|---|---|---|
 """
 
@@ -59,19 +59,19 @@ def main() -> None:
     """Measure every case and write the page."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for name, pixels, pictures, sizes in CASES:
+        for name, pixels, images, sizes in CASES:
             plain = None
             for size in sizes:
                 file = Path(folder) / f"{name}-{size}.npy"
                 found = json.loads(
                     subprocess.check_output(
-                        [sys.executable, __file__, name, *map(str, (pixels, pictures, size)), file],
+                        [sys.executable, __file__, name, *map(str, (pixels, images, size)), file],
                         env=os.environ | {"OMP_NUM_THREADS": "1"},
                     )
                 )
                 found["gradient"] = np.load(file)
                 plain = plain or found
-                rows.append(describe((name, pixels, pictures, size), found, plain))
+                rows.append(describe((name, pixels, images, size), found, plain))
                 print(rows[-1], flush=True)
     versions = f"torch {torch.__version__}, {platform.machine()} CPU, {os.cpu_count()} cores"
     PAGE.write_text(INTRODUCTION + "\n".join(rows) + f"\n\nMeasured with {versions}. {ROUGH}\n")
@@ -79,11 +79,11 @@ def main() -> None:
 
 def describe(case: tuple, found: dict, plain: dict) -> str:
     """One row of the table."""
-    name, pixels, pictures, size = case
+    name, pixels, images, size = case
     away = np.linalg.norm(found["gradient"] - plain["gradient"]) / np.linalg.norm(plain["gradient"])
     cells = [
         f"{name}, {pixels} px",
-        str(pictures),
+        str(images),
         str(size or "all"),
         f"{found['bytes'] / 2**20:,.0f}",
         f"{found['bytes'] / plain['bytes']:.0%}",
@@ -94,27 +94,27 @@ def describe(case: tuple, found: dict, plain: dict) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def measure(name: str, pixels: int, pictures: int, size: int, file: str) -> None:
+def measure(name: str, pixels: int, images: int, size: int, file: str) -> None:
     """Take a few steps, print memory and time, keep the gradient."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     encoder = build_encoder(name, small_stem=name != "tiny", in_size=pixels)
     network = Network(encoder, Projection(encoder.num_features, centre=True), size)
     method = build_method("scs_supcon")
-    labels = torch.arange(pictures) % 32
-    images = torch.randn(2 * pictures, 3, pixels, pixels)
+    labels = torch.arange(images) % 32
+    images = torch.randn(2 * images, 3, pixels, pixels)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.0, momentum=0.9)
 
     def step(batch: Batch) -> float:
         start = time.process_time()
         optimizer.zero_grad()
-        torch.stack(tuple(method.losses(batch, network).values())).sum().backward()
+        torch.stack(tuple(method.training_step(batch, network).values())).sum().backward()
         optimizer.step()
         return time.process_time() - start
 
     step(Batch(images[:8], labels[:4], torch.arange(4)))  # loads libraries, makes the momentum
     before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    seconds = [step(Batch(images, labels, torch.arange(pictures))) for _ in range(STEPS)]
+    seconds = [step(Batch(images, labels, torch.arange(images))) for _ in range(STEPS)]
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     np.save(file, torch.cat([p.grad.flatten() for p in network.parameters()]).numpy())
     print(json.dumps({"bytes": most - before, "seconds": sorted(seconds)[STEPS // 2]}))

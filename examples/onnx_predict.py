@@ -1,4 +1,4 @@
-"""Name pictures with an exported model: python onnx_predict.py model.onnx photo.jpg more.png"""
+"""Name images with an exported model: python onnx_predict.py model.onnx photo.jpg more.png"""
 
 import json
 import sys

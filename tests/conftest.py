@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# Some virtual machines advertise AMX but fail with an illegal instruction when oneDNN uses it.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
 import numpy as np
 import pytest
 import torch
@@ -79,15 +82,15 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of four classes with six drawn pictures of 16 × 16 pixels each."""
-    from scs_supcon.data.drawn import drawn
+    """A folder of four classes with six drawn images of 16 × 16 pixels each."""
+    from scs_supcon.data.shapes import drawn
 
     root = tmp_path_factory.mktemp("data") / "shapes"
-    pictures = drawn(per_class=6)
-    for index in np.flatnonzero(pictures.labels < 4).tolist():
-        folder = root / pictures.classes[pictures.labels[index]]
+    images = drawn(per_class=6)
+    for index in np.flatnonzero(images.labels < 4).tolist():
+        folder = root / images.classes[images.labels[index]]
         folder.mkdir(parents=True, exist_ok=True)
-        pictures.open(index).resize((16, 16)).save(folder / f"{index:02d}.png")
+        images.open(index).resize((16, 16)).save(folder / f"{index:02d}.png")
     return root
 
 
@@ -121,7 +124,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Weights for the encoder "tiny" at 16 pixels, as good as any for being frozen."""
     from safetensors.torch import save_file
 
-    from scs_supcon.encoders import build_encoder
+    from scs_supcon.nn.encoder import build_encoder
 
     torch.manual_seed(0)
     file = tmp_path_factory.mktemp("weights") / "tiny.safetensors"

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from scs_supcon.run_folder import keeper
+from scs_supcon.training import checkpointing
 
 IMPORTED_ONCE = (
     *("scs_supcon.cli", "scs_supcon.training.train", "timm", "torchvision.transforms.v2"),
@@ -48,7 +48,7 @@ def run(request: dict[str, Any]) -> None:
         os.dup2(handle, number)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["eager"]:
-        keeper.SavePolicy = partial(keeper.SavePolicy, every=0.0, at_most=0.0)
+        checkpointing.SavePolicy = partial(checkpointing.SavePolicy, every=0.0, at_most=0.0)
     if request["fate"]:
         sys.addaudithook(Fate(*request["fate"]))
     sys.argv = ["scs", *request["arguments"]]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scs_supcon.pairs import Rows, sort_rows
+from scs_supcon.kernels import Rows, sort_rows
 
 
 @st.composite

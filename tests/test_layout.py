@@ -1,31 +1,26 @@
-"""Tests mirror the source: src/scs_supcon/a/b.py is tested by tests/a/test_b.py."""
+"""Tests mirror the packages of the source: src/scs_supcon/data is tested by tests/data."""
 
-import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCE, TESTS = ROOT / "src" / "scs_supcon", ROOT / "tests"
 
-EXCEPT = {"__main__.py"}  # one call, made by every test that starts the command
+
+def test_every_package_has_tests() -> None:
+    packages = [path.parent for path in SOURCE.glob("*/__init__.py")]
+    assert len(packages) > 5
+    missing = [p.name for p in packages if not list((TESTS / p.name).glob("test_*.py"))]
+    assert not missing, f"write tests in tests/ for {', '.join(missing)}"
 
 
-def has_behaviour(module: Path) -> bool:
-    """Whether it defines anything, rather than handing on the names of others."""
-    tree = ast.parse(module.read_text(encoding="utf-8"))
-    return any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree.body)
-
-
-def test_every_module_with_behaviour_has_its_tests() -> None:
-    modules = sorted(SOURCE.rglob("*.py"))
-    assert {path.relative_to(SOURCE).as_posix() for path in modules} >= EXCEPT
-    expected = {
-        module.relative_to(SOURCE).as_posix(): f"test_{module.stem.strip('_')}.py"
-        for module in modules
-        if has_behaviour(module)
-    }
-    missing = [
-        name
-        for name, test in expected.items()
-        if name not in EXCEPT and not (TESTS / name).with_name(test).exists()
-    ]
+def test_every_module_at_the_top_has_a_test_file() -> None:
+    modules = [path for path in SOURCE.glob("*.py") if path.name != "__main__.py"]
+    missing = [p.name for p in modules if not (TESTS / f"test_{p.stem.strip('_')}.py").exists()]
     assert not missing, f"write tests for {', '.join(missing)}"
+
+
+def test_every_test_folder_belongs_to_a_package() -> None:
+    other = {"browser", "golden"}
+    folders = {path.parent.relative_to(TESTS).parts[0] for path in TESTS.glob("*/**/test_*.py")}
+    unknown = {name for name in folders - other if not (SOURCE / name).is_dir()}
+    assert not unknown, f"no package of the source is tested by {', '.join(sorted(unknown))}"

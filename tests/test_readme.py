@@ -39,8 +39,8 @@ def test_the_loss_runs_as_printed(block, capsys):
 @pytest.mark.parametrize("block", [block for block in BLOCKS if TRAINS.search(block)])
 def test_training_runs_as_printed(block, shapes, tmp_path, monkeypatch):
     shutil.copytree(shapes, tmp_path / "birds")
-    with Image.open(next(shapes.rglob("*.png"))) as picture:
-        picture.save(tmp_path / "photo.jpg")
+    with Image.open(next(shapes.rglob("*.png"))) as image:
+        image.save(tmp_path / "photo.jpg")
     monkeypatch.chdir(tmp_path)
     done = run(block)
     assert (tmp_path / "runs" / "birds" / "finished.json").exists()

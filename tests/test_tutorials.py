@@ -25,10 +25,10 @@ SHORTER = {
 
 @pytest.fixture
 def place(shapes, tmp_path, monkeypatch):
-    """A folder with the pictures that the tutorials speak of."""
+    """A folder with the images that the tutorials speak of."""
     shutil.copytree(shapes, tmp_path / "birds")
-    with Image.open(next(shapes.rglob("*.png"))) as picture:
-        picture.save(tmp_path / "photo.jpg")
+    with Image.open(next(shapes.rglob("*.png"))) as image:
+        image.save(tmp_path / "photo.jpg")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

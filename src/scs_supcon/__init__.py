@@ -4,15 +4,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scs_supcon.classifier import ContrastiveClassifier
-    from scs_supcon.evaluating.evaluate import evaluate
+    from scs_supcon.evaluation.evaluate import evaluate
+    from scs_supcon.inference import load
     from scs_supcon.methods.cs_supcon import CSSupCon
     from scs_supcon.methods.cs_supcon_overlap import CSSupConOverlap
     from scs_supcon.methods.scs_supcon import SCSSupCon
     from scs_supcon.methods.simclr import SimCLR
     from scs_supcon.methods.supcon import SupCon
-    from scs_supcon.metric_learning import MetricLearningLoss
-    from scs_supcon.model import load
+    from scs_supcon.pml import MetricLearningLoss
+    from scs_supcon.sklearn import ContrastiveClassifier
     from scs_supcon.training.train import train
 
 __version__ = "0.1.0"
@@ -23,10 +23,10 @@ _HOME = {
     "SimCLR": "methods.simclr",
     "CSSupCon": "methods.cs_supcon",
     "CSSupConOverlap": "methods.cs_supcon_overlap",
-    "MetricLearningLoss": "metric_learning",
-    "ContrastiveClassifier": "classifier",
-    "evaluate": "evaluating.evaluate",
-    "load": "model",
+    "MetricLearningLoss": "pml",
+    "ContrastiveClassifier": "sklearn",
+    "evaluate": "evaluation.evaluate",
+    "load": "inference",
     "train": "training.train",
 }
 

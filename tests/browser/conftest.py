@@ -79,19 +79,19 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a run whose classes and files have names that would be markup."""
     import csv
 
-    from scs_supcon.data.drawn import drawn
+    from scs_supcon.data.shapes import drawn
     from scs_supcon.training.train import train
 
     folder = tmp_path_factory.mktemp("hostile")
-    pictures = drawn(per_class=8)
+    images = drawn(per_class=8)
     names = ('"><img src=x onerror=alert(1)>', "</script><script>alert(2)</script>", "{{7*7}}")
     with (folder / "table.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["image_path", "label"])
-        for index, label in enumerate(pictures.labels.tolist()):
+        for index, label in enumerate(images.labels.tolist()):
             if label < len(names):
                 path = folder / f"<b onclick=alert(3)>{index}.png"
-                pictures.open(index).resize((16, 16)).save(path)
+                images.open(index).resize((16, 16)).save(path)
                 rows.writerow([path.name, names[label]])
     run = folder / "run<script>"
     train(

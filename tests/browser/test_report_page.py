@@ -5,7 +5,7 @@
 
 import pytest
 
-from scs_supcon.report.view import CONTENTS
+from scs_supcon.report.context import CONTENTS
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -33,23 +33,23 @@ def test_every_panel_is_there_and_seen(visit, given):
             assert panel.is_visible()
             assert len(panel.inner_text()) > 20
         assert seen.page.locator("canvas").count() == 2
-        shown = seen.page.locator("img[data-picture]").evaluate_all(
+        shown = seen.page.locator("img[data-image]").evaluate_all(
             "images => images.every(i => i.complete && i.naturalWidth > 0)"
         )
         assert shown
 
 
-def place_of(page, map_index, picture):
-    """Where a picture lies on a map, in pixels of the window."""
+def place_of(page, map_index, image):
+    """Where an image lies on a map, in pixels of the window."""
     canvas = page.locator(FIELDS).nth(map_index)
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
-    x, y = page.evaluate("([map, i]) => maps[map].place(i)", [map_index, picture])
+    x, y = page.evaluate("([map, i]) => maps[map].place(i)", [map_index, image])
     return box["x"] + x, box["y"] + y
 
 
 @pytest.mark.parametrize("map_index", [0, 1])
-def test_pointing_at_a_point_shows_its_picture(visit, given, map_index):
+def test_pointing_at_a_point_shows_its_image(visit, given, map_index):
     with visit(given) as seen:
         page = seen.page
         assert page.locator("#tip").is_hidden()
@@ -146,7 +146,7 @@ def test_previous_next_and_the_filters(visit, given):
             assert page.evaluate("wrong(chosen)")
 
 
-def test_a_confusion_shows_its_pictures(visit, given):
+def test_a_confusion_shows_its_images(visit, given):
     with visit(given) as seen:
         page = seen.page
         buttons = page.locator("[data-cell]")
@@ -158,7 +158,7 @@ def test_a_confusion_shows_its_pictures(visit, given):
         told = page.locator("#cell").inner_text()
         assert names[0] in told
         assert names[1] in told
-        assert page.locator("#cell-pictures button").count() >= 1
+        assert page.locator("#cell-images button").count() >= 1
         page.locator("#order").select_option("name")
         assert page.evaluate("shown.every((c, i) => c === i)")
         page.locator("#order").select_option("together")

@@ -25,7 +25,7 @@ def test_the_version(scs):
     [
         (["predict", "{run}", "{shapes}", "--format", "xml"], "choose table, csv or jsonl"),
         (["predict", "{run}", "{shapes}", "--topk", "0"], "at least 1 class"),
-        (["predict", "{run}", "{run}/*.jpeg"], "no pictures at"),
+        (["predict", "{run}", "{run}/*.jpeg"], "no images at"),
         (["predict", "{shapes}", "{shapes}"], "holds no model"),
         (["predict", "gone", "{shapes}"], "there is no gone"),
         (["embed", "{run}", "{shapes}", "-o", "vectors.csv"], "a .parquet or an .npz file"),

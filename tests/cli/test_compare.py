@@ -38,7 +38,7 @@ def test_results_go_beside_other_comparisons(scs, shapes, tmp_path, monkeypatch)
     assert Path("comparisons/shapes/results.csv").is_file()
 
 
-def test_every_folder_of_pictures_has_a_comparison_of_its_own(scs, shapes, tmp_path, monkeypatch):
+def test_every_folder_of_images_has_a_comparison_of_its_own(scs, shapes, tmp_path, monkeypatch):
     for name, data in (("birds.v1", "../birds.v1"), ("birds.v2", "..")):
         place = shutil.copytree(shapes, tmp_path / name) / "bar"
         monkeypatch.chdir(place if data == ".." else place.parent)
@@ -62,7 +62,7 @@ def test_mistakes_are_one_sentence(scs, shapes, tmp_path):
         (("compare", shapes, "--methods", "supcom"), "did you mean 'supcon'"),
         (("compare", tmp_path / "gone", "--methods", "supcon"), "gone"),
         (("compare", tmp_path / "gone.toml"), "cannot read the table"),
-        (("compare", shapes, "--methods", "supcon", "--folds", "100"), "100 folds of 24 pictures"),
+        (("compare", shapes, "--methods", "supcon", "--folds", "100"), "100 folds of 24 images"),
         (("compare", shapes, "--methods", "supcon", "--jobs", "0"), "--jobs is 0"),
         (("compare", shapes, "--methods", "supcon", "--seeds", "0"), "seeds"),
     ):

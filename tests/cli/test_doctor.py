@@ -11,14 +11,14 @@ from PIL import Image
 
 @pytest.fixture
 def birds(tmp_path, monkeypatch):
-    """Three classes of nine pictures, one damaged, one copied, a stray file; we stand beside it."""
+    """Three classes of nine images, one damaged, one copied, a stray file; we stand beside it."""
     root = tmp_path / "birds"
     noise = np.random.default_rng(0).integers(0, 256, (27, 24, 24, 3), dtype=np.uint8)
     for at, pixels in enumerate(noise):
         folder = root / ("auk", "jay", "owl")[at % 3]
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / f"{at:02d}.png")
-    (root / "auk" / "bad.png").write_text("no picture")
+    (root / "auk" / "bad.png").write_text("no image")
     shutil.copy(root / "jay" / "01.png", root / "jay" / "zz.png")
     (root / "owl" / "notes.txt").write_text("")
     monkeypatch.chdir(tmp_path)
@@ -28,7 +28,7 @@ def birds(tmp_path, monkeypatch):
 def test_problems_are_told_and_written(birds, scs):
     said = scs("doctor", "birds")
     assert said.code == 1
-    assert "29 pictures of 3 classes" in said.out
+    assert "29 images of 3 classes" in said.out
     assert "unreadable: 1 · training leaves them out" in said.out
     assert "duplicate: 1" in said.out
     assert said.out.index("problems") < said.out.index("notes") < said.out.index("skipped file: 1")
@@ -63,14 +63,14 @@ def test_for_programs(birds, scs):
     assert said.code == 1
     summary = json.loads(said.out)
     assert summary["counts"] == {"unreadable": 1, "duplicate": 1, "skipped file": 1}
-    assert summary["pictures"] == 29
+    assert summary["images"] == 29
     assert not summary["healthy"]
     assert [problem["kind"] for problem in summary["problems"]] == list(summary["counts"])
     assert summary["table"] == str(birds.parent / "lists" / "found.csv")
     assert (birds.parent / "lists" / "found.csv").exists()
 
 
-def test_the_fixed_table_is_read_and_no_picture_is_touched(birds, scs):
+def test_the_fixed_table_is_read_and_no_image_is_touched(birds, scs):
     before = {path: path.read_bytes() for path in birds.rglob("*.*")}
     said = scs("doctor", "birds/", "--fix")
     assert said.code == 1
@@ -79,7 +79,7 @@ def test_the_fixed_table_is_read_and_no_picture_is_touched(birds, scs):
     assert {path: path.read_bytes() for path in birds.rglob("*.*")} == before
     again = scs("doctor", "birds-fixed.csv", "--json")
     assert again.code == 0
-    assert json.loads(again.out)["pictures"] == 27
+    assert json.loads(again.out)["images"] == 27
     fixed = json.loads(scs("doctor", "birds", "--fix", "--json").out)["fixed"]
     assert fixed["left_out"] == {"unusable": 1, "copy": 1}
     (birds.parent / "birds-fixed.csv").write_text("image_path,label\n")

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from scs_supcon.results.telling import describe
+from scs_supcon.evaluation.format import describe
 
 
 @pytest.fixture(scope="module")
@@ -27,22 +27,22 @@ def test_the_runs_own_test_part_in_words_and_for_programs(scs, run):
 def test_other_data_is_judged_kept_and_shown(scs, run, shapes):
     said = scs("evaluate", run, shapes, "--workers", "0", "--device", "cpu")
     assert said.code == 0
-    assert f"{shapes}: 24 pictures of 4 classes" in said.out
+    assert f"{shapes}: 24 images of 4 classes" in said.out
     assert "16 of them were trained on" in said.out
     assert f"kept in   {run / 'evaluations' / 'shapes.json'}" in said.out
     assert "features: 24 of 24" in said.err
     quiet = scs("evaluate", run, shapes, "--workers", "0", "--quiet", "--json")
     assert quiet.err == ""
-    assert json.loads(quiet.out)["pictures"] == 24
+    assert json.loads(quiet.out)["images"] == 24
 
 
-def test_unreadable_pictures_are_listed_and_the_rest_is_done(scs, run, shapes, tmp_path):
+def test_unreadable_images_are_listed_and_the_rest_is_done(scs, run, shapes, tmp_path):
     data = tmp_path / "data"
     shutil.copytree(shapes, data)
     (data / "bar" / "broken.png").write_bytes(b"")
     said = scs("evaluate", run, data, "--workers", "0", "--quiet")
     assert said.code == 1
-    assert "24 pictures of 4 classes" in said.out
+    assert "24 images of 4 classes" in said.out
     assert said.err.count("not read: ") == 1
     assert "broken.png is empty (0 bytes)" in said.err
 

@@ -14,20 +14,20 @@ def test_a_run_becomes_one_file(runs, scs, shapes):
     assert said.code == 0, said.err
     assert "ONNX agrees with torch on" in said.out
     assert (spaced / "model.onnx").exists()
-    assert f"onnx_predict.py '{spaced / 'model.onnx'}' picture.jpg" in said.out
-    asked = ["--pictures", shapes / "bar", "--pictures", f"{shapes}/circle/*.png", "--quiet"]
+    assert f"onnx_predict.py '{spaced / 'model.onnx'}' image.jpg" in said.out
+    asked = ["--images", shapes / "bar", "--images", f"{shapes}/circle/*.png", "--quiet"]
     said = scs("export", runs / "x" / "model", "--onnx", "-o", runs / "y.onnx", "--json", *asked)
     assert said.code == 0, said.err
     assert said.err == ""
     summary = json.loads(said.out)
     assert summary["file"] == str(runs / "y.onnx")
-    assert summary["pictures"] == 12
+    assert summary["images"] == 12
     assert summary["same_label"] == 1
     assert (runs / "y.onnx").read_bytes()
 
 
-def test_pictures_that_are_not_there_are_named_first(runs, scs):
-    said = scs("export", runs / "x", "--pictures", runs / "none")
+def test_images_that_are_not_there_are_named_first(runs, scs):
+    said = scs("export", runs / "x", "--images", runs / "none")
     assert said.code == 2
     assert "none does not exist" in said.err
     assert not (runs / "x" / "model.onnx").exists()
@@ -35,6 +35,6 @@ def test_pictures_that_are_not_there_are_named_first(runs, scs):
 
 def test_a_missing_library_is_named_with_its_pip_line(runs, scs, shapes, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    said = scs("export", runs / "x", "--pictures", shapes)
+    said = scs("export", runs / "x", "--images", shapes)
     assert said.code == 2
     assert "this needs onnxruntime: pip install 'scs-supcon[onnx]'" in said.err

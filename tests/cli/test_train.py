@@ -15,14 +15,14 @@ def accuracy(run):
 def test_train_ends_with_the_result_and_says_what_it_expects_before(scs, shapes, tmp_path):
     said = scs("train", shapes, "--out", tmp_path / "run", *QUICK)
     assert said.code == 0
-    assert said.out.startswith(f"{accuracy(tmp_path / 'run')} of 4 test pictures right (95 % inter")
+    assert said.out.startswith(f"{accuracy(tmp_path / 'run')} of 4 test images right (95 % inter")
     for part in (
         "kNN on the readout",
         "linear probe of the encoder",
         "spread of the bank of heads",
     ):
         assert part in said.out
-    assert f"scs predict {tmp_path / 'run'} picture.jpg" in said.out
+    assert f"scs predict {tmp_path / 'run'} image.jpg" in said.out
     titles = [line.split()[0] for line in said.err.splitlines()]
     order = ["checking", "data", "encoder", "batches", "pairs", "stage", "stage", "features:"]
     assert titles[: len(order)] == order, "the forecast comes before the first epoch"

@@ -16,7 +16,7 @@ def test_a_search_and_the_recipe_that_comes_of_it(scs, shapes, tmp_path):
     line = ("tune", shapes, "--out", out, *QUICK, "--over", "pretrain.lr=0.01..0.1:log")
     said = scs(*line)
     assert said.code == 0, said.err
-    assert said.out.startswith("best of 2 trials on the validation pictures: trial ")
+    assert said.out.startswith("best of 2 trials on the validation images: trial ")
     assert "varying   pretrain.lr=0.01..0.1:log" in said.err
     again = scs(*line, "--json", "--quiet")
     assert json.loads(again.out)["trials"] == 2

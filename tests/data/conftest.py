@@ -1,4 +1,4 @@
-"""Small picture folders, made on the spot."""
+"""Small image folders, made on the spot."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ Paint = Callable[..., Path]
 
 @pytest.fixture
 def paint() -> Paint:
-    """`paint(path, seed)` writes a picture of coarse noise, another one for every seed."""
+    """`paint(path, seed)` writes an image of coarse noise, another one for every seed."""
 
     def paint(path: Path, seed: int = 0, size: tuple[int, int] = (24, 16)) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def paint() -> Paint:
 
 @pytest.fixture
 def class_folders(tmp_path: Path, paint: Paint) -> Callable[[dict[str, int]], Path]:
-    """`class_folders({"birds/finch": 3})` paints that many different pictures in each folder."""
+    """`class_folders({"birds/finch": 3})` paints that many different images in each folder."""
 
     def make(counts: dict[str, int]) -> Path:
         seed = 0

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from scs_supcon.data.check import (
-    check_pictures,
+    check_images,
     keep_duplicates_together,
-    lonely_classes,
+    single_image_classes,
     unusable,
 )
-from scs_supcon.data.drawn import drawn
-from scs_supcon.data.folder import read_pictures, without
+from scs_supcon.data.folder import load_images, without
+from scs_supcon.data.shapes import drawn
 from scs_supcon.data.splits import assign_splits
 
 ClassFolders = Callable[[dict[str, int]], Path]
@@ -25,17 +25,17 @@ def copy(root: Path, source: str, target: str) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_good_set_has_no_problems(class_folders: ClassFolders, workers: int) -> None:
     done: list[int] = []
-    pictures = read_pictures(class_folders({"a": 3, "b": 3}))
-    assert check_pictures(pictures, workers, done.append) == []
+    images = load_images(class_folders({"a": 3, "b": 3}))
+    assert check_images(images, workers, done.append) == []
     assert done == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.filterwarnings("error::PIL.Image.DecompressionBombWarning")
-def test_pictures_that_cannot_be_used(
+def test_images_that_cannot_be_used(
     class_folders: ClassFolders, paint: Callable[..., Path]
 ) -> None:
     root = class_folders({"a": 3, "b": 3})
-    (root / "a/000.png").write_text("no picture")
+    (root / "a/000.png").write_text("no image")
     jpeg = paint(root / "a/cut.jpg", 7, size=(200, 100))
     jpeg.write_bytes(jpeg.read_bytes()[:-200])
     bomb = paint(root / "b/bomb.bmp", 8)
@@ -43,8 +43,8 @@ def test_pictures_that_cannot_be_used(
     header[18:22] = header[22:26] = (10_000).to_bytes(4, "little")
     bomb.write_bytes(header)
 
-    pictures = read_pictures(root)
-    problems = check_pictures(pictures, workers=2)
+    images = load_images(root)
+    problems = check_images(images, workers=2)
     assert {(problem.kind, problem.name) for problem in problems} == {
         ("unreadable", "a/000.png"),
         ("truncated", "a/cut.jpg"),
@@ -52,9 +52,9 @@ def test_pictures_that_cannot_be_used(
     }
     for problem in problems:
         assert problem.name in problem.detail
-    left = without(pictures, unusable(pictures, problems))
+    left = without(images, unusable(images, problems))
     assert len(left) == 5
-    assert check_pictures(left, workers=2) == []
+    assert check_images(left, workers=2) == []
 
 
 def test_duplicates_inside_and_across(class_folders: ClassFolders) -> None:
@@ -62,7 +62,7 @@ def test_duplicates_inside_and_across(class_folders: ClassFolders) -> None:
     copy(root, "train/a/000.png", "train/a/again.png")
     copy(root, "train/a/001.png", "test/a/again.png")
     copy(root, "train/b/000.png", "train/a/other.png")
-    problems = check_pictures(read_pictures(root), workers=1)
+    problems = check_images(load_images(root), workers=1)
     assert {(problem.kind, problem.name, problem.same_as) for problem in problems} == {
         ("duplicate", "train/a/again.png", "train/a/000.png"),
         ("duplicate across splits", "train/a/001.png", "test/a/again.png"),
@@ -70,21 +70,21 @@ def test_duplicates_inside_and_across(class_folders: ClassFolders) -> None:
     }
 
 
-def test_a_class_with_one_training_picture(class_folders: ClassFolders) -> None:
-    pictures = read_pictures(class_folders({"a": 1, "b": 2}))
-    (problem,) = check_pictures(pictures, workers=1)
-    assert (problem.kind, problem.name) == ("one picture", "a")
-    split = replace(pictures, splits=np.array(["train", "train", "test"]))
-    problems = check_pictures(split, workers=1)
+def test_a_class_with_one_training_image(class_folders: ClassFolders) -> None:
+    images = load_images(class_folders({"a": 1, "b": 2}))
+    (problem,) = check_images(images, workers=1)
+    assert (problem.kind, problem.name) == ("one image", "a")
+    split = replace(images, splits=np.array(["train", "train", "test"]))
+    problems = check_images(split, workers=1)
     assert {problem.name for problem in problems} == {"a", "b"}
-    assert lonely_classes(np.array([0, 1]), ("a", "b")) == problems
+    assert single_image_classes(np.array([0, 1]), ("a", "b")) == problems
 
 
 def test_a_group_in_two_splits() -> None:
-    pictures = drawn(per_class=2)
+    images = drawn(per_class=2)
     groups = np.array(["", "", "g", "g", *[f"g{n}" for n in range(8)]])
     splits = np.array(["train", "test"] * 6)
-    problems = check_pictures(replace(pictures, groups=groups, splits=splits), workers=1)
+    problems = check_images(replace(images, groups=groups, splits=splits), workers=1)
     torn = [problem for problem in problems if problem.kind == "group across splits"]
     assert [problem.name for problem in torn] == ["g"]
 
@@ -93,12 +93,12 @@ def test_copies_and_groups_torn_by_given_folds(class_folders: ClassFolders) -> N
     root = class_folders({"a": 3, "b": 3})
     copy(root, "a/000.png", "a/001.png")
     copy(root, "b/000.png", "b/002.png")
-    pictures = replace(
-        read_pictures(root),
+    images = replace(
+        load_images(root),
         folds=np.array([0, 1, 0, 0, 1, 0]),
         groups=np.array(["", "", "g", "", "g", ""]),
     )
-    problems = check_pictures(pictures, workers=1)
+    problems = check_images(images, workers=1)
     assert {(problem.kind, problem.name) for problem in problems} == {
         ("duplicate across folds", "a/001.png"),
         ("duplicate", "b/002.png"),
@@ -113,24 +113,24 @@ def test_duplicates_are_never_torn_apart_by_a_drawn_split(class_folders: ClassFo
     for number in range(6):
         copy(root, f"a/{number:03d}.png", f"a/copy{number}.png")
         copy(root, f"a/{number:03d}.png", f"a/third{number}.png")
-    pictures = read_pictures(root)
-    problems = check_pictures(pictures, workers=2)
-    together = keep_duplicates_together(pictures, problems)
+    images = load_images(root)
+    problems = check_images(images, workers=2)
+    together = keep_duplicates_together(images, problems)
     for seed in range(5):
         splits = assign_splits(together, 0.1, 0.2, seed)
-        place = dict(zip(pictures.names, splits.tolist(), strict=True))
+        place = dict(zip(images.names, splits.tolist(), strict=True))
         for number in range(6):
             names = (f"a/{number:03d}.png", f"a/copy{number}.png", f"a/third{number}.png")
             assert len({place[name] for name in names}) == 1
-    assert keep_duplicates_together(pictures, []) is pictures
+    assert keep_duplicates_together(images, []) is images
 
 
 def test_duplicates_join_the_groups_they_are_in() -> None:
-    pictures = replace(drawn(per_class=1), groups=np.array(["g", "g", "h", "h", "", ""]))
-    names = pictures.names
-    duplicate = check_pictures(pictures, workers=1)[0]
+    images = replace(drawn(per_class=1), groups=np.array(["g", "g", "h", "h", "", ""]))
+    names = images.names
+    duplicate = check_images(images, workers=1)[0]
     pairs = [(names[0], names[2]), (names[3], names[4])]
     problems = [replace(duplicate, name=again, same_as=first) for first, again in pairs]
-    joined = keep_duplicates_together(pictures, problems).groups
+    joined = keep_duplicates_together(images, problems).groups
     assert joined is not None
     assert joined.tolist() == ["g", "g", "g", "g", "g", ""]

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from scs_supcon.data.dataset import Problem
 from scs_supcon.data.doctor import HARMFUL, HARMLESS, diagnose
-from scs_supcon.data.pictures import Problem
 
 Scene = Callable[..., Image.Image]
 
@@ -23,7 +23,7 @@ def found(problems: tuple[Problem, ...]) -> set[tuple[str, str, str]]:
 
 @pytest.fixture
 def root(tmp_path: Path, scene: Scene) -> Path:
-    """Healthy: three classes, split, different pictures of several sizes."""
+    """Healthy: three classes, split, different images of several sizes."""
     seed = 0
     for split, count in (("train", 6), ("test", 2)):
         for name in ("finch", "owl", "wren"):
@@ -98,7 +98,7 @@ def test_every_problem_and_nothing_else(root: Path, scene: Scene) -> None:
         ("empty folder", "train/empty", ""),
         ("skipped file", "train/wren/list.txt", ""),
         ("hidden", "train/.ipynb_checkpoints", ""),
-        ("one picture", "lone", ""),
+        ("one image", "lone", ""),
         ("tiny class", "Wren ", ""),
         ("alike labels", "wren", "Wren "),
         ("untrained class", "robin", ""),

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scs_supcon.data.folder import check_pictures, read_pictures
+from scs_supcon.data.folder import check_images, load_images
 from scs_supcon.errors import UserError
 
 ClassFolders = Callable[[dict[str, int]], Path]
@@ -12,26 +12,26 @@ ClassFolders = Callable[[dict[str, int]], Path]
 
 def test_class_folders(class_folders: ClassFolders) -> None:
     root = class_folders({"wren": 2, "finch": 3})
-    pictures = read_pictures(root)
-    assert pictures.classes == ("finch", "wren")
-    assert pictures.names == tuple(sorted(pictures.names))
-    assert pictures.names[0] == "finch/000.png"
-    np.testing.assert_array_equal(pictures.labels, [0, 0, 0, 1, 1])
-    assert pictures.labels.dtype == np.int64
-    assert pictures.splits is pictures.groups is pictures.folds is None
-    assert pictures.native_size == 16
-    assert pictures.open(0).size == (24, 16)
-    assert pictures.view_defaults == {}
-    assert read_pictures(str(root)).names == pictures.names
+    images = load_images(root)
+    assert images.classes == ("finch", "wren")
+    assert images.names == tuple(sorted(images.names))
+    assert images.names[0] == "finch/000.png"
+    np.testing.assert_array_equal(images.labels, [0, 0, 0, 1, 1])
+    assert images.labels.dtype == np.int64
+    assert images.splits is images.groups is images.folds is None
+    assert images.native_size == 16
+    assert images.open(0).size == (24, 16)
+    assert images.view_defaults == {}
+    assert load_images(str(root)).names == images.names
 
 
 def test_split_folders_under_their_usual_names(class_folders: ClassFolders) -> None:
     root = class_folders(
         {"Train/a": 2, "Train/b": 2, "validation/a": 1, "test/a": 1, "test/b": 1, "notes": 0}
     )
-    pictures = read_pictures(root)
-    assert pictures.classes == ("a", "b")
-    assert dict(zip(pictures.names, pictures.splits.tolist(), strict=True)) == {
+    images = load_images(root)
+    assert images.classes == ("a", "b")
+    assert dict(zip(images.names, images.splits.tolist(), strict=True)) == {
         "Train/a/000.png": "train",
         "Train/a/001.png": "train",
         "Train/b/000.png": "train",
@@ -43,9 +43,9 @@ def test_split_folders_under_their_usual_names(class_folders: ClassFolders) -> N
 
 
 def test_a_class_may_be_called_train(class_folders: ClassFolders) -> None:
-    pictures = read_pictures(class_folders({"bus": 1, "test": 1, "train": 1}))
-    assert pictures.classes == ("bus", "test", "train")
-    assert pictures.splits is None
+    images = load_images(class_folders({"bus": 1, "test": 1, "train": 1}))
+    assert images.classes == ("bus", "test", "train")
+    assert images.splits is None
 
 
 def test_hidden_files_are_passed_over_and_others_named(class_folders: ClassFolders) -> None:
@@ -54,57 +54,57 @@ def test_hidden_files_are_passed_over_and_others_named(class_folders: ClassFolde
     (root / "a" / "._000.png").touch()
     (root / "a" / "notes.txt").touch()
     (root / "readme.md").touch()
-    pictures = read_pictures(root)
-    assert pictures.names == ("a/000.png", "b/000.png", "b/deeper/000.png")
-    named = [problem.name for problem in pictures.notes if problem.kind == "skipped file"]
+    images = load_images(root)
+    assert images.names == ("a/000.png", "b/000.png", "b/deeper/000.png")
+    named = [problem.name for problem in images.notes if problem.kind == "skipped file"]
     assert named == ["a/notes.txt", "readme.md"]
-    assert set(check_pictures(pictures, workers=1)) >= set(pictures.notes)
+    assert set(check_images(images, workers=1)) >= set(images.notes)
 
 
 def test_a_link_in_a_circle_ends(class_folders: ClassFolders) -> None:
     root = class_folders({"a": 1, "b": 1, "elsewhere/c": 2})
     (root / "a" / "up").symlink_to(root / "a")
     (root / "c").symlink_to(root / "elsewhere" / "c")
-    pictures = read_pictures(root)
-    assert [name for name in pictures.names if name.startswith("a")] == ["a/000.png"]
-    assert [name for name in pictures.names if name.startswith("c")] == ["c/000.png", "c/001.png"]
+    images = load_images(root)
+    assert [name for name in images.names if name.startswith("a")] == ["a/000.png"]
+    assert [name for name in images.names if name.startswith("c")] == ["c/000.png", "c/001.png"]
 
 
 def test_a_missing_folder_gets_a_suggestion(class_folders: ClassFolders) -> None:
     root = class_folders({"birds/a": 1})
     with pytest.raises(UserError, match=r"there is no .*brids.*did you mean 'birds'"):
-        read_pictures(root / "brids")
+        load_images(root / "brids")
     with pytest.raises(UserError, match="did you mean 'digits'"):
-        read_pictures("digit")
+        load_images("digit")
     with pytest.raises(UserError, match="there is no 'no/such/place'"):
-        read_pictures("no/such/place")
+        load_images("no/such/place")
 
 
 def test_a_file_that_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "birds.zip").touch()
-    with pytest.raises(UserError, match=r"birds\.zip is no picture data"):
-        read_pictures(tmp_path / "birds.zip")
+    with pytest.raises(UserError, match=r"birds\.zip is no image data"):
+        load_images(tmp_path / "birds.zip")
 
 
 def test_an_empty_class_folder(class_folders: ClassFolders) -> None:
     root = class_folders({"a": 2, "b": 0})
-    with pytest.raises(UserError, match=r"b has no picture: add"):
-        read_pictures(root)
+    with pytest.raises(UserError, match=r"b has no image: add"):
+        load_images(root)
     (root / "b" / "photo.heic").touch()
-    with pytest.raises(UserError, match=r"b has no picture \(1 files with other endings\)"):
-        read_pictures(root)
+    with pytest.raises(UserError, match=r"b has no image \(1 files with other endings\)"):
+        load_images(root)
 
 
-def test_a_class_without_test_pictures_is_fine(class_folders: ClassFolders) -> None:
-    pictures = read_pictures(class_folders({"train/a": 1, "train/b": 1, "test/a": 1, "test/b": 0}))
-    assert len(pictures) == 3
+def test_a_class_without_test_images_is_fine(class_folders: ClassFolders) -> None:
+    images = load_images(class_folders({"train/a": 1, "train/b": 1, "test/a": 1, "test/b": 0}))
+    assert len(images) == 3
 
 
 def test_no_class_folders(class_folders: ClassFolders, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no class folders"):
-        read_pictures(tmp_path)
-    with pytest.raises(UserError, match="holds 2 pictures but no class folders"):
-        read_pictures(class_folders({".": 2}))
+        load_images(tmp_path)
+    with pytest.raises(UserError, match="holds 2 images but no class folders"):
+        load_images(class_folders({".": 2}))
 
 
 @pytest.mark.parametrize(
@@ -112,22 +112,22 @@ def test_no_class_folders(class_folders: ClassFolders, tmp_path: Path) -> None:
     [
         ({"val/a": 1, "test/a": 1}, "has test, val but no train folder"),
         ({"train/a": 1, "val/a": 1, "valid/a": 1}, "both the val part"),
-        ({"train/a": 1, "extra/a": 1}, "also pictures in 'extra'"),
+        ({"train/a": 1, "extra/a": 1}, "also images in 'extra'"),
     ],
 )
 def test_unclear_split_folders(
     class_folders: ClassFolders, counts: dict[str, int], text: str
 ) -> None:
     with pytest.raises(UserError, match=text):
-        read_pictures(class_folders(counts))
+        load_images(class_folders(counts))
 
 
-def test_only_broken_pictures(class_folders: ClassFolders) -> None:
+def test_only_broken_images(class_folders: ClassFolders) -> None:
     root = class_folders({"a": 1, "b": 1})
     for path in root.rglob("*.png"):
-        path.write_text("no picture")
-    with pytest.raises(UserError, match="none of the pictures tried can be read"):
-        read_pictures(root)
+        path.write_text("no image")
+    with pytest.raises(UserError, match="none of the images tried can be read"):
+        load_images(root)
 
 
 def test_a_name_that_is_no_text(class_folders: ClassFolders) -> None:
@@ -137,54 +137,54 @@ def test_a_name_that_is_no_text(class_folders: ClassFolders) -> None:
     except OSError:
         pytest.skip("this file system refuses such names itself")
     with pytest.raises(UserError, match="not valid UTF-8"):
-        read_pictures(root)
+        load_images(root)
 
 
 def test_built_in_names(monkeypatch: pytest.MonkeyPatch, class_folders: ClassFolders) -> None:
-    assert len(read_pictures("drawn")) == 240
+    assert len(load_images("drawn")) == 240
     root = class_folders({"drawn/a": 1, "drawn/b": 1})
     monkeypatch.chdir(root)
     with pytest.raises(UserError, match=r"write \./drawn"):
-        read_pictures("drawn")
-    assert len(read_pictures("./drawn")) == 2
-    assert len(read_pictures(Path("drawn"))) == 2
+        load_images("drawn")
+    assert len(load_images("./drawn")) == 2
+    assert len(load_images(Path("drawn"))) == 2
 
 
-def test_a_table_of_pictures(class_folders: ClassFolders) -> None:
-    root = class_folders({"pictures": 3})
+def test_a_table_of_images(class_folders: ClassFolders) -> None:
+    root = class_folders({"images": 3})
     (root / "birds.csv").write_text(
         "image_path,label,split,group,fold,camera\n"
-        "pictures/002.png,wren,test,nest 1,1,A\n"
-        "pictures/000.png,wren,train,nest 1,0,B\n"
-        "pictures/001.png,finch,train,,0,B\n"
+        "images/002.png,wren,test,nest 1,1,A\n"
+        "images/000.png,wren,train,nest 1,0,B\n"
+        "images/001.png,finch,train,,0,B\n"
     )
-    pictures = read_pictures(root / "birds.csv")
-    assert pictures.names == ("pictures/000.png", "pictures/001.png", "pictures/002.png")
-    assert pictures.classes == ("finch", "wren")
-    np.testing.assert_array_equal(pictures.labels, [1, 0, 1])
-    np.testing.assert_array_equal(pictures.splits, ["train", "train", "test"])
-    np.testing.assert_array_equal(pictures.groups, ["nest 1", "", "nest 1"])
-    np.testing.assert_array_equal(pictures.folds, [0, 0, 1])
-    assert [(note.kind, note.name) for note in pictures.notes] == [("unread column", "camera")]
-    assert pictures.open(0).tobytes() == read_pictures(root / "birds.csv").open(0).tobytes()
+    images = load_images(root / "birds.csv")
+    assert images.names == ("images/000.png", "images/001.png", "images/002.png")
+    assert images.classes == ("finch", "wren")
+    np.testing.assert_array_equal(images.labels, [1, 0, 1])
+    np.testing.assert_array_equal(images.splits, ["train", "train", "test"])
+    np.testing.assert_array_equal(images.groups, ["nest 1", "", "nest 1"])
+    np.testing.assert_array_equal(images.folds, [0, 0, 1])
+    assert [(note.kind, note.name) for note in images.notes] == [("unread column", "camera")]
+    assert images.open(0).tobytes() == load_images(root / "birds.csv").open(0).tobytes()
 
 
 def test_a_table_row_without_its_file(class_folders: ClassFolders) -> None:
-    root = class_folders({"pictures": 1})
-    (root / "birds.csv").write_text("image_path,label\npictures/000.png,a\nnone.png,b\nno.png,b\n")
+    root = class_folders({"images": 1})
+    (root / "birds.csv").write_text("image_path,label\nimages/000.png,a\nnone.png,b\nno.png,b\n")
     with pytest.raises(UserError, match=r"no\.png \(and 1 more\), which does not exist"):
-        read_pictures(root / "birds.csv")
+        load_images(root / "birds.csv")
 
 
 def test_a_forgiving_reader_notes_empty_folders(class_folders: ClassFolders) -> None:
     root = class_folders({"a": 2, "b": 2, "c": 0})
-    with pytest.raises(UserError, match="has no picture"):
-        read_pictures(root)
-    pictures = read_pictures(root, forgiving=True)
-    assert [(note.kind, note.name) for note in pictures.notes] == [("empty folder", "c")]
-    assert pictures.classes == ("a", "b")
-    assert pictures.paths is not None
-    assert [path.relative_to(root).as_posix() for path in pictures.paths] == list(pictures.names)
+    with pytest.raises(UserError, match="has no image"):
+        load_images(root)
+    images = load_images(root, forgiving=True)
+    assert [(note.kind, note.name) for note in images.notes] == [("empty folder", "c")]
+    assert images.classes == ("a", "b")
+    assert images.paths is not None
+    assert [path.relative_to(root).as_posix() for path in images.paths] == list(images.names)
 
 
 def test_a_forgiving_reader_leaves_missing_files_to_whoever_opens_them(
@@ -194,7 +194,7 @@ def test_a_forgiving_reader_leaves_missing_files_to_whoever_opens_them(
     table = root / "t.csv"
     table.write_text("image_path,label\na/000.png,a\na/gone.png,b\n")
     with pytest.raises(UserError, match="does not exist"):
-        read_pictures(table)
-    pictures = read_pictures(table, forgiving=True)
+        load_images(table)
+    images = load_images(table, forgiving=True)
     with pytest.raises(UserError, match=r"gone\.png does not exist"):
-        pictures.open(1)
+        images.open(1)

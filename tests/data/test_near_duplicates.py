@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from scs_supcon.data.drawn import drawn
-from scs_supcon.data.embedded import digits
+from scs_supcon.data.builtin import digits
 from scs_supcon.data.near_duplicates import Pair, near_duplicates, thumbnail
+from scs_supcon.data.shapes import drawn
 
 Scene = Callable[..., Image.Image]
 Change = Callable[[Image.Image], Image.Image]
 
 
-def small(pictures: list[Image.Image]) -> np.ndarray:
-    return np.stack([thumbnail(picture) for picture in pictures])
+def small(images: list[Image.Image]) -> np.ndarray:
+    return np.stack([thumbnail(image) for image in images])
 
 
 def encoded_again(image: Image.Image) -> Image.Image:
@@ -44,7 +44,7 @@ def test_a_changed_copy_is_found_and_nothing_else(how: str, scene: Scene) -> Non
     assert all(0.9 <= pair.similarity <= 1 + 1e-5 for pair in pairs)
 
 
-def test_no_pictures_and_few_pictures(scene: Scene) -> None:
+def test_no_images_and_few_images(scene: Scene) -> None:
     assert near_duplicates(np.empty((0, 32, 32), dtype=np.uint8)) == []
     assert near_duplicates(small([scene(0)])) == []
     (pair,) = near_duplicates(small([scene(0), scene(1), scene(0)]))
@@ -53,14 +53,14 @@ def test_no_pictures_and_few_pictures(scene: Scene) -> None:
     assert pair.similarity == pytest.approx(1)
 
 
-def test_blank_pictures_are_like_nothing(scene: Scene) -> None:
+def test_blank_images_are_like_nothing(scene: Scene) -> None:
     blanks = [Image.new("RGB", (50, 50), (level, level, level)) for level in (0, 100, 255)]
     assert near_duplicates(small([*blanks, scene(0)])) == []
 
 
-@pytest.mark.parametrize("pictures", [digits(), drawn()], ids=["digits", "drawn"])
-def test_sets_in_which_all_look_alike_give_no_alarm(pictures) -> None:
-    thumbnails = small([pictures.open(index) for index in range(len(pictures))])
+@pytest.mark.parametrize("images", [digits(), drawn()], ids=["digits", "drawn"])
+def test_sets_in_which_all_look_alike_give_no_alarm(images) -> None:
+    thumbnails = small([images.open(index) for index in range(len(images))])
     assert near_duplicates(thumbnails) == []
     again = np.concatenate([thumbnails, thumbnails[:3]])
     found = {(pair.first, pair.second) for pair in near_duplicates(again)}
@@ -71,7 +71,7 @@ def test_progress_and_many_blocks(monkeypatch: pytest.MonkeyPatch, scene: Scene)
     monkeypatch.setattr("scs_supcon.data.near_duplicates.ROWS", 7)
     monkeypatch.setattr("scs_supcon.data.near_duplicates.PAIRS", 2)
     told: list[tuple[int, int]] = []
-    pictures = [scene(seed) for seed in range(18)] + [scene(0), scene(17)]
-    pairs = near_duplicates(small(pictures), 2, lambda done, total: told.append((done, total)))
+    images = [scene(seed) for seed in range(18)] + [scene(0), scene(17)]
+    pairs = near_duplicates(small(images), 2, lambda done, total: told.append((done, total)))
     assert {(pair.first, pair.second) for pair in pairs} == {(0, 18), (17, 19)}
     assert told == [(7, 20), (14, 20), (20, 20)]

@@ -17,23 +17,21 @@ def digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def rows(pictures: str, views: str) -> np.ndarray:
+def rows(images: str, views: str) -> np.ndarray:
     """Features that say whose they are."""
-    values = [[[ord(p), ord(v), 0, 0, 0] for v in views] for p in pictures]
+    values = [[[ord(p), ord(v), 0, 0, 0] for v in views] for p in images]
     return np.array(values, dtype=np.float32)
 
 
-def write(folder: Path, pictures: str, views: str) -> None:
-    write_shard(
-        folder, list(map(digest, pictures)), list(map(digest, views)), rows(pictures, views)
-    )
+def write(folder: Path, images: str, views: str) -> None:
+    write_shard(folder, list(map(digest, images)), list(map(digest, views)), rows(images, views))
 
 
-def read(folder: Path, pictures: str, views: str) -> tuple[np.ndarray, np.ndarray]:
-    table = np.full((len(pictures), len(views), WIDTH), -1, dtype=np.float32)
+def read(folder: Path, images: str, views: str) -> tuple[np.ndarray, np.ndarray]:
+    table = np.full((len(images), len(views), WIDTH), -1, dtype=np.float32)
     found = read_shards(
         folder,
-        {digest(name): row for row, name in enumerate(pictures)},
+        {digest(name): row for row, name in enumerate(images)},
         {digest(name): column for column, name in enumerate(views)},
         table,
     )
@@ -54,7 +52,7 @@ def test_an_absent_folder_holds_nothing(tmp_path: Path) -> None:
     assert read(tmp_path, "", "x")[0].shape == (0, 1)
 
 
-@pytest.mark.parametrize("place", ["header", "pictures", "features", "end"])
+@pytest.mark.parametrize("place", ["header", "images", "features", "end"])
 def test_one_changed_byte_is_noticed(tmp_path: Path, place: str) -> None:
     write(tmp_path, "ab", "x")
     (path,) = tmp_path.iterdir()

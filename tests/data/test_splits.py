@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scs_supcon.data.drawn import drawn
-from scs_supcon.data.embedded import in_memory
-from scs_supcon.data.pictures import Pictures
+from scs_supcon.data.builtin import in_memory
+from scs_supcon.data.dataset import ImageDataset
+from scs_supcon.data.shapes import drawn
 from scs_supcon.data.splits import (
     assign_folds,
     assign_splits,
@@ -20,32 +20,32 @@ from scs_supcon.data.splits import (
 from scs_supcon.errors import UserError
 
 
-def pictures_of(labels: list[int], **columns: object) -> Pictures:
+def images_of(labels: list[int], **columns: object) -> ImageDataset:
     classes = tuple(f"class {label:02d}" for label in range(max(labels) + 1))
     pixels = np.zeros((len(labels), 2, 2, 3), dtype=np.uint8)
-    pictures = in_memory("flat", pixels, np.array(labels), classes, {})
-    return replace(pictures, **{name: np.array(value) for name, value in columns.items()})
+    images = in_memory("flat", pixels, np.array(labels), classes, {})
+    return replace(images, **{name: np.array(value) for name, value in columns.items()})
 
 
-def counts(pictures: Pictures, splits: np.ndarray) -> dict[int, tuple[int, int, int]]:
+def counts(images: ImageDataset, splits: np.ndarray) -> dict[int, tuple[int, int, int]]:
     return {
         label: tuple(
-            int(np.sum(splits[pictures.labels == label] == split))
+            int(np.sum(splits[images.labels == label] == split))
             for split in ("train", "val", "test")
         )
-        for label in range(len(pictures.classes))
+        for label in range(len(images.classes))
     }
 
 
 def test_seventy_ten_twenty_in_every_class() -> None:
-    pictures = drawn(per_class=40)
-    splits = assign_splits(pictures, 0.1, 0.2, seed=0)
-    assert set(counts(pictures, splits).values()) == {(28, 4, 8)}
+    images = drawn(per_class=40)
+    splits = assign_splits(images, 0.1, 0.2, seed=0)
+    assert set(counts(images, splits).values()) == {(28, 4, 8)}
 
 
 def test_small_classes() -> None:
-    pictures = pictures_of([0] * 1 + [1] * 2 + [2] * 3 + [3] * 4 + [4] * 5 + [5] * 10)
-    assert counts(pictures, assign_splits(pictures, 0.1, 0.2, seed=3)) == {
+    images = images_of([0] * 1 + [1] * 2 + [2] * 3 + [3] * 4 + [4] * 5 + [5] * 10)
+    assert counts(images, assign_splits(images, 0.1, 0.2, seed=3)) == {
         0: (1, 0, 0),
         1: (1, 1, 0),
         2: (1, 1, 1),
@@ -56,29 +56,29 @@ def test_small_classes() -> None:
 
 
 def test_the_seed_decides() -> None:
-    pictures = drawn()
-    first = assign_splits(pictures, 0.1, 0.2, seed=0)
-    np.testing.assert_array_equal(first, assign_splits(pictures, 0.1, 0.2, seed=0))
-    assert np.any(first != assign_splits(pictures, 0.1, 0.2, seed=1))
+    images = drawn()
+    first = assign_splits(images, 0.1, 0.2, seed=0)
+    np.testing.assert_array_equal(first, assign_splits(images, 0.1, 0.2, seed=0))
+    assert np.any(first != assign_splits(images, 0.1, 0.2, seed=1))
 
 
 def test_given_splits_are_kept_and_validation_is_taken_from_train() -> None:
     given = ["train"] * 20 + ["test"] * 5 + ["train"] * 2 + ["test"] + ["train"]
-    pictures = pictures_of([0] * 25 + [1] * 3 + [2], splits=given)
-    splits = assign_splits(pictures, 0.1, 0.2, seed=0)
-    assert counts(pictures, splits) == {0: (18, 2, 5), 1: (1, 1, 1), 2: (1, 0, 0)}
+    images = images_of([0] * 25 + [1] * 3 + [2], splits=given)
+    splits = assign_splits(images, 0.1, 0.2, seed=0)
+    assert counts(images, splits) == {0: (18, 2, 5), 1: (1, 1, 1), 2: (1, 0, 0)}
     np.testing.assert_array_equal(splits == "test", np.array(given) == "test")
 
     full = [*given[:-2], "val", "train"]
-    kept = assign_splits(replace(pictures, splits=np.array(full)), 0.1, 0.2, seed=0)
+    kept = assign_splits(replace(images, splits=np.array(full)), 0.1, 0.2, seed=0)
     np.testing.assert_array_equal(kept, full)
 
 
 def test_a_training_part_alone_is_dealt_like_a_plain_folder() -> None:
-    pictures = pictures_of([0] * 10 + [1] * 10)
-    alone = replace(pictures, splits=np.array(["train"] * 20))
+    images = images_of([0] * 10 + [1] * 10)
+    alone = replace(images, splits=np.array(["train"] * 20))
     np.testing.assert_array_equal(
-        assign_splits(alone, 0.1, 0.2, seed=0), assign_splits(pictures, 0.1, 0.2, seed=0)
+        assign_splits(alone, 0.1, 0.2, seed=0), assign_splits(images, 0.1, 0.2, seed=0)
     )
 
 
@@ -95,13 +95,13 @@ def test_shares_must_leave_something(shares: tuple[float, float]) -> None:
 
 def test_one_class_only() -> None:
     with pytest.raises(UserError, match="one class only"):
-        assign_splits(pictures_of([0, 0, 0]), 0.1, 0.2, seed=0)
+        assign_splits(images_of([0, 0, 0]), 0.1, 0.2, seed=0)
 
 
 def test_a_class_that_is_tested_but_never_trained() -> None:
-    pictures = pictures_of([0, 0, 1, 1, 2], splits=["train", "train", "train", "val", "test"])
-    with pytest.raises(UserError, match=r"'class 02' is in test but has no training picture.*did"):
-        assign_splits(pictures, 0.1, 0.2, seed=0)
+    images = images_of([0, 0, 1, 1, 2], splits=["train", "train", "train", "val", "test"])
+    with pytest.raises(UserError, match=r"'class 02' is in test but has no training image.*did"):
+        assign_splits(images, 0.1, 0.2, seed=0)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -120,23 +120,23 @@ def test_groups_stay_whole_and_every_class_is_trained(
     if len(present) < 2:
         return
     labels = [present.index(label) for label, _ in rows]
-    pictures = pictures_of(labels, groups=[group for _, group in rows])
-    splits = assign_splits(pictures, 0.1, 0.2, seed)
+    images = images_of(labels, groups=[group for _, group in rows])
+    splits = assign_splits(images, 0.1, 0.2, seed)
     for group in {group for _, group in rows} - {""}:
-        assert len(set(splits[pictures.groups == group].tolist())) == 1
+        assert len(set(splits[images.groups == group].tolist())) == 1
     for label in range(len(present)):
-        train, val, _ = counts(pictures, splits)[label]
+        train, val, _ = counts(images, splits)[label]
         assert train >= 1
         if "" not in {group for own, group in rows if own == present[label]}:
             continue
-        alone = np.sum((pictures.labels == label) & (pictures.groups == "") & (splits == "train"))
+        alone = np.sum((images.labels == label) & (images.groups == "") & (splits == "train"))
         assert val >= 1 or alone == 0 or train == 1
 
 
 def test_equal_groups_come_close_to_the_shares() -> None:
     labels = np.repeat([0, 1], 100)
     groups = [f"{n // 5}" for n in range(200)]
-    splits = assign_splits(pictures_of(labels.tolist(), groups=groups), 0.1, 0.2, seed=0)
+    splits = assign_splits(images_of(labels.tolist(), groups=groups), 0.1, 0.2, seed=0)
     assert Counter(splits.tolist()) == {"train": 140, "val": 20, "test": 40}
 
 
@@ -144,13 +144,13 @@ def test_mixed_groups_come_close_to_the_shares_too() -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 20, 600)
     groups = [f"{group}" for group in np.minimum(rng.geometric(0.1, 600), 15)]
-    pictures = pictures_of(labels.tolist(), groups=groups)
+    images = images_of(labels.tolist(), groups=groups)
     for seed in range(5):
-        splits = assign_splits(pictures, 0.1, 0.2, seed)
+        splits = assign_splits(images, 0.1, 0.2, seed)
         shares = Counter(splits.tolist())
         assert 360 <= shares["train"] <= 480
         assert 30 <= shares["val"] <= 120
-        assert all(val >= 1 for _, val, _ in counts(pictures, splits).values())
+        assert all(val >= 1 for _, val, _ in counts(images, splits).values())
 
 
 def test_a_part_without_a_share_stays_as_it_is() -> None:
@@ -159,8 +159,8 @@ def test_a_part_without_a_share_stays_as_it_is() -> None:
         groups = [f"{group}" for group in rng.integers(0, 4, 60)]
         given = ["test"] * 10 + ["train"] * 50
         labels = [0, 1, 2] * 20
-        pictures = pictures_of(labels, groups=groups, splits=given)
-        splits = assign_splits(pictures, 0.1, 0.2, seed=0)
+        images = images_of(labels, groups=groups, splits=given)
+        splits = assign_splits(images, 0.1, 0.2, seed=0)
         np.testing.assert_array_equal(splits == "test", np.array(given) == "test")
 
 
@@ -168,33 +168,33 @@ def test_a_large_group_is_not_given_to_validation() -> None:
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, 300)
     groups = ["huge" if n < 180 else f"{n % 7}" for n in range(300)]
-    pictures = pictures_of(labels.tolist(), groups=groups)
+    images = images_of(labels.tolist(), groups=groups)
     for seed in range(5):
-        shares = Counter(assign_splits(pictures, 0.1, 0.2, seed).tolist())
+        shares = Counter(assign_splits(images, 0.1, 0.2, seed).tolist())
         assert shares["train"] >= 180
         assert shares["val"] >= 1
 
 
 def test_a_class_in_one_group_stays_in_train() -> None:
-    pictures = pictures_of([0] * 30 + [1] * 30, groups=["g"] * 30 + [""] * 30)
-    splits = assign_splits(pictures, 0.1, 0.2, seed=0)
+    images = images_of([0] * 30 + [1] * 30, groups=["g"] * 30 + [""] * 30)
+    splits = assign_splits(images, 0.1, 0.2, seed=0)
     assert set(splits[:30].tolist()) == {"train"}
 
 
 def test_written_and_read_again(tmp_path: Path) -> None:
-    pictures = replace(
+    images = replace(
         drawn(per_class=5), groups=np.array(["g, 1", *[""] * 29]), folds=np.arange(30) % 5
     )
-    splits = assign_splits(pictures, 0.1, 0.2, seed=0)
+    splits = assign_splits(images, 0.1, 0.2, seed=0)
     path = tmp_path / "splits.csv"
-    write_splits_csv(path, pictures, splits)
+    write_splits_csv(path, images, splits)
     first = path.read_bytes()
-    write_splits_csv(path, pictures, splits)
+    write_splits_csv(path, images, splits)
     assert path.read_bytes() == first
     assert first.startswith(b"name,label,split,group,fold,sha256\ndrawn/0001,bar,")
     assert b'"g, 1",0,' in first
     assert b"\r" not in first
-    np.testing.assert_array_equal(read_splits_csv(path, pictures), splits)
+    np.testing.assert_array_equal(read_splits_csv(path, images), splits)
 
 
 def test_a_file_that_does_not_fit_the_data(tmp_path: Path) -> None:
@@ -207,54 +207,54 @@ def test_a_file_that_does_not_fit_the_data(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not in the data any more"):
         read_splits_csv(path, small)
     path.write_text(path.read_text().replace(large.file_hash(3), "0" * 64))
-    with pytest.raises(UserError, match="'drawn/0004' is another picture than"):
+    with pytest.raises(UserError, match="'drawn/0004' is another image than"):
         read_splits_csv(path, large)
     path.write_text("x")
     with pytest.raises(UserError, match="not a list of splits"):
         read_splits_csv(path, small)
 
 
-def test_every_picture_is_tested_once_and_every_class_evenly() -> None:
-    pictures = pictures_of([0] * 13 + [1] * 7 + [2] * 20 + [3] * 2)
-    folds = assign_folds(pictures, 5, seed=0)
+def test_every_image_is_tested_once_and_every_class_evenly() -> None:
+    images = images_of([0] * 13 + [1] * 7 + [2] * 20 + [3] * 2)
+    folds = assign_folds(images, 5, seed=0)
     for label in range(4):
-        held = np.bincount(folds[pictures.labels == label], minlength=5)
+        held = np.bincount(folds[images.labels == label], minlength=5)
         assert held.max() - held.min() <= 1
     sizes = np.bincount(folds, minlength=5)
     assert sizes.max() - sizes.min() <= 1
-    parts = [fold_splits(pictures, fold, 5, 0.1, seed=0) for fold in range(5)]
+    parts = [fold_splits(images, fold, 5, 0.1, seed=0) for fold in range(5)]
     np.testing.assert_array_equal(sum(part == "test" for part in parts), np.ones(42))
     for fold, part in enumerate(parts):
         np.testing.assert_array_equal(part == "test", folds == fold)
         assert {"train", "val"} <= set(part.tolist())
-        assert set(pictures.labels[part == "train"]) == {0, 1, 2, 3}
+        assert set(images.labels[part == "train"]) == {0, 1, 2, 3}
 
 
 def test_another_seed_deals_other_folds() -> None:
-    pictures = drawn(per_class=10)
-    first = assign_folds(pictures, 5, seed=0)
-    np.testing.assert_array_equal(first, assign_folds(pictures, 5, seed=0))
-    assert np.any(first != assign_folds(pictures, 5, seed=1))
+    images = drawn(per_class=10)
+    first = assign_folds(images, 5, seed=0)
+    np.testing.assert_array_equal(first, assign_folds(images, 5, seed=0))
+    assert np.any(first != assign_folds(images, 5, seed=1))
 
 
 def test_folds_keep_groups_whole() -> None:
     labels = [label for label in range(3) for _ in range(20)]
     groups = [f"{label}-{number // 3}" for label in range(3) for number in range(20)]
-    pictures = pictures_of(labels, groups=groups)
-    folds = assign_folds(pictures, 4, seed=0)
+    images = images_of(labels, groups=groups)
+    folds = assign_folds(images, 4, seed=0)
     assert all(len(set(folds[np.array(groups) == group])) == 1 for group in set(groups))
     for label in range(3):  # seven groups of a class go to four folds
-        assert np.bincount(folds[pictures.labels == label], minlength=4).min() >= 2
-    splits = fold_splits(pictures, 2, 4, 0.2, seed=0)
+        assert np.bincount(folds[images.labels == label], minlength=4).min() >= 2
+    splits = fold_splits(images, 2, 4, 0.2, seed=0)
     assert all(len(set(splits[np.array(groups) == group])) == 1 for group in set(groups))
 
 
 def test_a_fold_column_wins_over_drawing_and_given_splits_are_not_used() -> None:
     given = [3, 1, 2] * 4
-    pictures = pictures_of([0] * 6 + [1] * 6, folds=given, splits=["train"] * 11 + ["test"])
-    np.testing.assert_array_equal(assign_folds(pictures, 3, seed=0), np.array(given) - 1)
+    images = images_of([0] * 6 + [1] * 6, folds=given, splits=["train"] * 11 + ["test"])
+    np.testing.assert_array_equal(assign_folds(images, 3, seed=0), np.array(given) - 1)
     with pytest.raises(UserError, match="3 folds, not 5: say --folds 3"):
-        assign_folds(pictures, 5, seed=0)
+        assign_folds(images, 5, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -262,14 +262,14 @@ def test_a_fold_column_wins_over_drawing_and_given_splits_are_not_used() -> None
     [
         ([0] * 6 + [1], 2, "class 'class 01' lies in one fold alone"),
         ([0] * 3 + [1] * 3, 1, "ask for 2 or more"),
-        ([0] * 3 + [1] * 3, 7, "7 folds of 6 pictures"),
+        ([0] * 3 + [1] * 3, 7, "7 folds of 6 images"),
     ],
 )
 def test_folds_that_cannot_be(labels, folds, message) -> None:
     with pytest.raises(UserError, match=message):
-        assign_folds(pictures_of(labels), folds, seed=0)
+        assign_folds(images_of(labels), folds, seed=0)
 
 
 def test_one_class_is_no_task_for_folds_either() -> None:
     with pytest.raises(UserError, match="one class only"):
-        fold_splits(pictures_of([0] * 6), 0, 3, 0.1, seed=0)
+        fold_splits(images_of([0] * 6), 0, 3, 0.1, seed=0)

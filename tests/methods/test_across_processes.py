@@ -14,14 +14,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scs_supcon import CSSupCon, CSSupConOverlap, SCSSupCon, SimCLR, SupCon
-from scs_supcon.heads import Projection
+from scs_supcon.kernels import sum_gradients
 from scs_supcon.methods import Method
-from scs_supcon.pairs import sum_gradients
+from scs_supcon.nn.head import Projection
 
 Arrays = dict[str, np.ndarray]
 Sizes = tuple[int, ...]
 
-# How many pictures each rank holds; the large ones go beyond the rows that solve b.
+# How many images each rank holds; the large ones go beyond the rows that solve b.
 SIZES: dict[int, list[Sizes]] = {
     2: [(5, 8), (0, 7), (1, 1), (700, 500)],
     3: [(4, 7, 3), (0, 6, 5), (0, 9, 0)],
@@ -47,7 +47,7 @@ LOSSES: dict[str, Callable[[bool], Method]] = {
 def joined_batch(sizes: Sizes) -> tuple[Tensor, Tensor]:
     """(B, 2, D) embeddings; the last rank holds a class of its own.
 
-    Of many pictures there is one view: which of their rows solve b depends on the order of rows.
+    Of many images there is one view: which of their rows solve b depends on the order of rows.
     """
     n = sum(sizes)
     source = torch.Generator().manual_seed(n)

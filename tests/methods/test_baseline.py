@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods import Batch, Network, Task
+from scs_supcon.methods import Batch, Network, TaskInfo
 from scs_supcon.methods.baseline import Baseline
 
 
@@ -28,8 +28,8 @@ def reference(
 
 def ready(classes: int = 3) -> tuple[Baseline, Network]:
     network = Network(nn.Linear(6, 4), nn.Linear(4, 2)).double()
-    task = Task(network, (5,) * classes, features=4, dim=2, epochs=3)
-    return Baseline().for_task(task), network
+    task = TaskInfo(network, (5,) * classes, features=4, dim=2, epochs=3)
+    return Baseline().setup(task), network
 
 
 def layer(method: Baseline) -> nn.Linear:
@@ -59,7 +59,7 @@ def test_it_sees_the_features_of_one_view_and_classifies_by_the_same_layer() -> 
     method, network = ready()
     assert method.views == 1 and not method.adapted
     images, labels = torch.randn(5, 6).double(), torch.tensor([0, 2, 1, 1, 0])
-    (value,) = method.losses(Batch(images, labels, torch.arange(5)), network).values()
+    (value,) = method.training_step(Batch(images, labels, torch.arange(5)), network).values()
     features, embeddings = network(images)
     logits = method.classify(features, embeddings)
     assert logits is not None
@@ -90,7 +90,7 @@ def test_weights_decay_and_biases_do_not() -> None:
 
 
 def test_it_says_what_is_missing_or_wrong() -> None:
-    with pytest.raises(UserError, match=r"Baseline does not know its task.*for_task"):
+    with pytest.raises(UserError, match=r"Baseline does not know its task.*setup"):
         Baseline()(torch.randn(2, 4), torch.tensor([0, 1]))
     assert Baseline().classify(torch.randn(2, 4), torch.randn(2, 2)) is None
     method, _ = ready(3)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.heads import Projection
-from scs_supcon.methods import Batch, Network, Task
+from scs_supcon.methods import Batch, Network, TaskInfo
 from scs_supcon.methods.byol import BYOL, distance
+from scs_supcon.nn.head import Projection
 
 Vectors = list[list[float]]
 
@@ -31,14 +31,14 @@ def reference(q1: Vectors, q2: Vectors, k1: Vectors, k2: Vectors) -> float:
 def ready(**options: float) -> tuple[BYOL, Network]:
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 4), Projection(4, 3, centre=True)).double()
-    method = BYOL(hidden=8, **options).for_task(Task(network, (5, 5), 4, 3, epochs=3))
+    method = BYOL(hidden=8, **options).setup(TaskInfo(network, (5, 5), 4, 3, epochs=3))
     return method, network
 
 
-def batch(pictures: int, seed: int = 0) -> Batch:
+def batch(count: int, seed: int = 0) -> Batch:
     source = torch.Generator().manual_seed(seed)
-    images = torch.randn(2 * pictures, 6, generator=source, dtype=torch.float64)
-    return Batch(images, torch.arange(pictures) % 2, torch.arange(pictures))
+    images = torch.randn(2 * count, 6, generator=source, dtype=torch.float64)
+    return Batch(images, torch.arange(count) % 2, torch.arange(count))
 
 
 def moved(method: BYOL, network: Network) -> Network:
@@ -53,16 +53,16 @@ def moved(method: BYOL, network: Network) -> Network:
 
 @settings(max_examples=20)
 @given(st.integers(1, 6), st.integers(0, 1 << 20))
-def test_equal_to_the_plain_loop(pictures: int, seed: int) -> None:
+def test_equal_to_the_plain_loop(images: int, seed: int) -> None:
     method, network = ready()
     network = moved(method, network)
-    seen = batch(pictures, seed)
+    seen = batch(images, seed)
     assert method.predictor is not None and method.twin is not None
     with torch.no_grad():
         q1, q2 = method.predictor(network(seen.images).embeddings).chunk(2)
         k1, k2 = method.twin.network(seen.images).embeddings.chunk(2)
     expected = reference(q1.tolist(), q2.tolist(), k1.tolist(), k2.tolist())
-    value = method.losses(seen, network)["predict"]
+    value = method.training_step(seen, network)["predict"]
     assert value.item() == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
@@ -84,7 +84,7 @@ def test_the_target_has_no_gradient_and_the_prediction_the_right_one() -> None:
 
 def test_nothing_of_the_twin_learns() -> None:
     method, network = ready()
-    method.losses(batch(5), network)["predict"].backward()
+    method.training_step(batch(5), network)["predict"].backward()
     assert method.twin is not None and method.predictor is not None
     twin = list(method.twin.parameters())
     assert twin and not any(p.requires_grad or p.grad is not None for p in twin)
@@ -126,19 +126,19 @@ def test_without_momentum_the_twin_is_the_network() -> None:
 def test_labels_are_not_used_and_views_may_be_swapped() -> None:
     method, network = ready()
     seen = batch(6)
-    value = method.losses(seen, network)["predict"]
+    value = method.training_step(seen, network)["predict"]
     other = Batch(seen.images, 1 - seen.labels, seen.indices)
-    assert torch.equal(method.losses(other, network)["predict"], value)
+    assert torch.equal(method.training_step(other, network)["predict"], value)
     swapped = Batch(torch.cat(seen.images.chunk(2)[::-1]), seen.labels, seen.indices)
-    torch.testing.assert_close(method.losses(swapped, network)["predict"], value)
+    torch.testing.assert_close(method.training_step(swapped, network)["predict"], value)
 
 
 def test_it_says_what_to_call() -> None:
-    with pytest.raises(UserError, match=r"twin: call for_task\(task\), then losses"):
+    with pytest.raises(UserError, match=r"twin: call setup\(task\), then losses"):
         BYOL()(torch.randn(4, 3), torch.arange(4))
     _, network = ready()
     with pytest.raises(UserError, match="does not know its task"):
-        BYOL().losses(batch(2), network)
+        BYOL().training_step(batch(2), network)
     for options in ({"momentum": 1.5}, {"momentum": -0.1}, {"hidden": 0}):
         with pytest.raises(UserError):
             BYOL(**options)  # type: ignore[arg-type]
@@ -151,4 +151,4 @@ def test_a_row_counts_by_its_direction_alone() -> None:
 
 
 def test_the_projection_has_batch_norm() -> None:
-    assert BYOL.suggests(None) == {"head": {"centre": True}}
+    assert BYOL.recipe_defaults(None) == {"head": {"centre": True}}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods import Batch, Network, Task
+from scs_supcon.methods import Batch, Network, TaskInfo
 from scs_supcon.methods.circle import Circle, class_circle, tell_apart
 from small_batches import Vectors, check_slopes
 
@@ -44,7 +44,7 @@ def cosines(x: Vectors, y: Vectors) -> Vectors:
 
 def ready(classes: int = 3, **options: float) -> Circle:
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
-    return Circle(**options).for_task(Task(network, (5,) * classes, 5, 4, epochs=3))  # type: ignore[arg-type]
+    return Circle(**options).setup(TaskInfo(network, (5,) * classes, 5, 4, epochs=3))  # type: ignore[arg-type]
 
 
 def directions(method: Circle) -> Tensor:
@@ -119,7 +119,7 @@ def test_it_classifies_by_the_nearest_direction() -> None:
 def test_both_views_are_judged_and_the_directions_learn() -> None:
     method, network = ready(3), Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
-    (value,) = method.losses(Batch(images, labels, torch.arange(4)), network).values()
+    (value,) = method.training_step(Batch(images, labels, torch.arange(4)), network).values()
     torch.testing.assert_close(value, method(network(images).embeddings, labels.repeat(2)))
     value.backward()
     assert directions(method).grad is not None

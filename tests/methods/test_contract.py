@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.heads import Projection
 from scs_supcon.methods import (
     Batch,
     Method,
     Network,
     Output,
-    Task,
+    TaskInfo,
     available,
     build_method,
     method_class,
 )
+from scs_supcon.nn.head import Projection
 
 CLASSES, SIZE, FEATURES, DIM = 3, 6, 16, 64
 
@@ -35,15 +35,15 @@ def network() -> Network:
     return Network(encoder, Projection(FEATURES, DIM, centre=True))
 
 
-def pictures(labels: Tensor) -> Tensor:
-    """A "picture" is six numbers: its class's own, and noise."""
+def noisy_images(labels: Tensor) -> Tensor:
+    """An "image" is six numbers: its class's own, and noise."""
     source = torch.Generator().manual_seed(1)
     classes = torch.randn(CLASSES, SIZE, generator=source)
     return classes[labels] + 0.5 * torch.randn(len(labels), SIZE, generator=source)
 
 
 def batch(method: Method, labels: Tensor) -> Batch:
-    images = pictures(labels).repeat(method.views, 1)
+    images = noisy_images(labels).repeat(method.views, 1)
     source = torch.Generator().manual_seed(2)
     images = images + 0.1 * torch.randn(images.shape, generator=source)
     return Batch(images, labels, torch.arange(len(labels)))
@@ -53,8 +53,8 @@ def ready(name: str, labels: Tensor, net: Network) -> Method:
     """A method that knows its task and has begun its first epoch."""
     torch.manual_seed(0)
     counts = tuple(torch.bincount(labels, minlength=CLASSES).tolist())
-    method = build_method(name, **OPTIONS.get(name, {})).for_task(
-        Task(net, counts, FEATURES, DIM, epochs=4)
+    method = build_method(name, **OPTIONS.get(name, {})).setup(
+        TaskInfo(net, counts, FEATURES, DIM, epochs=4)
     )
     method.on_epoch_start(0, looking_at(labels))
     return method
@@ -63,14 +63,14 @@ def ready(name: str, labels: Tensor, net: Network) -> Method:
 def looking_at(labels: Tensor) -> Callable[[nn.Module], Output]:
     def look(net: nn.Module) -> Output:
         with torch.no_grad():
-            output: Output = net(pictures(labels).to(next(net.parameters()).dtype))
+            output: Output = net(noisy_images(labels).to(next(net.parameters()).dtype))
         return output
 
     return look
 
 
 def total(method: Method, seen: Batch, net: Network) -> Tensor:
-    return torch.stack(list(method.losses(seen, net).values())).sum()
+    return torch.stack(list(method.training_step(seen, net).values())).sum()
 
 
 LABELS = {
@@ -78,7 +78,7 @@ LABELS = {
     "singletons": torch.tensor([0, 1, 2]),
     "one class": torch.tensor([1, 1, 1, 1]),
     "one lonely": torch.tensor([0, 0, 0, 2]),
-    "one picture": torch.tensor([1]),
+    "one image": torch.tensor([1]),
 }
 
 
@@ -87,7 +87,7 @@ LABELS = {
 def test_value_and_gradient_are_finite(name: str, labels: str) -> None:
     net = network()
     method = ready(name, LABELS[labels], net)
-    terms = method.losses(batch(method, LABELS[labels]), net)
+    terms = method.training_step(batch(method, LABELS[labels]), net)
     assert terms and all(term.shape == () for term in terms.values())
     torch.stack(list(terms.values())).sum().backward()
     for module in (net, method):
@@ -97,7 +97,7 @@ def test_value_and_gradient_are_finite(name: str, labels: str) -> None:
 
 @every_method
 @pytest.mark.parametrize("value", [0.0, 1.0])
-def test_equal_pictures_are_finite_too(name: str, value: float) -> None:
+def test_equal_images_are_finite_too(name: str, value: float) -> None:
     """With 0 and no shift in the network the embeddings are zero vectors."""
     net = network()
     for part, p in net.named_parameters():
@@ -212,7 +212,7 @@ def test_the_loss_itself_is_not_rounded_to_bfloat16(name: str) -> None:
 def test_what_stage_two_sees(name: str) -> None:
     net = network()
     method = ready(name, LABELS["mixed"], net)
-    output = net(pictures(LABELS["mixed"]))
+    output = net(noisy_images(LABELS["mixed"]))
     readout = method.readout(output.features, output.embeddings)
     assert len(readout) == len(LABELS["mixed"]) and readout.isfinite().all()
     logits = method.classify(output.features, output.embeddings)

@@ -117,7 +117,7 @@ def test_style_terms_touch_the_common_field_only_if_normalised_together(
 ) -> None:
     z = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([0, 1, 0, 2, 1, 1])
-    parts = CSSupCon(4, alpha=0.3, beta=0.7, normalize=normalize).terms(z, labels)
+    parts = CSSupCon(4, alpha=0.3, beta=0.7, normalize=normalize).loss_terms(z, labels)
     (parts["style_contrast"] + parts["style"]).backward()
     assert z.grad is not None
     assert bool(z.grad[:, :4].any()) is touched
@@ -127,7 +127,7 @@ def test_style_terms_touch_the_common_field_only_if_normalised_together(
 def test_the_terms_have_names_and_the_total_may_be_negative() -> None:
     z = torch.randn(8, 6, dtype=torch.float64)
     loss = CSSupCon(4, alpha=5.0)
-    parts = loss.terms(z, torch.arange(8) % 2)
+    parts = loss.loss_terms(z, torch.arange(8) % 2)
     assert list(parts) == ["contrast", "style_contrast", "style"]
     assert loss(z, torch.arange(8) % 2).item() < 0
 

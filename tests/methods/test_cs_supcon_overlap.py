@@ -29,7 +29,7 @@ def test_which_field_a_column_reaches(column: int, in_common: bool, in_style: bo
     other[0, column] += 1
     loss = CSSupConOverlap()
     labels = torch.arange(6) % 2
-    before, after = loss.terms(z, labels), loss.terms(other, labels)
+    before, after = loss.loss_terms(z, labels), loss.loss_terms(other, labels)
     assert bool(before["contrast"] != after["contrast"]) is in_common
     for name in ("style_contrast", "style"):
         assert bool(before[name] != after[name]) is in_style

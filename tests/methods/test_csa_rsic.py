@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from scs_supcon import SupCon
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
 from scs_supcon.methods import Batch, Network
 from scs_supcon.methods.csa_rsic import CSARSIC
+from scs_supcon.nn.head import unit
 
 Vectors = list[list[float]]
 
@@ -38,9 +38,9 @@ def reference(
     return contrast / len(rows) + weight * apart / len(first)
 
 
-def rows(pictures: int, seed: int) -> Tensor:
+def rows(images: int, seed: int) -> Tensor:
     source = torch.Generator().manual_seed(seed)
-    return 2 * torch.randn(pictures, 2, 4, generator=source, dtype=torch.float64)
+    return 2 * torch.randn(images, 2, 4, generator=source, dtype=torch.float64)
 
 
 @given(
@@ -62,9 +62,9 @@ def test_equal_to_the_plain_loop(
 def test_consistency_of_same_and_orthogonal_views() -> None:
     x = torch.tensor([[2.0, 0.0], [0.0, 3.0]], dtype=torch.float64)
     labels = torch.tensor([0, 1])
-    same = CSARSIC(weight=1.0).terms(torch.stack([x, 5 * x], 1), labels)
+    same = CSARSIC(weight=1.0).loss_terms(torch.stack([x, 5 * x], 1), labels)
     assert same["consistency"].item() == 0
-    across = CSARSIC(weight=1.0).terms(torch.stack([x, x.flip(1)], 1), labels)
+    across = CSARSIC(weight=1.0).loss_terms(torch.stack([x, x.flip(1)], 1), labels)
     assert across["consistency"].item() == 2
 
 
@@ -80,12 +80,12 @@ def test_gradcheck() -> None:
     assert torch.autograd.gradcheck(lambda z: CSARSIC(0.5, weight=0.3)(z, labels), (z,))
 
 
-def test_training_pairs_the_views_of_a_picture() -> None:
+def test_training_pairs_the_views_of_a_image() -> None:
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
-    parts = CSARSIC().losses(Batch(images, labels, torch.arange(4)), network)
+    parts = CSARSIC().training_step(Batch(images, labels, torch.arange(4)), network)
     z = network(images).embeddings
-    expected = CSARSIC().terms(torch.stack(z.chunk(2), 1), labels)
+    expected = CSARSIC().loss_terms(torch.stack(z.chunk(2), 1), labels)
     for name in ("contrast", "consistency"):
         torch.testing.assert_close(parts[name], expected[name])
 

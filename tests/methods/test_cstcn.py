@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from scs_supcon import SupCon
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
-from scs_supcon.methods import Batch, Network, Output, Task
+from scs_supcon.methods import Batch, Network, Output, TaskInfo
 from scs_supcon.methods.cstcn import CSTCN, codes, sinkhorn, swapped
+from scs_supcon.nn.head import unit
 
 Vectors = list[list[float]]
 
@@ -35,10 +35,10 @@ def reference_swap(
     tau: float,
 ) -> float:
     """−(1/2B) Σ_i Σ_k [q_ik² log softmax(C z_i¹/τ)_k + q_ik¹ log softmax(C z_i²/τ)_k]."""
-    pictures = len(views[0])
+    images = len(views[0])
     q = [reference_codes(past[v] + views[v], prototypes)[len(past[v]) :] for v in (0, 1)]
     total = 0.0
-    for i in range(pictures):
+    for i in range(images):
         for v in (0, 1):
             logits = [dot(views[v][i], c) / tau for c in prototypes]
             top = max(logits)
@@ -46,7 +46,7 @@ def reference_swap(
             total -= math.fsum(
                 code * (x - log_z) for code, x in zip(q[1 - v][i], logits, strict=True)
             )
-    return total / (2 * pictures)
+    return total / (2 * images)
 
 
 def dot(x: list[float], y: list[float]) -> float:
@@ -56,7 +56,7 @@ def dot(x: list[float], y: list[float]) -> float:
 def ready(**options: Any) -> tuple[CSTCN, Network]:
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
-    return CSTCN(**options).for_task(Task(network, (5,) * 3, 5, 4, epochs=3)), network
+    return CSTCN(**options).setup(TaskInfo(network, (5,) * 3, 5, 4, epochs=3)), network
 
 
 def prototypes(method: CSTCN) -> Tensor:
@@ -64,23 +64,23 @@ def prototypes(method: CSTCN) -> Tensor:
     return method.prototypes
 
 
-def batch(seed: int = 0, pictures: int = 4) -> Batch:
+def batch(seed: int = 0, count: int = 4) -> Batch:
     source = torch.Generator().manual_seed(seed)
-    images = torch.randn(2 * pictures, 6, generator=source, dtype=torch.float64)
-    return Batch(images, torch.tensor([0, 1, 0, 2, 1, 1])[:pictures], torch.arange(pictures))
+    images = torch.randn(2 * count, 6, generator=source, dtype=torch.float64)
+    return Batch(images, torch.tensor([0, 1, 0, 2, 1, 1])[:count], torch.arange(count))
 
 
-def rows(pictures: int, seed: int) -> Tensor:
+def rows(images: int, seed: int) -> Tensor:
     source = torch.Generator().manual_seed(seed)
-    return torch.randn(pictures, 2, 4, generator=source, dtype=torch.float64)
+    return torch.randn(images, 2, 4, generator=source, dtype=torch.float64)
 
 
 @settings(max_examples=25)
 @given(st.integers(1, 6), st.integers(1, 7), st.integers(0, 1 << 20))
-def test_equal_to_the_plain_loop(pictures: int, count: int, seed: int) -> None:
+def test_equal_to_the_plain_loop(images: int, count: int, seed: int) -> None:
     method, _ = ready(prototypes=count, prototype_temperature=0.2, weight=0.5)
-    z, labels = rows(pictures, seed), torch.arange(pictures) % 3
-    parts = method.terms(z, labels)
+    z, labels = rows(images, seed), torch.arange(images) % 3
+    parts = method.loss_terms(z, labels)
     first, second = unit(z[:, 0]).tolist(), unit(z[:, 1]).tolist()
     expected = reference_swap((first, second), ([], []), prototypes(method).tolist(), 0.2)
     assert parts["swap"].item() == pytest.approx(0.5 * expected, rel=1e-10)
@@ -88,13 +88,13 @@ def test_equal_to_the_plain_loop(pictures: int, count: int, seed: int) -> None:
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 1 << 20))
-def test_sinkhorn_marginals(pictures: int, count: int, seed: int) -> None:
+def test_sinkhorn_marginals(images: int, count: int, seed: int) -> None:
     source = torch.Generator().manual_seed(seed)
-    scores = torch.randn(pictures, count, generator=source, dtype=torch.float64)
+    scores = torch.randn(images, count, generator=source, dtype=torch.float64)
     q = sinkhorn(scores)
-    torch.testing.assert_close(q.sum(1), torch.ones(pictures, dtype=torch.float64))
+    torch.testing.assert_close(q.sum(1), torch.ones(images, dtype=torch.float64))
     settled = sinkhorn(scores, rounds=300)
-    even = torch.full((count,), pictures / count, dtype=torch.float64)
+    even = torch.full((count,), images / count, dtype=torch.float64)
     torch.testing.assert_close(settled.sum(0), even, rtol=1e-6, atol=0)
 
 
@@ -125,7 +125,7 @@ def test_codes_have_no_gradient() -> None:
 def test_three_prototypes_per_class_at_least_three_hundred() -> None:
     assert len(prototypes(ready()[0])) == 300
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4))
-    many = CSTCN().for_task(Task(network, (2,) * 150, 5, 4, epochs=3))
+    many = CSTCN().setup(TaskInfo(network, (2,) * 150, 5, 4, epochs=3))
     assert len(prototypes(many)) == 450
     lengths = torch.linalg.vector_norm(prototypes(many), dim=1)
     torch.testing.assert_close(lengths, torch.ones(450))
@@ -138,7 +138,7 @@ def test_a_small_batch_is_balanced_together_with_the_past() -> None:
     for step in range(4):
         seen = batch(step)
         views = [unit(z).tolist() for z in network(seen.images).embeddings.chunk(2)]
-        value = method.losses(seen, network)["swap"].item()
+        value = method.training_step(seen, network)["swap"].item()
         expected = reference_swap((views[0], views[1]), past, prototypes(method).tolist(), 0.1)
         assert value == pytest.approx(expected, rel=1e-9)
         method.after_step(network, 0.1)
@@ -149,7 +149,7 @@ def test_a_small_batch_is_balanced_together_with_the_past() -> None:
 def test_a_large_batch_needs_no_queue() -> None:
     method, network = ready(prototypes=4)
     assert method.queue is not None
-    method.losses(batch(), network)
+    method.training_step(batch(), network)
     method.after_step(network, 0.1)
     assert not len(method.queue.held()[0])
 
@@ -163,11 +163,11 @@ def test_prototypes_rest_in_the_first_epoch_and_keep_their_length() -> None:
     weight = prototypes(method)
     optimizer = torch.optim.SGD(method.param_groups(0.5), 0.5)
     method.on_epoch_start(0, look)
-    sum(method.losses(batch(), network).values()).backward()  # type: ignore[union-attr]
+    sum(method.training_step(batch(), network).values()).backward()  # type: ignore[union-attr]
     assert weight.grad is None
     method.on_epoch_start(1, look)
     before = weight.detach().clone()
-    sum(method.losses(batch(), network).values()).backward()  # type: ignore[union-attr]
+    sum(method.training_step(batch(), network).values()).backward()  # type: ignore[union-attr]
     optimizer.step()
     method.after_step(network, 0.1)
     assert not torch.equal(weight, before)
@@ -178,11 +178,11 @@ def test_prototypes_rest_in_the_first_epoch_and_keep_their_length() -> None:
 def test_taking_turns() -> None:
     method, network = ready(prototypes=7, alternate=True)
     both, _ = ready(prototypes=7)
-    expected = both.losses(batch(), network)
-    even = method.losses(batch(), network)
+    expected = both.training_step(batch(), network)
+    even = method.training_step(batch(), network)
     assert even["contrast"] == expected["contrast"] and even["swap"] == 0
     method.after_step(network, 0.1)
-    odd = method.losses(batch(), network)
+    odd = method.training_step(batch(), network)
     torch.testing.assert_close(odd["swap"], expected["swap"])
     assert odd["contrast"] == 0 and method.adapted
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from scs_supcon import SupCon
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
-from scs_supcon.methods import Batch, Network, Task
+from scs_supcon.methods import Batch, Network, TaskInfo
 from scs_supcon.methods.dacl import DACL, budgeted, margin_contrast
+from scs_supcon.nn.head import unit
 from small_batches import T4, Vectors, batches, double
 
 
@@ -123,7 +123,7 @@ def test_the_budget_is_kept_by_the_nearest_point(
 def ready(**options: float) -> tuple[DACL, Network]:
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
-    return DACL(**options).for_task(Task(network, (5,) * 3, 5, 4, epochs=3)), network
+    return DACL(**options).setup(TaskInfo(network, (5,) * 3, 5, 4, epochs=3)), network
 
 
 def test_margins_rise_where_it_hurts_most_and_their_mean_stays() -> None:
@@ -135,7 +135,7 @@ def test_margins_rise_where_it_hurts_most_and_their_mean_stays() -> None:
     margins = torch.full((12,), 0.1, dtype=torch.float64)
     slope = margin_contrast(unit(network(images).embeddings), labels, margins, 0.1)[1]
     by_class = torch.stack([slope[labels == k].sum() for k in range(3)])
-    method.losses(batch, network)
+    method.training_step(batch, network)
     assert method.margins.tolist() == [0.1] * 3
     method.after_step(network, 0.1)
     torch.testing.assert_close(method.margins, 0.1 + 0.05 * (by_class - by_class.mean()))
@@ -143,7 +143,7 @@ def test_margins_rise_where_it_hurts_most_and_their_mean_stays() -> None:
     method.after_step(network, 0.1)  # no new losses: nothing to climb
     assert torch.equal(method.margins, raised)
     for _ in range(30):
-        method.losses(batch, network)
+        method.training_step(batch, network)
         method.after_step(network, 0.5)
     assert method.margins.mean().item() == pytest.approx(0.1, abs=1e-12)
     assert method.margins.min() >= 0 and method.margins.max() <= 0.5
@@ -160,7 +160,7 @@ def test_margins_are_no_parameters_but_part_of_the_state() -> None:
         "classifier.bias",
     }
     images = torch.randn(8, 6).double()
-    method.losses(Batch(images, torch.tensor([0, 0, 1, 2]), torch.arange(4)), network)
+    method.training_step(Batch(images, torch.tensor([0, 0, 1, 2]), torch.arange(4)), network)
     method.after_step(network, 0.1)
     other, _ = ready()
     other.load_state_dict(method.state_dict())
@@ -172,7 +172,7 @@ def test_margins_are_no_parameters_but_part_of_the_state() -> None:
 def test_cross_entropy_joins_in_training() -> None:
     method, network = ready()
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
-    parts = method.losses(Batch(images, labels, torch.arange(4)), network)
+    parts = method.training_step(Batch(images, labels, torch.arange(4)), network)
     features, embeddings = network(images)
     logits = method.classify(features, embeddings)
     assert logits is not None

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from scs_supcon import SimCLR, SupCon
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
-from scs_supcon.methods import Batch, Network, Task
+from scs_supcon.methods import Batch, Network, TaskInfo
 from scs_supcon.methods.fncl import FNCL
+from scs_supcon.nn.head import unit
 
 Vectors = list[list[float]]
 
@@ -21,14 +21,14 @@ def reference(
 ) -> float:
     """(1/n) Σ_i [log Σ_{a∈Q∪N} exp(z_i·z_a/τ) − (1/|Q|) Σ_{q∈Q} z_i·z_q/τ]; z of unit length.
 
-    Q: the other views of the picture, and of its other-picture classmates the `attract` most
+    Q: the other views of the image, and of its other-image classmates the `attract` most
     similar to any of its views, above the threshold. N: rows of other classes.
     """
 
     def dot(x: list[float], y: list[float]) -> float:
         return math.fsum(a * b for a, b in zip(x, y, strict=True))
 
-    rows = [(picture, z) for view in views for picture, z in enumerate(view)]
+    rows = [(image, z) for view in views for image, z in enumerate(view)]
     total = 0.0
     for i, (mine, z) in enumerate(rows):
         score = {
@@ -101,13 +101,13 @@ def test_one_class_alone_has_no_negatives() -> None:
 
 def ready(**options: float) -> tuple[FNCL, Network]:
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
-    return FNCL(**options).for_task(Task(network, (5,) * 3, 5, 4, epochs=3)), network  # type: ignore[arg-type]
+    return FNCL(**options).setup(TaskInfo(network, (5,) * 3, 5, 4, epochs=3)), network  # type: ignore[arg-type]
 
 
-def test_training_pairs_the_views_of_a_picture() -> None:
+def test_training_pairs_the_views_of_a_image() -> None:
     method, network = ready()
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
-    parts = method.losses(Batch(images, labels, torch.arange(4)), network)
+    parts = method.training_step(Batch(images, labels, torch.arange(4)), network)
     z = network(images).embeddings
     assert list(parts) == ["contrast"] and method.adapted
     torch.testing.assert_close(parts["contrast"], method(torch.stack(z.chunk(2), 1), labels))
@@ -117,7 +117,7 @@ def test_training_pairs_the_views_of_a_picture() -> None:
 def test_cross_entropy_joins_if_asked_to() -> None:
     method, network = ready(classifier_weight=0.5)
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
-    parts = method.losses(Batch(images, labels, torch.arange(4)), network)
+    parts = method.training_step(Batch(images, labels, torch.arange(4)), network)
     features, embeddings = network(images)
     logits = method.classify(features, embeddings)
     assert logits is not None

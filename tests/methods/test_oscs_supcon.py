@@ -9,7 +9,6 @@ from torch import Tensor
 
 from scs_supcon import SCSSupCon
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
 from scs_supcon.methods import build_method
 from scs_supcon.methods.oscs_supcon import (
     Orthogonality,
@@ -18,6 +17,7 @@ from scs_supcon.methods.oscs_supcon import (
     projection,
     xcov,
 )
+from scs_supcon.nn.head import unit
 
 Vectors = list[list[float]]
 
@@ -60,7 +60,7 @@ def test_equal_to_the_plain_loop(
 ) -> None:
     z, labels = batch
     loss = OSCSSupCon(common_dim, orthogonality=orthogonality, weight=0.3, overlap=overlap)
-    parts = loss.terms(z, labels)
+    parts = loss.loss_terms(z, labels)
     c, s = unit(z[:, :common_dim]).tolist(), unit(z[:, common_dim - overlap :]).tolist()
     if orthogonality == "projected":
         w = projection(common_dim, 8 - common_dim + overlap).tolist()
@@ -68,15 +68,15 @@ def test_equal_to_the_plain_loop(
     else:
         expected = reference_xcov(c, s)
     assert parts["orthogonality"].item() == pytest.approx(0.3 * expected, rel=1e-10, abs=1e-13)
-    rest = SCSSupCon(common_dim, overlap=overlap).terms(z, labels)
+    rest = SCSSupCon(common_dim, overlap=overlap).loss_terms(z, labels)
     assert {name: parts[name] for name in rest} == rest
 
 
 @given(batches())
 def test_without_weight_it_is_scs_supcon(batch: tuple[Tensor, Tensor]) -> None:
     for preset in ("solved", "paper"):
-        parts = OSCSSupCon(weight=0.0, preset=preset).terms(*batch)
-        assert parts == SCSSupCon(preset=preset).terms(*batch)
+        parts = OSCSSupCon(weight=0.0, preset=preset).loss_terms(*batch)
+        assert parts == SCSSupCon(preset=preset).loss_terms(*batch)
 
 
 def test_gold_values() -> None:
@@ -100,7 +100,7 @@ def test_gradcheck(orthogonality: Orthogonality) -> None:
     loss = OSCSSupCon(orthogonality=orthogonality, weight=1.0)
 
     def value(z: Tensor) -> Tensor:
-        return loss.terms(z, labels)["orthogonality"]
+        return loss.loss_terms(z, labels)["orthogonality"]
 
     assert torch.autograd.gradcheck(value, (z,))
 
@@ -153,7 +153,7 @@ def test_references_and_listed_pairs_keep_the_orthogonality() -> None:
     z, others = (torch.randn(6, 8, generator=source, dtype=torch.float64) for _ in range(2))
     labels = torch.arange(6) % 2
     loss = OSCSSupCon(5, weight=3.0, preset="siglip")
-    expected = loss.terms(z, labels)["orthogonality"].item()
+    expected = loss.loss_terms(z, labels)["orthogonality"].item()
     assert loss.against(z, labels, others, labels)["orthogonality"].item() == expected
     pairs = torch.tensor([0, 1]), torch.tensor([2, 5])
     same = torch.tensor([True, True])

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
-from scs_supcon.methods import Batch, Network, Task
+from scs_supcon.methods import Batch, Network, TaskInfo
 from scs_supcon.methods.paco import PaCo, parametric
+from scs_supcon.nn.head import unit
 
 Vectors = list[list[float]]
 Weights = tuple[float, float, float]
@@ -92,13 +92,13 @@ def test_gradcheck() -> None:
 def ready(**options: Any) -> tuple[PaCo, Network]:
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
-    return PaCo(**options).for_task(Task(network, (6, 3, 1), 5, 4, epochs=3)), network
+    return PaCo(**options).setup(TaskInfo(network, (6, 3, 1), 5, 4, epochs=3)), network
 
 
-def batch(seed: int = 0, pictures: int = 4) -> Batch:
+def batch(seed: int = 0, count: int = 4) -> Batch:
     source = torch.Generator().manual_seed(seed)
-    images = torch.randn(2 * pictures, 6, generator=source, dtype=torch.float64)
-    return Batch(images, torch.tensor([0, 1, 0, 2, 1, 1])[:pictures], torch.arange(pictures))
+    images = torch.randn(2 * count, 6, generator=source, dtype=torch.float64)
+    return Batch(images, torch.tensor([0, 1, 0, 2, 1, 1])[:count], torch.arange(count))
 
 
 def whole_reference(method: PaCo, network: Network, seen: Batch) -> float:
@@ -124,7 +124,7 @@ def test_training_equals_the_plain_loop_while_the_queue_fills(prior: bool) -> No
     )
     for step in range(4):
         seen = batch(step)
-        value = method.losses(seen, network)["contrast"]
+        value = method.training_step(seen, network)["contrast"]
         expected = whole_reference(method, network, seen)
         assert value.item() == pytest.approx(expected, rel=1e-10)
         optimizer.zero_grad()
@@ -141,7 +141,7 @@ def test_the_queue_takes_the_keys_after_the_step() -> None:
         seen = batch(step)
         with torch.no_grad():
             keys.append(unit(method.twin.network(seen.images[4:]).embeddings))
-        method.losses(seen, network)
+        method.training_step(seen, network)
         assert len(method.queue.held()[0]) == 4 * step
         method.after_step(network, 0.1)
     rows, labels = method.queue.held()
@@ -153,7 +153,7 @@ def test_the_queue_takes_the_keys_after_the_step() -> None:
 
 def test_keys_and_queue_have_no_gradient_and_nothing_of_the_twin_learns() -> None:
     method, network = ready()
-    method.losses(batch(), network)["contrast"].backward()
+    method.training_step(batch(), network)["contrast"].backward()
     assert method.twin is not None and method.classifier is not None
     assert not any(p.requires_grad or p.grad is not None for p in method.twin.parameters())
     chosen = [id(p) for group in method.param_groups(0.1) for p in group["params"]]
@@ -188,10 +188,10 @@ def test_priors_are_the_classes_shares_and_stay_out_of_the_classifier() -> None:
 
 
 def test_it_says_what_to_call_and_what_is_wrong() -> None:
-    with pytest.raises(UserError, match=r"call for_task\(task\), then losses"):
+    with pytest.raises(UserError, match=r"call setup\(task\), then losses"):
         PaCo()(torch.randn(4, 3), torch.arange(4))
     with pytest.raises(UserError, match="does not know its task"):
-        PaCo().losses(batch(), ready()[1])
+        PaCo().training_step(batch(), ready()[1])
     with pytest.raises(UserError, match="both 0"):
         PaCo(alpha=0.0, beta=0.0)
     for options in ({"temperature": 0.0}, {"alpha": -1.0}, {"momentum": 2.0}, {"queue": -1}):
@@ -203,6 +203,6 @@ def test_a_queue_of_none_is_allowed() -> None:
     method, network = ready(queue=0)
     for step in range(2):
         seen = batch(step)
-        value = method.losses(seen, network)["contrast"].item()
+        value = method.training_step(seen, network)["contrast"].item()
         assert value == pytest.approx(whole_reference(method, network, seen), rel=1e-10)
         method.after_step(network, 0.1)

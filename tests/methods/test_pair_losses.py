@@ -48,7 +48,7 @@ def all_finite(loss: Method, z: Tensor, labels: Tensor) -> Tensor:
     assert value.isfinite() and grad.isfinite().all()
     for p in loss.parameters():
         assert p.grad is None or p.grad.isfinite()
-    parts = loss.terms(z, labels)
+    parts = loss.loss_terms(z, labels)
     torch.testing.assert_close(torch.stack(list(parts.values())).sum(), value)
     if isinstance(loss, SCSSupCon):
         assert parts["contrast"] >= 0
@@ -173,11 +173,11 @@ def test_inputs_stay_as_they_were(loss: Method) -> None:
 
 @pytest.mark.parametrize("views", [1, 2, 3])
 def test_views_are_flattened_view_major(loss: Method, views: int) -> None:
-    """View 1 of all pictures first; SimCLR's labels are then the pictures."""
-    pictures = rows(4 * views).view(4, views, 8)
+    """View 1 of all images first; SimCLR's labels are then the images."""
+    images = rows(4 * views).view(4, views, 8)
     labels = torch.arange(4) if isinstance(loss, SimCLR) else torch.tensor([0, 1, 1, 2])
-    flat = torch.cat([pictures[:, v] for v in range(views)])
-    value, grad = value_and_gradient(loss, pictures, labels)
+    flat = torch.cat([images[:, v] for v in range(views)])
+    value, grad = value_and_gradient(loss, images, labels)
     again, other = value_and_gradient(loss, flat, labels.repeat(views))
     assert torch.equal(again, value)
     assert torch.equal(torch.cat([grad[:, v] for v in range(views)]), other)

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 import small_batches
 from scs_supcon import SupCon
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
-from scs_supcon.methods import Batch, Network, Output, Task
+from scs_supcon.methods import Batch, Network, Output, TaskInfo
 from scs_supcon.methods.pcl import (
     PCL,
     Clustering,
@@ -20,6 +19,7 @@ from scs_supcon.methods.pcl import (
     prototype_loss,
     spherical_kmeans,
 )
+from scs_supcon.nn.head import unit
 from small_batches import double
 
 Vectors = list[list[float]]
@@ -166,7 +166,7 @@ def test_k_means_of_few_or_equal_rows() -> None:
 
 @pytest.mark.parametrize("m", [1, 2, 4])
 def test_clusters_lie_inside_classes(m: int) -> None:
-    """A class of one, a class of none, pictures whose class is not known."""
+    """A class of one, a class of none, images whose class is not known."""
     source = torch.Generator().manual_seed(0)
     rows = unit(torch.randn(9, 3, generator=source, dtype=torch.float64))
     labels = torch.tensor([0, 0, 0, 0, 0, 2, 3, 3, -1])
@@ -199,11 +199,11 @@ LABELS = torch.tensor([0, 1, 2, 1, 0, 0, 2, 1, 1, 2, 0, 0])
 def ready(**options: Any) -> tuple[PCL, Network, Callable[[nn.Module], Output]]:
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
-    method = PCL(**options).for_task(Task(network, (5, 4, 3), 5, 4, epochs=20))
-    pictures = torch.randn(12, 6, dtype=torch.float64)
+    method = PCL(**options).setup(TaskInfo(network, (5, 4, 3), 5, 4, epochs=20))
+    images = torch.randn(12, 6, dtype=torch.float64)
 
     def look(network: nn.Module) -> Output:
-        output: Output = network(pictures)
+        output: Output = network(images)
         return output
 
     return method, network, look
@@ -220,7 +220,7 @@ def test_warm_up_is_supcon_alone_and_learns_the_labels() -> None:
     for indices in torch.arange(12).split(4):
         method.on_epoch_start(1, look)
         seen = batch(indices)
-        parts = method.losses(seen, network)
+        parts = method.training_step(seen, network)
         z = network(seen.images).embeddings
         torch.testing.assert_close(parts["contrast"], SupCon(0.1)(z, seen.labels.repeat(2)))
         assert parts["prototype"] == 0
@@ -230,7 +230,7 @@ def test_warm_up_is_supcon_alone_and_learns_the_labels() -> None:
 def test_afterwards_each_granularity_adds_its_mean() -> None:
     method, network, look = ready(granularities=(1, 2))
     assert method.twin is not None and method.clusterings is not None
-    method.losses(batch(torch.arange(12)), network)
+    method.training_step(batch(torch.arange(12)), network)
     with torch.no_grad():
         method.twin.network.get_parameter("encoder.weight").add_(0.3)
     method.on_epoch_start(2, look)
@@ -248,7 +248,7 @@ def test_afterwards_each_granularity_adds_its_mean() -> None:
         expected += reference(
             z.tolist(), own.tolist(), again.centres.tolist(), again.phi.tolist(), m
         )
-    parts = method.losses(seen, network)
+    parts = method.training_step(seen, network)
     assert parts["prototype"].item() == pytest.approx(expected / 2 / 10, rel=1e-10)
     parts["prototype"].backward()
     assert all(p.grad is not None for p in network.parameters())
@@ -257,13 +257,13 @@ def test_afterwards_each_granularity_adds_its_mean() -> None:
 
 def test_the_state_brings_the_clusters_back() -> None:
     method, network, look = ready()
-    method.losses(batch(torch.arange(12)), network)
+    method.training_step(batch(torch.arange(12)), network)
     method.after_step(network, 0.1)
     method.on_epoch_start(5, look)
     other, _, _ = ready()
     other.load_state_dict(method.state_dict())
     seen = batch(torch.arange(4))
-    assert other.losses(seen, network) == method.losses(seen, network)
+    assert other.training_step(seen, network) == method.training_step(seen, network)
 
 
 def test_forward_is_supcon() -> None:
@@ -274,10 +274,10 @@ def test_forward_is_supcon() -> None:
 def test_it_says_what_is_missing_or_wrong() -> None:
     method, network, _ = ready()
     with pytest.raises(UserError, match="does not know its task"):
-        PCL().losses(batch(torch.arange(4)), network)
+        PCL().training_step(batch(torch.arange(4)), network)
     seen = batch(torch.arange(4))
     with pytest.raises(UserError, match="indices go up to 12, the task has 12"):
-        method.losses(Batch(seen.images, seen.labels, torch.tensor([0, 1, 2, 12])), network)
+        method.training_step(Batch(seen.images, seen.labels, torch.tensor([0, 1, 2, 12])), network)
     for options in ({"granularities": ()}, {"granularities": (0,)}, {"warmup": 2.0}):
         with pytest.raises(UserError, match=next(iter(options))):
             PCL(**options)

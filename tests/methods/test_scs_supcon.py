@@ -126,7 +126,7 @@ def test_gold_gradients_of_t_and_b() -> None:
 def test_gold_value_with_style() -> None:
     styles = double([[0, 0], [3, 4], [1, 1], [1, 1]])
     loss = paper(normalize="none")
-    parts = loss.terms(torch.cat([T4[0], styles], 1), T4[1])
+    parts = loss.loss_terms(torch.cat([T4[0], styles], 1), T4[1])
     assert parts["style"].item() == pytest.approx(-1e-3 * 2.5, abs=1e-12)
     assert sum(parts.values()).item() == pytest.approx(0.6712719803, abs=1e-9)
 
@@ -145,12 +145,12 @@ def test_gold_values_one_can_draw(t: float, b: float, contrast: float, total: fl
     z = torch.cat([double(commons), double([[0, 0], [3, 4], [1, 1]])], 1)
     labels = torch.tensor([0, 0, 1])
     loss = paper(t0=t, b0=b, normalize="none")
-    parts = loss.terms(z, labels)
+    parts = loss.loss_terms(z, labels)
     assert parts["contrast"].item() == pytest.approx(contrast, abs=1e-9)
     assert parts["style"].item() == pytest.approx(-0.0033333333, abs=1e-9)
     assert loss(z, labels).item() == pytest.approx(total, abs=1e-9)
     if (t, b) == (0.1, 0):
-        without = paper(normalize="none", include_self=False).terms(z, labels)
+        without = paper(normalize="none", include_self=False).loss_terms(z, labels)
         assert without["contrast"].item() == pytest.approx(0.6604386520, abs=1e-9)
 
 
@@ -177,7 +177,7 @@ def test_every_reading_equals_the_plain_loop(
     z, labels = batch
     t, b = start
     loss = SCSSupCon(preset="paper", t0=t, b0=b, bias=bias, **reading)
-    parts = loss.terms(z, labels)
+    parts = loss.loss_terms(z, labels)
     contrast, style = reference(z.tolist(), labels.tolist(), t, float(loss.b.detach()), **reading)
     assert parts["contrast"].item() == pytest.approx(contrast, rel=1e-10, abs=0)
     assert parts["contrast"].item() >= 0
@@ -362,7 +362,7 @@ def test_style_touches_the_common_field_only_if_both_are_normalised_together(
 ) -> None:
     z, labels = random_batch()
     z.requires_grad_()
-    SCSSupCon(4, beta=1.0, normalize=normalize).terms(z, labels)["style"].backward()
+    SCSSupCon(4, beta=1.0, normalize=normalize).loss_terms(z, labels)["style"].backward()
     assert z.grad is not None
     assert z.grad[:, :4].any().item() is (normalize == "joint")
 

@@ -10,15 +10,15 @@ from torch import nn
 
 from scs_supcon import SimCLR, SupCon
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
-from scs_supcon.methods import Batch, Network, Task
+from scs_supcon.methods import Batch, Network, TaskInfo
 from scs_supcon.methods.selfcon import SelfCon
+from scs_supcon.nn.head import unit
 
 Vectors = list[list[float]]
 
 
 def reference(exits: list[Vectors], labels: list[int], tau: float) -> float:
-    """SupCon over all exits of all pictures (Bae et al., Eq. 4, a mean); rows of unit length."""
+    """SupCon over all exits of all images (Bae et al., Eq. 4, a mean); rows of unit length."""
 
     def dot(x: list[float], y: list[float]) -> float:
         return math.fsum(a * b for a, b in zip(x, y, strict=True))
@@ -46,7 +46,7 @@ class Convolutions(nn.Sequential):
 
 def ready(encoder: nn.Module, features: int = 4) -> tuple[SelfCon, Network]:
     network = Network(encoder, nn.Linear(features, 3)).double()
-    return SelfCon().for_task(Task(network, (5,) * 3, features, 3, epochs=3)), network
+    return SelfCon().setup(TaskInfo(network, (5,) * 3, features, 3, epochs=3)), network
 
 
 def batch(*shape: int) -> Batch:
@@ -92,7 +92,7 @@ def test_an_exit_stands_after_the_tap() -> None:
     method, network = ready(Convolutions())
     assert method.views == 1 and method.exits is not None and not method.adapted
     seen = batch(3, 7, 7)
-    value = method.losses(seen, network)["contrast"]
+    value = method.training_step(seen, network)["contrast"]
     tap = network.encoder.get_submodule("0")(seen.images).mean((2, 3))
     exits = [network(seen.images).embeddings, method.exits[0](tap)]
     expected = reference([unit(z).tolist() for z in exits], seen.labels.tolist(), 0.1)
@@ -110,7 +110,9 @@ def test_features_are_tapped_where_there_is_nothing_else() -> None:
     assert method.exits is not None
     exits = [network(seen.images).embeddings, method.exits[0](seen.images)]
     expected = reference([unit(z).tolist() for z in exits], seen.labels.tolist(), 0.1)
-    assert method.losses(seen, network)["contrast"].item() == pytest.approx(expected, rel=1e-10)
+    assert method.training_step(seen, network)["contrast"].item() == pytest.approx(
+        expected, rel=1e-10
+    )
 
 
 def test_micro_batches_are_tapped_too() -> None:
@@ -119,7 +121,7 @@ def test_micro_batches_are_tapped_too() -> None:
         torch.manual_seed(0)
         method, network = ready(Convolutions())
         network.micro_batch = size
-        value = method.losses(batch(3, 7, 7), network)["contrast"]
+        value = method.training_step(batch(3, 7, 7), network)["contrast"]
         value.backward()
         parameters = (*network.parameters(), *method.parameters())
         found.append([value.detach(), *(p.grad for p in parameters)])
@@ -153,6 +155,6 @@ def test_a_frozen_run_learns_from_cached_taps(
 def test_it_says_what_is_missing_or_wrong() -> None:
     _, network = ready(nn.Identity(), features=6)
     with pytest.raises(UserError, match="does not know its task"):
-        SelfCon().losses(batch(6), network)
+        SelfCon().training_step(batch(6), network)
     with pytest.raises(UserError, match="temperature is 0"):
         SelfCon(0.0)

@@ -10,15 +10,15 @@ from scs_supcon import SimCLR, SupCon
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Batch, Output
 
-Pictures = list[list[list[float]]]
+ImageDataset = list[list[list[float]]]
 
 
-def reference(pictures: Pictures, temperature: float) -> float:
+def reference(images: ImageDataset, temperature: float) -> float:
     """NT-Xent, Chen et al. (2020), Eq. 1: mean over all views of −log softmax of the other view.
 
-    With more than two views: the mean over the other views of the picture.
+    With more than two views: the mean over the other views of the image.
     """
-    flat = [(k, v) for k, views in enumerate(pictures) for v in views]
+    flat = [(k, v) for k, views in enumerate(images) for v in views]
     units = [(k, [x / math.hypot(*v) for x in v]) for k, v in flat]
     total = 0.0
     for i, (k, z) in enumerate(units):
@@ -44,7 +44,7 @@ def views(draw: st.DrawFn) -> Tensor:
 
 @given(views(), st.sampled_from([0.02, 0.1, 0.5]))
 def test_equal_to_the_plain_loop(z: Tensor, temperature: float) -> None:
-    """By the view axis, and by picture ids for the same rows in any order."""
+    """By the view axis, and by image ids for the same rows in any order."""
     expected = pytest.approx(reference(z.tolist(), temperature), rel=1e-10, abs=1e-13)
     loss = SimCLR(temperature)
     assert loss(z).item() == expected
@@ -59,10 +59,10 @@ def test_unique_labels_make_supcon_the_same(z: Tensor, temperature: float) -> No
     torch.testing.assert_close(SimCLR(temperature)(z), SupCon(temperature)(z, labels))
 
 
-@pytest.mark.parametrize("pictures", [1, 2, 4, 10])
-def test_equal_vectors_give_ln_of_2b_minus_1(pictures: int) -> None:
-    z = torch.ones(pictures, 2, 3, dtype=torch.float64)
-    assert SimCLR()(z).item() == pytest.approx(math.log(2 * pictures - 1), abs=1e-12)
+@pytest.mark.parametrize("images", [1, 2, 4, 10])
+def test_equal_vectors_give_ln_of_2b_minus_1(images: int) -> None:
+    z = torch.ones(images, 2, 3, dtype=torch.float64)
+    assert SimCLR()(z).item() == pytest.approx(math.log(2 * images - 1), abs=1e-12)
 
 
 def test_class_labels_of_views_are_not_used() -> None:
@@ -76,20 +76,20 @@ def test_swapping_the_views_changes_nothing() -> None:
     torch.testing.assert_close(SimCLR()(3 * z), SimCLR()(z), rtol=1e-12, atol=0)
 
 
-def test_single_rows_need_picture_ids() -> None:
-    with pytest.raises(UserError, match="give the picture ids"):
+def test_single_rows_need_image_ids() -> None:
+    with pytest.raises(UserError, match="give the image ids"):
         SimCLR()(torch.randn(4, 5))
 
 
-def test_a_batch_is_paired_by_its_pictures_not_by_its_classes() -> None:
-    """Two pictures of one class, two views each, view-major."""
+def test_a_batch_is_paired_by_its_images_not_by_its_classes() -> None:
+    """Two images of one class, two views each, view-major."""
     embeddings = torch.randn(4, 5, dtype=torch.float64)
 
     def network(images: Tensor) -> Output:
         return Output(images, embeddings)
 
     batch = Batch(torch.zeros(4), torch.tensor([3, 3]), torch.tensor([17, 5]))
-    (value,) = SimCLR().losses(batch, network).values()
+    (value,) = SimCLR().training_step(batch, network).values()
     by_views = embeddings.view(2, 2, 5).transpose(0, 1)
     torch.testing.assert_close(value, SimCLR()(by_views))
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from scs_supcon import SupCon
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
-from scs_supcon.methods import Batch, Network, Output, Task
+from scs_supcon.methods import Batch, Network, Output, TaskInfo
 from scs_supcon.methods.timescl import TimeSCL, weighted_contrast
+from scs_supcon.nn.head import unit
 from small_batches import T5, Vectors, batches, check_slopes
 
 
@@ -91,7 +91,7 @@ def look(_network: nn.Module) -> Output:
 
 def ready(epochs: int) -> tuple[TimeSCL, Network]:
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
-    return TimeSCL().for_task(Task(network, (5,) * 3, 5, 4, epochs)), network
+    return TimeSCL().setup(TaskInfo(network, (5,) * 3, 5, 4, epochs)), network
 
 
 def test_kappa_falls_evenly_on_a_logarithmic_scale() -> None:
@@ -113,7 +113,7 @@ def test_kappa_falls_evenly_on_a_logarithmic_scale() -> None:
 def test_cross_entropy_joins_in_training() -> None:
     method, network = ready(epochs=2)
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
-    parts = method.losses(Batch(images, labels, torch.arange(4)), network)
+    parts = method.training_step(Batch(images, labels, torch.arange(4)), network)
     features, embeddings = network(images)
     logits = method.classify(features, embeddings)
     assert logits is not None and method.adapted

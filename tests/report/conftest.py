@@ -81,7 +81,7 @@ def evaluation(rng, classes, labels, predicted, chances, common, names) -> dict[
         "format_version": 1,
         "data": "birds",
         "split": "test",
-        "pictures": len(labels),
+        "images": len(labels),
         "classes": list(classes),
         "scores": dict.fromkeys(("acc1", "acc5", "macro_f1", "balanced_acc"), score),
         "calibration": {
@@ -103,13 +103,13 @@ def evaluation(rng, classes, labels, predicted, chances, common, names) -> dict[
             "false_positive_rate": 0.021,
             "roc": roc,
             "histogram": histogram(common, labels),
-            "pictures": len(labels),
+            "images": len(labels),
         },
-        "refused": {"known": 0.1, "unknown": None, "unknown_pictures": 0, "unknown_classes": []},
+        "refused": {"known": 0.1, "unknown": None, "unknown_images": 0, "unknown_classes": []},
         "per_class": [
             {
                 "name": name,
-                "pictures": int((labels == at).sum()),
+                "images": int((labels == at).sum()),
                 "precision": float(rng.uniform(0.6, 1)),
                 "recall": float(matrix[at, at] / max(1, matrix[at].sum())),
                 "f1": float(rng.uniform(0.6, 1)),
@@ -123,7 +123,7 @@ def evaluation(rng, classes, labels, predicted, chances, common, names) -> dict[
             "chance": 1 / len(classes),
             "class_from_common": 0.8,
             "class_from_style": 0.2,
-            "view_agreement": {"same_picture": 0.7, "classmates": 0.1, "common_same_picture": 0.9},
+            "view_agreement": {"same_image": 0.7, "classmates": 0.1, "common_same_image": 0.9},
             "style_rank": 20.4,
             "style_columns": 8,
             "sentence": "The style field knows little of the class.",
@@ -148,7 +148,7 @@ def write_table(path: Path, columns: dict[str, Any], kinds: dict[str, Any]) -> N
 def write_run(
     folder: Path, classes: tuple[str, ...] = HOSTILE, per_class: int = 12, style: bool = True
 ) -> Path:
-    """Write a finished run: `per_class` test pictures of each class, half as many to train on."""
+    """Write a finished run: `per_class` test images of each class, half as many to train on."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     count = len(classes) * per_class

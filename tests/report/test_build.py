@@ -11,7 +11,7 @@ import pytest
 
 from scs_supcon.report import build_report
 from scs_supcon.report.build import breakable, policy
-from scs_supcon.report.view import CONTENTS
+from scs_supcon.report.context import CONTENTS
 
 
 class Page(HTMLParser):
@@ -92,7 +92,7 @@ def test_the_same_files_give_the_same_page(built):
     assert (built.parent / "figures" / "tsne.png").exists()
 
 
-def test_a_run_without_style_mistakes_or_pictures_has_a_page(written):
+def test_a_run_without_style_mistakes_or_images_has_a_page(written):
     run = written(style=False)
     found = json.loads((run / "evaluation.json").read_text())
     nothing = {"confused": [], "label_errors": [], "baselines": {}}
@@ -105,7 +105,7 @@ def test_a_run_without_style_mistakes_or_pictures_has_a_page(written):
     thumbnails = pq.read_table(run / "thumbnails.parquet")
     pq.write_table(thumbnails.slice(0, 0), run / "thumbnails.parquet")
     text = build_report(run).read_text()
-    for words in ("kept no pictures", "No mistakes", "No label stands out", "one field only"):
+    for words in ("kept no images", "No mistakes", "No label stands out", "one field only"):
         assert words in text
     assert "<canvas" not in text
 

@@ -16,7 +16,7 @@ def test_no_name_can_end_the_script():
     assert json.loads(text) == value
 
 
-def test_the_page_is_told_of_every_picture(written):
+def test_the_page_is_told_of_every_image(written):
     inputs = read_inputs(written())
     gallery = hang(inputs)
     places = {
@@ -28,7 +28,7 @@ def test_the_page_is_told_of_every_picture(written):
     assert told["classes"] == inputs.evaluation["classes"]
     assert [len(field["near"]) for field in told["fields"]] == [len(gallery.names)] * 2
     cells = told["confusion"]["cells"]
-    assert sum(count for *_, count in cells) == inputs.evaluation["pictures"]
+    assert sum(count for *_, count in cells) == inputs.evaluation["images"]
     for row, column, count in cells:
         assert inputs.evaluation["confusion"][row][column] == count
 

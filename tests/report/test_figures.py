@@ -6,7 +6,7 @@ from PIL import Image
 from scs_supcon.report.figures import write_figures
 from scs_supcon.report.gallery import hang
 from scs_supcon.report.inputs import read_inputs
-from scs_supcon.run_folder.folder import FIGURES
+from scs_supcon.runs.run_dir import FIGURES
 
 
 def drawn(run, folder):

@@ -1,4 +1,4 @@
-"""Pictures, neighbours and hard pairs, against plain loops."""
+"""Images, neighbours and hard pairs, against plain loops."""
 
 import itertools
 
@@ -30,7 +30,7 @@ def hung(vectors, labels, splits=None):
     )
 
 
-def test_what_is_known_of_a_picture_comes_together(written):
+def test_what_is_known_of_a_image_comes_together(written):
     inputs = read_inputs(written())
     gallery = hang(inputs)
     classes = inputs.evaluation["classes"]
@@ -67,13 +67,13 @@ def test_neighbours_are_the_most_similar_others():
         assert likeness[at] == pytest.approx([vectors[at] @ vectors[o] for o in wanted], abs=1e-6)
 
 
-def test_few_pictures_have_fewer_neighbours():
+def test_few_images_have_fewer_neighbours():
     order, likeness = nearest(angles(0, 10, 90), 8)
     assert order.tolist() == [[1, 2], [0, 2], [1, 0]]
     assert likeness.shape == (3, 2)
 
 
-def test_hard_pairs_are_the_extremes_and_each_picture_comes_once():
+def test_hard_pairs_are_the_extremes_and_each_image_comes_once():
     degrees = (0, 5, 40, 130, 150, 152)
     labels = [0, 1, 0, 0, 1, 0]
     gallery = hung(angles(*degrees), labels)
@@ -85,12 +85,12 @@ def test_hard_pairs_are_the_extremes_and_each_picture_comes_once():
     assert len(used) == len(set(used))
 
 
-def test_training_pictures_take_no_part_in_hard_pairs():
+def test_training_images_take_no_part_in_hard_pairs():
     gallery = hung(angles(0, 1, 50), [0, 1, 1], ["test", "train", "test"])
     alike, apart = hardest_pairs(gallery)
     assert [(p.first, p.second) for p in alike] == [(0, 2)]
     assert apart == []
 
 
-def test_no_pictures_no_pairs():
+def test_no_images_no_pairs():
     assert hardest_pairs(hung(np.zeros((0, 2), np.float32), [])) == ([], [])

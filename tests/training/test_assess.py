@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from scs_supcon.model import load
-from scs_supcon.results import metrics
+from scs_supcon.evaluation import metrics
+from scs_supcon.inference import load
 from scs_supcon.training.assess import agreement_of, rules_of
 
 
@@ -29,7 +29,7 @@ def test_it_agrees_with_the_summary_of_the_run(record, summary):
     assert record["calibration"]["after"]["ece"] == summary["metrics"]["ece"]
     assert record["baselines"] == summary["baselines"]
     assert record["refused"]["known"] == summary["refused"]
-    assert (record["split"], record["pictures"]) == ("test", summary["pictures"])
+    assert (record["split"], record["images"]) == ("test", summary["images"])
     assert record["pairs"]["threshold"] == summary["boundary"]["threshold"]
 
 
@@ -66,10 +66,10 @@ def test_leakage_is_measured_from_train_to_test(record, finished):
     assert found["chance"] == 0.25
     assert 0 <= found["class_from_style"] <= 1
     agreement = found["view_agreement"]
-    assert -1 <= agreement["classmates"] < agreement["same_picture"] <= 1
+    assert -1 <= agreement["classmates"] < agreement["same_image"] <= 1
 
 
-def test_without_test_pictures_validation_is_judged(shapes, train_small, tmp_path):
+def test_without_test_images_validation_is_judged(shapes, train_small, tmp_path):
     train_small(shapes, tmp_path / "run", settings=["data.test_share=0"], epochs=1)
     record = json.loads((tmp_path / "run" / "evaluation.json").read_text())
     assert record["split"] == "val"
@@ -92,7 +92,7 @@ def test_agreement_compares_the_last_two_views(finished):
     labels = torch.tensor([0, 0, 1, 1, 2, 2])
     found = agreement_of(made, features, labels)
     first, second = (made.fields(features[:, view])[1] for view in (1, 2))
-    assert found["same_picture"] == pytest.approx(float((first * second).sum(1).mean()))
+    assert found["same_image"] == pytest.approx(float((first * second).sum(1).mean()))
     assert agreement_of(made, features[:, :1], labels) is None
     assert agreement_of(made, features[:0], labels[:0]) is None
 

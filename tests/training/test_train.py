@@ -1,4 +1,4 @@
-"""Both stages on small real pictures: the run's folder, its repetition, its refusals."""
+"""Both stages on small real images: the run's folder, its repetition, its refusals."""
 
 import csv
 import json
@@ -12,12 +12,12 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from scs_supcon.config import from_toml
-from scs_supcon.data.folder import read_pictures
+from scs_supcon.data.folder import load_images
 from scs_supcon.errors import UserError
+from scs_supcon.inference import load
 from scs_supcon.methods import available
-from scs_supcon.model import load
-from scs_supcon.run_folder import RunFolder
+from scs_supcon.recipe import from_toml
+from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.train import recipe_of, train
 
 PRESETS = ("scs_supcon@solved", "scs_supcon@paper", "scs_supcon@siglip")
@@ -70,7 +70,7 @@ def test_the_recipe_printed_is_the_recipe_followed(finished, shapes):
     assert printed == (finished / "recipe.toml").read_text()
 
 
-def test_the_recipe_printed_leaves_out_bad_pictures_too(shapes, tmp_path):
+def test_the_recipe_printed_leaves_out_bad_images_too(shapes, tmp_path):
     data = shutil.copytree(shapes, tmp_path / "data")
     for file in sorted((data / "bar").iterdir())[:2]:
         file.write_bytes(b"")
@@ -117,7 +117,7 @@ def test_overwriting_begins_again_and_leaves_strange_files(finished, shapes, tra
 def test_a_folder_in_use_is_refused(finished, shapes, train_small, tmp_path):
     recipe = (finished / "recipe.toml").read_text()
     with (
-        RunFolder.open(tmp_path / "run", recipe),
+        RunDir.open(tmp_path / "run", recipe),
         pytest.raises(UserError, match="in use by process"),
     ):
         train_small(shapes, tmp_path / "run")
@@ -174,10 +174,10 @@ def test_starting_from_a_run_with_another_head_is_refused(finished, shapes, trai
 def test_every_method_trains_and_predicts(method, frozen, shapes, weights, train_small, tmp_path):
     options = {"encoder": "tiny", "weights": weights, "frozen": True} if frozen else {}
     summary = train_small(shapes, tmp_path / "run", method=method, epochs=1, **options)
-    assert summary["pictures"] == 4
+    assert summary["images"] == 4
     model = load(tmp_path / "run")
-    picture = next(shapes.rglob("*.png"))
-    assert model.predict([picture]).records[0].label in model.classes
+    image = next(shapes.rglob("*.png"))
+    assert model.predict([image]).records[0].label in model.classes
     assert model.facts.recipe.encoder.frozen == frozen
     if frozen:
         trained = load_file(tmp_path / "run" / "model" / "weights.safetensors")
@@ -227,11 +227,11 @@ def test_a_recipe_that_needs_its_weights_file_asks_for_it(shapes, weights, train
 # The data may be odd
 
 
-def test_pictures_that_cannot_be_read_are_left_out_by_name(shapes, train_small, tmp_path, capsys):
+def test_images_that_cannot_be_read_are_left_out_by_name(shapes, train_small, tmp_path, capsys):
     data = shutil.copytree(shapes, tmp_path / "data")
     whole = (data / "bar" / "00.png").read_bytes()
     (data / "bar" / "cut.png").write_bytes(whole[: len(whole) // 2])
-    (data / "circle" / "noise.jpg").write_bytes(b"no picture at all")
+    (data / "circle" / "noise.jpg").write_bytes(b"no image at all")
     (data / "circle" / "empty.png").write_bytes(b"")
     (data / "notes.txt").write_text("hello")
     train_small(data, tmp_path / "run", quiet=False, epochs=1)
@@ -240,28 +240,28 @@ def test_pictures_that_cannot_be_read_are_left_out_by_name(shapes, train_small, 
     assert len(left_out) == 3
     for name in ("cut.png", "noise.jpg", "empty.png"):
         assert sum(name in line for line in left_out) == 1
-    assert "data      24 pictures of 4 classes" in said
+    assert "data      24 images of 4 classes" in said
     assert "problem   skipped file: 1, first notes.txt" in said
     assert "cut.png" not in (tmp_path / "run" / "splits.csv").read_text()
 
 
-def test_a_class_with_one_picture_is_named_and_trained(shapes, train_small, tmp_path, capsys):
+def test_a_class_with_one_image_is_named_and_trained(shapes, train_small, tmp_path, capsys):
     data = shutil.copytree(shapes, tmp_path / "data")
     for file in sorted((data / "bar").iterdir())[1:]:
         file.unlink()
     train_small(data, tmp_path / "run", quiet=False, epochs=1)
-    assert "problem   one picture: 1, first bar" in capsys.readouterr().err
+    assert "problem   one image: 1, first bar" in capsys.readouterr().err
     assert "bar" in load(tmp_path / "run").classes
 
 
-def test_no_test_pictures_mean_judging_on_validation(shapes, train_small, tmp_path):
+def test_no_test_images_mean_judging_on_validation(shapes, train_small, tmp_path):
     summary = train_small(shapes, tmp_path / "run", epochs=1, settings=["data.test_share=0"])
-    assert (summary["judged_on"], summary["pictures"]) == ("val", 4)
+    assert (summary["judged_on"], summary["images"]) == ("val", 4)
     assert rows_of(tmp_path / "run", "test") == []
     assert load(tmp_path / "run").facts.counts["test"] == 0
 
 
-def test_copies_of_a_picture_stay_in_one_split(shapes, train_small, tmp_path, capsys):
+def test_copies_of_a_image_stay_in_one_split(shapes, train_small, tmp_path, capsys):
     data = shutil.copytree(shapes, tmp_path / "data")
     for file in sorted(data.rglob("*.png")):
         shutil.copy(file, file.with_name(f"copy of {file.name}"))
@@ -283,15 +283,15 @@ def test_imbalance_is_met_by_balanced_batches(shapes, train_small, tmp_path, cap
 
 
 def test_a_table_with_its_own_splits_is_followed(shapes, train_small, tmp_path):
-    pictures = read_pictures(shapes)
+    images = load_images(shapes)
     splits = ["train", "train", "train", "val", "test", "test"] * 4
     with (tmp_path / "data.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["image_path", "label", "split"])
-        for name, label, split in zip(pictures.names, pictures.labels, splits, strict=True):
+        for name, label, split in zip(images.names, images.labels, splits, strict=True):
             rows.writerow([shapes / name, f"class {label}", split])
     summary = train_small(tmp_path / "data.csv", tmp_path / "run", epochs=1)
-    assert summary["pictures"] == 8
+    assert summary["images"] == 8
     assert load(tmp_path / "run").classes == ("class 0", "class 1", "class 2", "class 3")
 
 
@@ -316,7 +316,7 @@ def folder_with_a_class_that_is_only_tested(tmp_path):
     return tmp_path / "data"
 
 
-def folder_without_a_readable_picture(tmp_path):
+def folder_without_a_readable_image(tmp_path):
     data = folder_with_one_class(tmp_path)
     (data / "bad").mkdir()
     (data / "bad" / "a.png").write_bytes(b"?")
@@ -328,7 +328,7 @@ def table_with_a_bad_column(tmp_path):
     return tmp_path / "data.csv"
 
 
-def table_with_a_missing_picture(tmp_path):
+def table_with_a_missing_image(tmp_path):
     (tmp_path / "data.csv").write_text("image_path,label\ngone.png,x\n")
     return tmp_path / "data.csv"
 
@@ -338,11 +338,11 @@ def table_with_a_missing_picture(tmp_path):
     [
         (lambda folder: folder / "dtaa", r"there is no .*dtaa"),
         (folder_with_one_class, r"one class only \('only'\)"),
-        (folder_with_an_empty_class, r"class folder .*empty has no picture"),
+        (folder_with_an_empty_class, r"class folder .*empty has no image"),
         (folder_with_a_class_that_is_only_tested, r"class 'c' is in test but has no training"),
-        (folder_without_a_readable_picture, r"class 'bad' has no usable picture left"),
+        (folder_without_a_readable_image, r"class 'bad' has no usable image left"),
         (table_with_a_bad_column, r"no column 'label'.*rename 'lable' to 'label'"),
-        (table_with_a_missing_picture, r"lists .*gone.png, which does not exist"),
+        (table_with_a_missing_image, r"lists .*gone.png, which does not exist"),
     ],
 )
 def test_bad_data_gives_its_own_error_and_leaves_no_folder(make, message, train_small, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits, make_blobs
 
-from scs_supcon.training.vectors import settle_vectors, train_on_vectors
+from scs_supcon.training.vectors import resolve_vector_recipe, train_on_vectors
 
 QUICK = {
     "pretrain": {"epochs": 10, "warmup_epochs": 1.0},
@@ -15,16 +15,18 @@ QUICK = {
 
 
 def learned(vectors, labels, seed=0, asked=QUICK):
-    recipe = settle_vectors(labels, vectors.shape[1], seed, asked)
+    recipe = resolve_vector_recipe(labels, vectors.shape[1], seed, asked)
     return train_on_vectors(vectors, labels, recipe)
 
 
 def test_what_is_asked_for_wins_over_what_suits():
     labels = np.arange(40) % 4
-    plain = settle_vectors(labels, 10, 7, {})
+    plain = resolve_vector_recipe(labels, 10, 7, {})
     assert (plain.seed, plain.encoder.frozen_dropout, plain.pretrain.batch_size) == (7, 0.0, 40)
-    assert settle_vectors(labels, 512, 7, {}).encoder.frozen_dropout == 0.5
-    asked = settle_vectors(labels, 10, 7, {"pretrain": {"lr": 0.5}, "method": {"name": "supcon"}})
+    assert resolve_vector_recipe(labels, 512, 7, {}).encoder.frozen_dropout == 0.5
+    asked = resolve_vector_recipe(
+        labels, 10, 7, {"pretrain": {"lr": 0.5}, "method": {"name": "supcon"}}
+    )
     assert (asked.pretrain.lr, asked.method.name, asked.head.centre) == (0.5, "supcon", False)
 
 

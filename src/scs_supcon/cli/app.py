@@ -23,7 +23,7 @@ Data = Annotated[
     ),
 ]
 RunPath = Annotated[Path, typer.Argument(help="A run's folder, or its model folder.")]
-Pictures = Annotated[
+ImageDataset = Annotated[
     list[str], typer.Argument(help="Files, folders and patterns such as 'x/*.jpg'.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]

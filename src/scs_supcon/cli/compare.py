@@ -15,7 +15,7 @@ from scs_supcon.errors import UserError
 def compare(
     data: Annotated[
         str,
-        typer.Argument(help="Pictures, as for `scs train`, or a .toml file with a table."),
+        typer.Argument(help="Images, as for `scs train`, or a .toml file with a table."),
     ],
     methods: Annotated[
         str | None,
@@ -26,7 +26,7 @@ def compare(
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of each method, seeds 0, 1, …")] = None,
     folds: Annotated[
-        int | None, typer.Option(help="Cross-validation: every picture is tested once per seed.")
+        int | None, typer.Option(help="Cross-validation: every image is tested once per seed.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of tables, figures and page.")] = None,
     runs: Annotated[
@@ -45,7 +45,7 @@ def compare(
         typer.Option(help="Train on cached features; default without an accelerator."),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of stage 1, for all.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Pictures in a step, for all.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images in a step, for all.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Such as pretrain.lr=0.05, for all.")
     ] = None,
@@ -71,10 +71,10 @@ def compare(
         scs compare ./birds --methods all --folds 5 --epochs 20 --out comparisons/birds
         scs compare table.toml --dry-run
     """
-    from scs_supcon.display import Display
-    from scs_supcon.place import cores, find_place
-    from scs_supcon.suite import compare as suite
-    from scs_supcon.suite.table import Table, make_table, method_names, read_table_file
+    from scs_supcon.benchmark import compare as suite
+    from scs_supcon.benchmark.table import Table, make_table, method_names, read_table_file
+    from scs_supcon.device import cores, find_compute
+    from scs_supcon.progress import Display
 
     given: dict[str, Any] = {"methods": methods, "seeds": seeds, "folds": folds, "encoder": encoder}
     given |= {"weights": weights, "epochs": epochs, "batch-size": batch_size}
@@ -96,8 +96,8 @@ def compare(
                 + (settings or []),
             }
         )
-    share = cores() // max(1, jobs)  # a job with one core loads its pictures itself
-    place = find_place(device, share if share > 1 else 0, cache, offline)
+    share = cores() // max(1, jobs)  # a job with one core loads its images itself
+    place = find_compute(device, share if share > 1 else 0, cache, offline)
     folder = out or Path("comparisons") / _name_of(data)
     plan = suite.Suite(table, folder, runs, place, jobs)
     display = Display(quiet)

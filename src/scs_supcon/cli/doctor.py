@@ -15,9 +15,9 @@ from scs_supcon.cli.app import Data, Json, Quiet, app
 from scs_supcon.errors import UserError
 
 if TYPE_CHECKING:
+    from scs_supcon.data.clean import Mended
+    from scs_supcon.data.dataset import Problem
     from scs_supcon.data.doctor import Diagnosis
-    from scs_supcon.data.mending import Mended
-    from scs_supcon.data.pictures import Problem
 
 EXAMPLES = 3
 
@@ -33,14 +33,14 @@ def doctor(
         bool,
         typer.Option(
             "--fix",
-            help="Write DATA-fixed.csv beside it, a table to train on; no picture is touched.",
+            help="Write DATA-fixed.csv beside it, a table to train on; no image is touched.",
         ),
     ] = False,
     workers: Annotated[int | None, typer.Option(help="Threads; default: one per core.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find unusable pictures, duplicates, look-alikes and odd classes, before training.
+    """Find unusable images, duplicates, look-alikes and odd classes, before training.
 
     The exit code is 1 if something would harm training or its results, 0 if not.
 
@@ -50,8 +50,8 @@ def doctor(
     import os
 
     from scs_supcon.data.doctor import diagnose
-    from scs_supcon.display import Display
-    from scs_supcon.run_folder.durable import write_text
+    from scs_supcon.io.atomic import write_text
+    from scs_supcon.progress import Display
 
     threads = workers if workers is not None else os.cpu_count() or 1
     with Display(quiet).progress("looking and comparing") as tell:
@@ -72,8 +72,8 @@ def doctor(
 
 
 def _mend(found: "Diagnosis", file: Path) -> "Mended":
-    from scs_supcon.data.mending import mend, table_of
-    from scs_supcon.run_folder.durable import write_text
+    from scs_supcon.data.clean import mend, table_of
+    from scs_supcon.io.atomic import write_text
 
     mended = mend(found)
     text = table_of(mended, file.parent)
@@ -86,7 +86,7 @@ def _mend(found: "Diagnosis", file: Path) -> "Mended":
 
 
 def _csv(problems: Sequence["Problem"]) -> str:
-    from scs_supcon.results.cells import text_cell
+    from scs_supcon.io.csv import text_cell
 
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
@@ -100,8 +100,8 @@ def _summary(
 ) -> dict[str, Any]:
     summary = {
         "healthy": found.healthy,
-        "pictures": len(found.pictures),
-        "classes": len(found.pictures.classes),
+        "images": len(found.images),
+        "classes": len(found.images.classes),
         "handled": {what: len(names) for what, names in found.handled.items()},
         "counts": {kind: len(of_kind) for kind, of_kind in _by_kind(found)},
         "problems": [
@@ -111,7 +111,7 @@ def _summary(
         "table": str(table) if found.problems else None,
     }
     if mended is not None:
-        kept = {"pictures": len(mended.pictures), "left_out": mended.left_out}
+        kept = {"images": len(mended.images), "left_out": mended.left_out}
         summary["fixed"] = {"table": str(fixed), **kept, "moved": mended.moved}
     return summary
 
@@ -119,8 +119,8 @@ def _summary(
 def _lines(
     found: "Diagnosis", data: str, table: Path, fixed: Path | None, mended: "Mended | None"
 ) -> Iterator[str]:
-    pictures = found.pictures
-    yield f"{data}: {len(pictures):,} pictures of {len(pictures.classes)} classes"
+    images = found.images
+    yield f"{data}: {len(images):,} images of {len(images.classes)} classes"
     if found.handled:
         odd = ", ".join(f"{what} ({len(names):,})" for what, names in found.handled.items())
         yield f"handled when opened: {odd}"
@@ -132,8 +132,8 @@ def _lines(
         yield f"all of it: {table}"
     if mended is not None:
         yield from _mended_lines(mended, fixed)
-    elif not found.healthy and pictures.paths is not None:
-        yield f"a table without these: scs doctor {shlex.quote(data)} --fix (no picture is touched)"
+    elif not found.healthy and images.paths is not None:
+        yield f"a table without these: scs doctor {shlex.quote(data)} --fix (no image is touched)"
 
 
 def _kind_lines(found: "Diagnosis") -> Iterator[str]:
@@ -154,7 +154,7 @@ def _mended_lines(mended: "Mended", file: Path | None) -> Iterator[str]:
     out = ", ".join(f"{count:,} {reason}" for reason, count in mended.left_out.items()) or "none"
     yield f"left out: {out}; moved to another split: {mended.moved:,}"
     table = shlex.quote(str(file))
-    yield f"train on the {len(mended.pictures):,} others: scs train {table} --out runs/NAME"
+    yield f"train on the {len(mended.images):,} others: scs train {table} --out runs/NAME"
 
 
 def _by_kind(found: "Diagnosis") -> list[tuple[str, list["Problem"]]]:

@@ -15,12 +15,12 @@ def evaluate(
     data: Annotated[
         str | None,
         typer.Argument(
-            help="Labelled pictures as for train; of data with parts the test part. Default: the "
+            help="Labelled images as for train; of data with parts the test part. Default: the "
             "run's own test part, from its record."
         ),
     ] = None,
     device: Device = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that load pictures.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -33,8 +33,8 @@ def evaluate(
         scs evaluate runs/birds
         scs evaluate runs/birds ./birds/test
     """
-    from scs_supcon.evaluating.evaluate import evaluate as judge
-    from scs_supcon.results.telling import describe
+    from scs_supcon.evaluation.evaluate import evaluate as judge
+    from scs_supcon.evaluation.format import describe
 
     record = judge(run, data, device=device, workers=workers, quiet=quiet)
     print(json.dumps(record, indent=1) if as_json else describe(record))

@@ -19,14 +19,14 @@ def export(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Default: RUN/model.onnx.")
     ] = None,
-    pictures: Annotated[
+    images: Annotated[
         list[str] | None,
-        typer.Option(help="Compare by these; default: the run's test pictures. May be repeated."),
+        typer.Option(help="Compare by these; default: the run's test images. May be repeated."),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a model as one file for onnxruntime, and compare their answers on real pictures.
+    """Write a model as one file for onnxruntime, and compare their answers on real images.
 
     Where they differ by more than 0.001, nothing is written and the exit code is 2.
     examples/onnx_predict.py uses the file without this package.
@@ -36,20 +36,20 @@ def export(
     from dataclasses import asdict
 
     from scs_supcon import load
-    from scs_supcon.data.finding import find_pictures
-    from scs_supcon.display import Display
-    from scs_supcon.model.export import export_onnx, own_pictures
+    from scs_supcon.data.find_images import find_images
+    from scs_supcon.inference.onnx import export_onnx, own_images
+    from scs_supcon.progress import Display
 
     model = load(run)
-    chosen = [*find_pictures(pictures)] if pictures else own_pictures(run, model)
+    chosen = [*find_images(images)] if images else own_images(run, model)
     file = output or run / "model.onnx"
     display = Display(quiet)
     display.line(f"exporting {model.facts.recipe.encoder.name}, then comparing with torch")
-    with display.progress("pictures judged") as tell:
+    with display.progress("images judged") as tell:
         parity = export_onnx(model, file, chosen, tell)
     if as_json:
         print(json.dumps({"file": str(file), **asdict(parity)}, indent=1))
         return
     print(parity)
     print(f"{file} ({file.stat().st_size / 1e6:.1f} MB) holds {len(model.classes)} classes")
-    print(f"use it    python examples/onnx_predict.py {shlex.quote(str(file))} picture.jpg")
+    print(f"use it    python examples/onnx_predict.py {shlex.quote(str(file))} image.jpg")

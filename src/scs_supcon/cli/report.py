@@ -14,7 +14,7 @@ def report(
 ) -> None:
     """Make a run's page and figures again, from the files it left.
 
-    The page, report.html, needs nothing beside itself: no pictures, no network.
+    The page, report.html, needs nothing beside itself: no images, no network.
 
         scs report runs/birds
     """

@@ -19,7 +19,7 @@ def runs(
     as_json: Json = False,
 ) -> None:
     """List the runs on disk, their size, and what could be freed."""
-    from scs_supcon.run_folder import listing
+    from scs_supcon.runs import listing
 
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}: name the one that holds your runs")

@@ -35,7 +35,7 @@ def train(
         typer.Option(help="Train on cached features; default without an accelerator."),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of stage 1.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Pictures in a step.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images in a step.")] = None,
     micro_batch: Annotated[
         int | None,
         typer.Option(help="Views encoded at a time: less memory, a third more time."),
@@ -54,7 +54,7 @@ def train(
         Path | None, typer.Option(help="Finished run whose encoder and head to start from.")
     ] = None,
     device: Device = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that load pictures.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for cached features.")] = None,
     offline: Annotated[bool, typer.Option(help="Never download weights.")] = False,
     overwrite: Annotated[
@@ -63,16 +63,16 @@ def train(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train both stages on a folder of pictures.
+    """Train both stages on a folder of images.
 
     The same line again goes on where the last one stopped, whatever stopped it.
 
         scs train ./birds --out runs/birds
         scs train digits --out runs/digits --method supcon
     """
-    from scs_supcon.place import first_process
+    from scs_supcon.device import first_process
     from scs_supcon.training import train as training
-    from scs_supcon.training.conclude import describe
+    from scs_supcon.training.stage2 import describe
 
     options: dict[str, Any] = {
         "method": method,

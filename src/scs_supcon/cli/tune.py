@@ -42,19 +42,19 @@ def tune(
     ] = False,
     frozen: Annotated[bool | None, typer.Option(help="Train on cached features.")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of stage 1.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Pictures in a step.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images in a step.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Such as probe.epochs=50; may be repeated.")
     ] = None,
     seed: Annotated[int, typer.Option(help="All randomness follows from it.")] = 0,
     device: Device = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that load pictures.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for cached features.")] = None,
     offline: Annotated[bool, typer.Option(help="Never download weights.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Search for a better recipe with Optuna, judged on validation pictures alone.
+    """Search for a better recipe with Optuna, judged on validation images alone.
 
     The same line again goes on; the same line in a second terminal, or on another machine that
     shares the folder, helps. What a dead worker was computing is taken up by the others.
@@ -62,10 +62,10 @@ def tune(
         scs tune ./birds --out tunings/birds --trials 30 --jobs 2
         scs train ./birds --recipe tunings/birds/best.toml --out runs/birds
     """
-    from scs_supcon.display import Display
-    from scs_supcon.suite import tune as tuning
-    from scs_supcon.suite.space import usual_space
-    from scs_supcon.suite.study import Search
+    from scs_supcon.progress import Display
+    from scs_supcon.tuning import tune as tuning
+    from scs_supcon.tuning.space import usual_space
+    from scs_supcon.tuning.study import Search
 
     options: dict[str, Any] = {
         "method": method,

@@ -1,9 +1,9 @@
-"""Look at every picture before training: what cannot be read, what occurs twice, what is alone.
+"""Look at every image before training: what cannot be read, what occurs twice, what is alone.
 
-Kinds of `Problem`: "unreadable", "truncated", "too large" (these pictures cannot be used:
+Kinds of `Problem`: "unreadable", "truncated", "too large" (these images cannot be used:
 `unusable` gives their indices for `without`); "duplicate", "duplicate across splits", "duplicate
-across folds", "duplicate with another label"; "one picture" (a class with a single training
-picture); "group across splits", "group across folds"; and what reading left aside: "skipped file",
+across folds", "duplicate with another label"; "one image" (a class with a single training
+image); "group across splits", "group across folds"; and what reading left aside: "skipped file",
 "unread column", "empty folder". `doctor.py` adds more.
 """
 
@@ -18,67 +18,69 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from scs_supcon.data.opening import PictureError
-from scs_supcon.data.pictures import Pictures, Problem
+from scs_supcon.data.dataset import ImageDataset, Problem
+from scs_supcon.data.image_io import ImageError
 
 UNUSABLE = ("unreadable", "truncated", "too large")
 
 
-def check_pictures(
-    pictures: Pictures, workers: int, progress: Callable[[int], None] | None = None
+def check_images(
+    images: ImageDataset, workers: int, progress: Callable[[int], None] | None = None
 ) -> list[Problem]:
-    """Decode every picture once, to its last byte, and say what is wrong.
+    """Decode every image once, to its last byte, and say what is wrong.
 
     Args:
-        pictures: The set; duplicates across splits or folds are seen only if it has them.
+        images: The set; duplicates across splits or folds are seen only if it has them.
         workers: Threads (decoding frees the interpreter); 0 means one.
-        progress: Called with the number of pictures done.
+        progress: Called with the number of images done.
     """
     hashes: list[str | None] = []
-    problems = list(pictures.notes)
+    problems = list(images.notes)
     with warnings.catch_warnings(), ThreadPoolExecutor(max(1, workers)) as pool:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # a Problem names it
         for done, (content, problem) in enumerate(
-            pool.map(partial(_look_at, pictures), range(len(pictures))), start=1
+            pool.map(partial(_look_at, images), range(len(images))), start=1
         ):
             hashes.append(content)
             if problem is not None:
                 problems.append(problem)
             if progress is not None:
                 progress(done)
-    problems += duplicates(pictures, hashes)
-    problems += lonely_classes(training_labels(pictures, hashes), pictures.classes)
-    problems += torn_groups(pictures)
+    problems += duplicates(images, hashes)
+    problems += single_image_classes(training_labels(images, hashes), images.classes)
+    problems += torn_groups(images)
     return problems
 
 
-def unusable(pictures: Pictures, problems: Iterable[Problem]) -> list[int]:
-    """Indices of the pictures that cannot be decoded, ready for `without`."""
+def unusable(images: ImageDataset, problems: Iterable[Problem]) -> list[int]:
+    """Indices of the images that cannot be decoded, ready for `without`."""
     bad = {problem.name for problem in problems if problem.kind in UNUSABLE}
-    return [index for index, name in enumerate(pictures.names) if name in bad]
+    return [index for index, name in enumerate(images.names) if name in bad]
 
 
-def lonely_classes(training_labels: NDArray[np.int64], classes: tuple[str, ...]) -> list[Problem]:
-    """Name the classes with a single training picture; worth asking again after a split."""
+def single_image_classes(
+    training_labels: NDArray[np.int64], classes: tuple[str, ...]
+) -> list[Problem]:
+    """Name the classes with a single training image; worth asking again after a split."""
     counts = np.bincount(training_labels, minlength=len(classes))
     return [
         Problem(
-            "one picture",
+            "one image",
             classes[label],
-            f"class {classes[label]!r} has one training picture: its only positives are its views",
+            f"class {classes[label]!r} has one training image: its only positives are its views",
         )
         for label in np.flatnonzero(counts == 1)
     ]
 
 
-def keep_duplicates_together(pictures: Pictures, problems: Iterable[Problem]) -> Pictures:
-    """Give equal pictures one group, so that a split drawn later cannot tear them apart."""
+def keep_duplicates_together(images: ImageDataset, problems: Iterable[Problem]) -> ImageDataset:
+    """Give equal images one group, so that a split drawn later cannot tear them apart."""
     pairs = [(problem.same_as, problem.name) for problem in problems if problem.same_as]
-    index = {name: position for position, name in enumerate(pictures.names)}
+    index = {name: position for position, name in enumerate(images.names)}
     groups = (
-        np.full(len(pictures), "", dtype=object)
-        if pictures.groups is None
-        else pictures.groups.astype(object)
+        np.full(len(images), "", dtype=object)
+        if images.groups is None
+        else images.groups.astype(object)
     )
     for first, again in pairs:
         if first not in index or again not in index:
@@ -89,19 +91,19 @@ def keep_duplicates_together(pictures: Pictures, problems: Iterable[Problem]) ->
             if old:
                 groups[groups == old] = joined
         groups[[a, b]] = joined
-    return replace(pictures, groups=groups.astype(np.str_)) if pairs else pictures
+    return replace(images, groups=groups.astype(np.str_)) if pairs else images
 
 
-def _look_at(pictures: Pictures, index: int) -> tuple[str | None, Problem | None]:
+def _look_at(images: ImageDataset, index: int) -> tuple[str | None, Problem | None]:
     try:
-        pictures.open(index, 1)  # a JPEG at an eighth of its size: faster, and as thorough
-    except PictureError as error:
-        return None, Problem(error.kind, pictures.names[index], str(error))
-    return pictures.file_hash(index), None
+        images.open(index, 1)  # a JPEG at an eighth of its size: faster, and as thorough
+    except ImageError as error:
+        return None, Problem(error.kind, images.names[index], str(error))
+    return images.file_hash(index), None
 
 
-def duplicates(pictures: Pictures, hashes: Sequence[str | None]) -> Iterator[Problem]:
-    """Name the pictures whose content an earlier one has; None stands for an unusable picture."""
+def duplicates(images: ImageDataset, hashes: Sequence[str | None]) -> Iterator[Problem]:
+    """Name the images whose content an earlier one has; None stands for an unusable image."""
     first_with: dict[str, int] = {}
     for index, content in enumerate(hashes):
         if content is None:
@@ -109,38 +111,38 @@ def duplicates(pictures: Pictures, hashes: Sequence[str | None]) -> Iterator[Pro
         first = first_with.setdefault(content, index)
         if first == index:
             continue
-        kind, where = kind_of_duplicate(pictures, first, index)
-        name, same_as = pictures.names[index], pictures.names[first]
+        kind, where = kind_of_duplicate(images, first, index)
+        name, same_as = images.names[index], images.names[first]
         yield Problem(kind, name, f"{name} has the same content as {same_as}{where}", same_as)
 
 
-def kind_of_duplicate(pictures: Pictures, first: int, again: int) -> tuple[str, str]:
-    """Say what kind of duplicate a picture is of an earlier one, and what makes it worse."""
-    a, b = (pictures.classes[pictures.labels[index]] for index in (first, again))
+def kind_of_duplicate(images: ImageDataset, first: int, again: int) -> tuple[str, str]:
+    """Say what kind of duplicate an image is of an earlier one, and what makes it worse."""
+    a, b = (images.classes[images.labels[index]] for index in (first, again))
     if a != b:
         return "duplicate with another label", f", but is labelled {b!r} instead of {a!r}"
-    if pictures.splits is not None and pictures.splits[first] != pictures.splits[again]:
-        return "duplicate across splits", f" ({pictures.splits[first]})"
-    if pictures.folds is not None and pictures.folds[first] != pictures.folds[again]:
-        return "duplicate across folds", f" (fold {pictures.folds[first]})"
+    if images.splits is not None and images.splits[first] != images.splits[again]:
+        return "duplicate across splits", f" ({images.splits[first]})"
+    if images.folds is not None and images.folds[first] != images.folds[again]:
+        return "duplicate across folds", f" (fold {images.folds[first]})"
     return "duplicate", ""
 
 
-def training_labels(pictures: Pictures, hashes: Sequence[str | None]) -> NDArray[np.int64]:
-    """Labels of the usable pictures to train on: all of them where there are no splits."""
+def training_labels(images: ImageDataset, hashes: Sequence[str | None]) -> NDArray[np.int64]:
+    """Labels of the usable images to train on: all of them where there are no splits."""
     readable = np.array([content is not None for content in hashes])
-    train = True if pictures.splits is None else pictures.splits == "train"
-    labels: NDArray[np.int64] = pictures.labels[readable & train]
+    train = True if images.splits is None else images.splits == "train"
+    labels: NDArray[np.int64] = images.labels[readable & train]
     return labels
 
 
-def torn_groups(pictures: Pictures) -> Iterator[Problem]:
+def torn_groups(images: ImageDataset) -> Iterator[Problem]:
     """Name the groups that lie in more than one split, or in more than one fold."""
-    for parts, given in (("splits", pictures.splits), ("folds", pictures.folds)):
-        if pictures.groups is None or given is None:
+    for parts, given in (("splits", images.splits), ("folds", images.folds)):
+        if images.groups is None or given is None:
             continue
         found: dict[str, set[str]] = defaultdict(set)
-        for group, part in zip(pictures.groups.tolist(), given.tolist(), strict=True):
+        for group, part in zip(images.groups.tolist(), given.tolist(), strict=True):
             found[group].add(str(part))
         for group, where in sorted(found.items()):
             if group and len(where) > 1:

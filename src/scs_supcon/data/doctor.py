@@ -1,4 +1,4 @@
-"""What is wrong with a set of pictures, kind by kind, and what to do about it."""
+"""What is wrong with a set of images, kind by kind, and what to do about it."""
 
 import unicodedata
 import warnings
@@ -17,14 +17,14 @@ from PIL import Image
 from scs_supcon.data.check import (
     duplicates,
     kind_of_duplicate,
-    lonely_classes,
+    single_image_classes,
     torn_groups,
     training_labels,
 )
-from scs_supcon.data.folder import read_pictures
+from scs_supcon.data.dataset import ImageDataset, Problem, printable
+from scs_supcon.data.folder import load_images
+from scs_supcon.data.image_io import SUFFIXES, ImageError, Look, look_at
 from scs_supcon.data.near_duplicates import Pair, near_duplicates, thumbnail
-from scs_supcon.data.opening import SUFFIXES, Look, PictureError, look_at
-from scs_supcon.data.pictures import Pictures, Problem, printable
 
 Tell = Callable[[int, int], None]
 
@@ -41,11 +41,11 @@ HARMFUL = {
     "duplicate across folds": "what is learnt by heart is then tested: keep one of them",
     "near duplicate across folds": "what is learnt by heart is then tested: keep them together",
     "group across folds": "results will flatter: keep each group in one fold",
-    "untrained class": "training refuses them: add training pictures, or take the class out",
-    "empty folder": "training refuses those among the training pictures: fill or remove them",
+    "untrained class": "training refuses them: add training images, or take the class out",
+    "empty folder": "training refuses those among the training images: fill or remove them",
     "alike labels": "they count as different classes: give them one name, if they are one",
-    "one picture": "add pictures: with one there is nothing to validate or test",
-    "tiny class": "add pictures: with so few, a class's result means little",
+    "one image": "add images: with one there is nothing to validate or test",
+    "tiny class": "add images: with so few, a class's result means little",
     "duplicate": "they weigh double: keep one of them",
     "near duplicate": "they weigh double, and a split drawn at random may tear them apart",
 }
@@ -57,8 +57,8 @@ HARMLESS = {
     "hidden": "not read",
     "unread column": "not read",
 }
-FEW = 5  # training pictures below which a class is tiny
-UNEVEN = 10  # times as many pictures in one class as in another
+FEW = 5  # training images below which a class is tiny
+UNEVEN = 10  # times as many images in one class as in another
 SHORT_SIDE = 64  # pixels that a thumbnail is made of at least: a JPEG is decoded no larger
 
 _FORMATS = {
@@ -73,12 +73,12 @@ class Diagnosis:
     """What was found.
 
     Attributes:
-        pictures: The set as it was read.
+        images: The set as it was read.
         problems: All that was found, in the order of HARMFUL and HARMLESS.
-        handled: Names of the pictures with something odd that opening deals with, by what it is.
+        handled: Names of the images with something odd that opening deals with, by what it is.
     """
 
-    pictures: Pictures
+    images: ImageDataset
     problems: tuple[Problem, ...]
     handled: dict[str, tuple[str, ...]]
 
@@ -89,41 +89,39 @@ class Diagnosis:
 
 
 def diagnose(source: str | Path, workers: int = 1, progress: Tell | None = None) -> Diagnosis:
-    """Look at every picture, then compare each with all others.
+    """Look at every image, then compare each with all others.
 
     Args:
-        source: Whatever `read_pictures` reads.
+        source: Whatever `load_images` reads.
         workers: Threads; decoding and comparing free the interpreter.
-        progress: Called with (done, total), in looks: each picture is looked at and compared.
+        progress: Called with (done, total), in looks: each image is looked at and compared.
     """
-    pictures = read_pictures(source, forgiving=True)
+    images = load_images(source, forgiving=True)
     tell = progress or (lambda done, total: None)
-    n = len(pictures)
-    seen = _see_all(pictures, workers, lambda done: tell(done, 2 * n))
+    n = len(images)
+    seen = _see_all(images, workers, lambda done: tell(done, 2 * n))
     contents = [one.content for one in seen]
     problems = [
-        *pictures.notes,
+        *images.notes,
         *_hidden(Path(source)),
         *(problem for one in seen for problem in one.problems),
-        *duplicates(pictures, contents),
-        *_near(pictures, seen, workers, lambda done, total: tell(2 * n - total + done, 2 * n)),
-        *torn_groups(pictures),
-        *_alike_labels(pictures.classes),
-        *_class_sizes(training_labels(pictures, contents), pictures),
+        *duplicates(images, contents),
+        *_near(images, seen, workers, lambda done, total: tell(2 * n - total + done, 2 * n)),
+        *torn_groups(images),
+        *_alike_labels(images.classes),
+        *_class_sizes(training_labels(images, contents), images),
     ]
     rank = {kind: number for number, kind in enumerate([*HARMFUL, *HARMLESS])}
     problems.sort(key=lambda problem: (rank[problem.kind], problem.name))
     handled: dict[str, list[str]] = defaultdict(list)
-    for name, one in zip(pictures.names, seen, strict=True):
+    for name, one in zip(images.names, seen, strict=True):
         for oddity in one.handled:
             handled[oddity].append(name)
-    return Diagnosis(
-        pictures, tuple(problems), {key: tuple(handled[key]) for key in sorted(handled)}
-    )
+    return Diagnosis(images, tuple(problems), {key: tuple(handled[key]) for key in sorted(handled)})
 
 
 class _Seen(NamedTuple):
-    """One picture: a usable one has a content and a thumbnail."""
+    """One image: a usable one has a content and a thumbnail."""
 
     content: str | None = None
     thumbnail: NDArray[np.uint8] | None = None
@@ -131,25 +129,25 @@ class _Seen(NamedTuple):
     problems: tuple[Problem, ...] = ()
 
 
-def _see_all(pictures: Pictures, workers: int, tell: Callable[[int], None]) -> list[_Seen]:
+def _see_all(images: ImageDataset, workers: int, tell: Callable[[int], None]) -> list[_Seen]:
     seen = []
     with warnings.catch_warnings(), ThreadPoolExecutor(max(1, workers)) as pool:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # a Problem names it
-        for one in pool.map(partial(_see, pictures), range(len(pictures))):
+        for one in pool.map(partial(_see, images), range(len(images))):
             seen.append(one)
             tell(len(seen))
     return seen
 
 
-def _see(pictures: Pictures, index: int) -> _Seen:
-    name = pictures.names[index]
+def _see(images: ImageDataset, index: int) -> _Seen:
+    name = images.names[index]
     try:
-        if pictures.paths is None:
-            look = Look(pictures.open(index), "", ())
+        if images.paths is None:
+            look = Look(images.open(index), "", ())
         else:
-            look = look_at(pictures.paths[index], SHORT_SIDE)
-        content = pictures.file_hash(index)
-    except PictureError as error:
+            look = look_at(images.paths[index], SHORT_SIDE)
+        content = images.file_hash(index)
+    except ImageError as error:
         return _Seen(problems=(Problem(error.kind, name, str(error)),))
     wrong = tuple(_wrong_extension(name, look.format)) if look.format else ()
     return _Seen(content, thumbnail(look.image), look.handled, wrong)
@@ -158,11 +156,13 @@ def _see(pictures: Pictures, index: int) -> _Seen:
 def _wrong_extension(name: str, found: str) -> Iterator[Problem]:
     suffix = Path(name).suffix.lower()
     if found not in _FORMATS.get(suffix, ()):
-        yield Problem("wrong extension", name, f"{name} is a {found} picture")
+        yield Problem("wrong extension", name, f"{name} is a {found} image")
 
 
-def _near(pictures: Pictures, seen: Sequence[_Seen], workers: int, tell: Tell) -> Iterator[Problem]:
-    """For each picture that looks like others: the worst of them. Equal files count once."""
+def _near(
+    images: ImageDataset, seen: Sequence[_Seen], workers: int, tell: Tell
+) -> Iterator[Problem]:
+    """For each image that looks like others: the worst of them. Equal files count once."""
     unique: dict[str | None, tuple[int, NDArray[np.uint8]]] = {}
     for index, one in enumerate(seen):
         if one.thumbnail is not None:
@@ -174,37 +174,37 @@ def _near(pictures: Pictures, seen: Sequence[_Seen], workers: int, tell: Tell) -
     worst: dict[int, tuple[int, float, int]] = {}
     for pair in near_duplicates(thumbnails, workers, tell):
         a, b = members[pair.first], members[pair.second]
-        if pictures.groups is not None and pictures.groups[a] == pictures.groups[b] != "":
+        if images.groups is not None and images.groups[a] == images.groups[b] != "":
             continue  # somebody knows, and no split tears them apart
-        harm = list(HARMFUL).index(f"near {kind_of_duplicate(pictures, a, b)[0]}")
+        harm = list(HARMFUL).index(f"near {kind_of_duplicate(images, a, b)[0]}")
         worst[b] = min(worst.get(b, (harm, 0.0, a)), (harm, -pair.similarity, a))
     for again, (_, similarity, earlier) in sorted(worst.items()):
-        yield _near_problem(pictures, Pair(earlier, again, -similarity))
+        yield _near_problem(images, Pair(earlier, again, -similarity))
 
 
-def _near_problem(pictures: Pictures, pair: Pair) -> Problem:
-    kind, where = kind_of_duplicate(pictures, pair.first, pair.second)
-    name, other = pictures.names[pair.second], pictures.names[pair.first]
+def _near_problem(images: ImageDataset, pair: Pair) -> Problem:
+    kind, where = kind_of_duplicate(images, pair.first, pair.second)
+    name, other = images.names[pair.second], images.names[pair.first]
     detail = f"{name} looks like {other}{where}, similarity {pair.similarity:.2f}"
     return Problem(f"near {kind}", name, detail, other)
 
 
-def _class_sizes(labels: NDArray[np.int64], pictures: Pictures) -> Iterator[Problem]:
-    """Classes with too few usable training pictures, and unevenness between the others."""
-    classes = pictures.classes
+def _class_sizes(labels: NDArray[np.int64], images: ImageDataset) -> Iterator[Problem]:
+    """Classes with too few usable training images, and unevenness between the others."""
+    classes = images.classes
     counts = np.bincount(labels, minlength=len(classes))
     for label in np.flatnonzero(counts == 0):
         name = classes[label]
-        yield Problem("untrained class", name, f"class {name!r} has no usable training picture")
-    yield from lonely_classes(labels, classes)
+        yield Problem("untrained class", name, f"class {name!r} has no usable training image")
+    yield from single_image_classes(labels, classes)
     for label in np.flatnonzero((counts > 1) & (counts < FEW)):
-        detail = f"class {classes[label]!r} has {counts[label]} training pictures"
+        detail = f"class {classes[label]!r} has {counts[label]} training images"
         yield Problem("tiny class", classes[label], detail)
     some = np.flatnonzero(counts)
     if len(some) and counts.max() > UNEVEN * counts[some].min():
         least, most = some[counts[some].argmin()], counts.argmax()
         detail = (
-            f"class {classes[most]!r} has {counts[most]} training pictures, "
+            f"class {classes[most]!r} has {counts[most]} training images, "
             f"class {classes[least]!r} has {counts[least]}"
         )
         yield Problem("imbalance", classes[least], detail, classes[most])
@@ -231,5 +231,5 @@ def _hidden(root: Path) -> Iterator[Problem]:
             continue
         name = printable(relative.as_posix())
         inside = sum(file.suffix.lower() in SUFFIXES for file in path.rglob("*"))
-        holds = f" (pictures inside: {inside})" if inside else ""
+        holds = f" (images inside: {inside})" if inside else ""
         yield Problem("hidden", name, f"{name} is not read{holds}")

@@ -1,4 +1,4 @@
-"""Read a labelled set of pictures: class folders, split folders, a table, or a built-in name."""
+"""Read a labelled set of images: class folders, split folders, a table, or a built-in name."""
 
 import os
 from collections.abc import Iterator
@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from scs_supcon.data.check import check_pictures
-from scs_supcon.data.drawn import drawn
-from scs_supcon.data.embedded import digits
-from scs_supcon.data.opening import SUFFIXES, Files, PictureError, short_side
-from scs_supcon.data.pictures import Pictures, Problem, printable, without
+from scs_supcon.data.builtin import digits
+from scs_supcon.data.check import check_images
+from scs_supcon.data.dataset import ImageDataset, Problem, printable, without
+from scs_supcon.data.image_io import SUFFIXES, Files, ImageError, short_side
+from scs_supcon.data.shapes import drawn
 from scs_supcon.data.table import OPTIONAL, read_table
 from scs_supcon.errors import UserError, did_you_mean
 
-__all__ = ["Pictures", "Problem", "check_pictures", "read_pictures", "without"]
+__all__ = ["ImageDataset", "Problem", "check_images", "load_images", "without"]
 
 BUILT_IN = {"digits": digits, "drawn": drawn}
 SPLIT_NAMES = {
@@ -29,14 +29,14 @@ SPLIT_NAMES = {
 }
 
 
-def read_pictures(source: str | Path, *, forgiving: bool = False) -> Pictures:
+def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
     """Read DATA.
 
     Args:
         source: A folder of class folders, a folder with `train/`, `val/`, `test/` of them, a
             `.csv` or `.parquet` table, or a built-in name: "digits", "drawn".
         forgiving: Note empty class folders instead of refusing them, and leave it to whoever opens
-            the pictures to find that files of a table are missing.
+            the images to find that files of a table are missing.
 
     Raises:
         UserError: There is nothing to read there, or it is not laid out as expected.
@@ -55,7 +55,7 @@ def read_pictures(source: str | Path, *, forgiving: bool = False) -> Pictures:
         return _read_table(path, forgiving)
     expected = "a folder of class folders, a .csv or .parquet table, or digits or drawn"
     if path.exists():
-        raise UserError(f"{path} is no picture data: expected {expected}")
+        raise UserError(f"{path} is no image data: expected {expected}")
     neighbours = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
     hint = did_you_mean(path.name, [*neighbours, *BUILT_IN])
     raise UserError(f"there is no {str(source)!r}: expected {expected}{hint}")
@@ -69,20 +69,20 @@ class _Found:
     split: str
 
 
-def _read_folder(root: Path, forgiving: bool) -> Pictures:
+def _read_folder(root: Path, forgiving: bool) -> ImageDataset:
     splits = _split_folders(root)
     found: list[_Found] = []
     notes: list[Problem] = []
     for split, folder in splits.items() if splits else [("", root)]:
-        pictures, others = _class_folders(root, folder, split, forgiving)
-        found += pictures
+        images, others = _class_folders(root, folder, split, forgiving)
+        found += images
         notes += others
     found.sort(key=lambda one: one.name)
     _must_be_text(one.name for one in found)
     classes = tuple(sorted({one.label for one in found}))
     number = {name: label for label, name in enumerate(classes)}
     files = Files(tuple(one.path for one in found))
-    return Pictures(
+    return ImageDataset(
         names=tuple(one.name for one in found),
         labels=np.array([number[one.label] for one in found], dtype=np.int64),
         classes=classes,
@@ -100,7 +100,7 @@ def _read_folder(root: Path, forgiving: bool) -> Pictures:
 def _split_folders(root: Path) -> dict[str, Path]:
     """`train/`, `val/`, `test/` if that is how the folder is laid out, else nothing.
 
-    A class may be called "train" too: split folders hold class folders, class folders pictures.
+    A class may be called "train" too: split folders hold class folders, class folders images.
     """
     by_split: dict[str, Path] = {}
     others = []
@@ -119,9 +119,9 @@ def _split_folders(root: Path) -> dict[str, Path]:
     if "train" not in by_split:
         raise UserError(f"{root} has {', '.join(sorted(by_split))} but no train folder: add it")
     for folder in others:
-        if any(_is_picture(path) for path in _files(folder)):
+        if any(_is_image(path) for path in _files(folder)):
             raise UserError(
-                f"{root} has {', '.join(sorted(by_split))} and also pictures in {folder.name!r}: "
+                f"{root} has {', '.join(sorted(by_split))} and also images in {folder.name!r}: "
                 "move that folder away, or into the split it belongs to"
             )
     return by_split
@@ -130,37 +130,37 @@ def _split_folders(root: Path) -> dict[str, Path]:
 def _class_folders(
     root: Path, folder: Path, split: str, forgiving: bool
 ) -> tuple[list[_Found], list[Problem]]:
-    """The pictures of each class folder in `folder`, and what is not read."""
+    """The images of each class folder in `folder`, and what is not read."""
     found = []
     loose = [path for path in folder.iterdir() if path.is_file() and not _hidden(path)]
     notes = [_skipped(root, path) for path in loose]
     for class_folder in _folders(folder):
         files = list(_files(class_folder))
-        pictures = [path for path in files if _is_picture(path)]
-        notes += [_skipped(root, path) for path in files if not _is_picture(path)]
-        if not pictures:
+        images = [path for path in files if _is_image(path)]
+        notes += [_skipped(root, path) for path in files if not _is_image(path)]
+        if not images:
             others = f" ({len(files)} files with other endings)" if files else ""
             if split in ("", "train") and not forgiving:
                 raise UserError(
-                    f"class folder {class_folder} has no picture{others}: add "
+                    f"class folder {class_folder} has no image{others}: add "
                     f"{', '.join(sorted(SUFFIXES))} files or remove the folder"
                 )
-            detail = f"{printable(class_folder)} has no picture{others}"
+            detail = f"{printable(class_folder)} has no image{others}"
             name = printable(_name(root, class_folder))
             notes.append(Problem("empty folder", name, detail))
-        found += [_Found(_name(root, p), p, class_folder.name, split) for p in pictures]
+        found += [_Found(_name(root, p), p, class_folder.name, split) for p in images]
     if not found:
-        flat = sum(map(_is_picture, loose))
-        what = f"{flat} pictures but no class folders" if flat else "no class folders"
+        flat = sum(map(_is_image, loose))
+        what = f"{flat} images but no class folders" if flat else "no class folders"
         if any(_folders(folder)):
-            what = "no picture in any of its class folders"
-        raise UserError(f"{folder} holds {what}: put the pictures of each class into one folder")
+            what = "no image in any of its class folders"
+        raise UserError(f"{folder} holds {what}: put the images of each class into one folder")
     return found, notes
 
 
 def _skipped(root: Path, path: Path) -> Problem:
     name = printable(_name(root, path))
-    return Problem("skipped file", name, f"{name} is not read: no picture's ending, or no class")
+    return Problem("skipped file", name, f"{name} is not read: no image's ending, or no class")
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -184,7 +184,7 @@ def _hidden(path: Path) -> bool:
     return path.name.startswith(".")
 
 
-def _is_picture(path: Path) -> bool:
+def _is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
@@ -200,7 +200,7 @@ def _must_be_text(names: Iterator[str]) -> None:
             raise UserError(f"the file name {name!r} is not valid UTF-8: rename it") from None
 
 
-def _read_table(path: Path, forgiving: bool) -> Pictures:
+def _read_table(path: Path, forgiving: bool) -> ImageDataset:
     table = read_table(path, SPLIT_NAMES)
     files = Files(tuple(path.parent / name for name in table.names))
     missing = [place for place in files.paths if not place.is_file()]
@@ -212,7 +212,7 @@ def _read_table(path: Path, forgiving: bool) -> Pictures:
         )
     classes = tuple(sorted(set(table.labels)))
     number = {name: label for label, name in enumerate(classes)}
-    return Pictures(
+    return ImageDataset(
         names=table.names,
         labels=np.array([number[label] for label in table.labels], dtype=np.int64),
         classes=classes,
@@ -236,12 +236,12 @@ def _read_table(path: Path, forgiving: bool) -> Pictures:
 
 def _native_size(paths: tuple[Path, ...], sample: int = 64) -> int:
     sides = []
-    problem: PictureError | None = None
+    problem: ImageError | None = None
     for path in paths[:: max(1, len(paths) // sample)]:
         try:
             sides.append(short_side(path))
-        except PictureError as error:
+        except ImageError as error:
             problem = error
     if not sides:
-        raise UserError(f"none of the pictures tried can be read, such as: {problem}")
+        raise UserError(f"none of the images tried can be read, such as: {problem}")
     return int(np.median(sides))

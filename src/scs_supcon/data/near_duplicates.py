@@ -1,17 +1,17 @@
-"""Pictures that show the same thing: re-encoded, resized, slightly cropped or brightened copies.
+"""Images that show the same thing: re-encoded, resized, slightly cropped or brightened copies.
 
-Every picture becomes a grey thumbnail of 32 × 32 pixels. Two thumbnails are compared in two steps.
+Every image becomes a grey thumbnail of 32 × 32 pixels. Two thumbnails are compared in two steps.
 *Coarse*: the correlation of the two at 8 × 8 pixels; one product of matrices compares all with all,
-and each picture's five nearest above 0.8 are candidates. *Fine*: the cosine of their edges (the
+and each image's five nearest above 0.8 are candidates. *Fine*: the cosine of their edges (the
 differences of neighbouring pixels at 16 × 16), which do not know brightness and contrast; the
-largest over 19 ways to lay one onto the other, whole or with 5 or 10 % cut off. Edges tell pictures
+largest over 19 ways to lay one onto the other, whole or with 5 or 10 % cut off. Edges tell images
 of one kind apart where levels do not: a dark tree on white is like any other dark tree on white.
 
 A pair is near where the fine similarity reaches 0.9. On 2,889 photographs of birds that gives 3
-pairs, on 12,000 small pictures of CIFAR-100 about 150, and nearly all of them are one photograph
+pairs, on 12,000 small images of CIFAR-100 about 150, and nearly all of them are one photograph
 twice. Of copies (JPEG at quality 30, half the size, 5 % cut off, brightness × 0.7 or × 1.3) it
 finds 94 to 100 %. Mirrored copies, and crops of 10 % and more on all sides, it does not find. Where
-all pictures look alike, as scans do, a copy has to be nearer: with s the coarse similarity of the
+all images look alike, as scans do, a copy has to be nearer: with s the coarse similarity of the
 fifth neighbour, at the median, the fine similarity has to reach 1 − 1.4 (1 − s)².
 """
 
@@ -32,7 +32,7 @@ CANDIDATE, NEAR = 0.8, 0.9
 NEIGHBOURS = 5
 ROWS = 1000  # compared with all others at a time
 PAIRS = 1000  # looked at closely at a time
-SAMPLE = 2000  # pictures from which to learn how alike they are
+SAMPLE = 2000  # images from which to learn how alike they are
 
 
 class Pair(NamedTuple):
@@ -44,7 +44,7 @@ class Pair(NamedTuple):
 
 
 def thumbnail(image: Image.Image) -> Bytes:
-    """Return the grey thumbnail (32, 32) of a picture."""
+    """Return the grey thumbnail (32, 32) of an image."""
     smoother = Image.Resampling.BOX if min(image.size) >= SIDE else Image.Resampling.BILINEAR
     return np.asarray(image.convert("L").resize((SIDE, SIDE), smoother))
 
@@ -57,7 +57,7 @@ def near_duplicates(
     Args:
         thumbnails: as `thumbnail` gives them; equal ones are pairs of similarity 1.
         workers: threads.
-        progress: called with (pictures compared, pictures in all).
+        progress: called with (images compared, images in all).
     """
     levels = _levels(thumbnails)
     candidates = _candidates(levels, progress)
@@ -74,7 +74,7 @@ def near_duplicates(
 
 
 def _levels(thumbnails: Bytes) -> Floats:
-    """Coarse levels (n, 64) without their mean, at unit length; a blank picture is all zeros."""
+    """Coarse levels (n, 64) without their mean, at unit length; a blank image is all zeros."""
     step = SIDE // COARSE
     blocks = thumbnails.reshape(-1, COARSE, step, COARSE, step)
     levels = blocks.mean((2, 4), dtype=np.float32).reshape(-1, COARSE**2)
@@ -82,7 +82,7 @@ def _levels(thumbnails: Bytes) -> Floats:
 
 
 def _candidates(levels: Floats, progress: Callable[[int, int], None] | None) -> NDArray[np.int64]:
-    """Pairs (m, 2) worth a closer look: each picture's nearest ones."""
+    """Pairs (m, 2) worth a closer look: each image's nearest ones."""
     n = len(levels)
     found = [np.empty((0, 2), dtype=np.int64)]
     for start in range(0, n, ROWS):
@@ -126,19 +126,19 @@ def _similarity(one: Bytes, other: Bytes) -> Floats:
     return best
 
 
-def _edges(pictures: Floats, window: tuple[Floats, Floats]) -> Floats:
+def _edges(images: Floats, window: tuple[Floats, Floats]) -> Floats:
     """Differences of neighbouring pixels inside a window, (m, 480) at unit length."""
     down, across = window
-    seen = down @ pictures @ across.T
+    seen = down @ images @ across.T
     sideways = seen[:, :, 1:] - seen[:, :, :-1]
     downwards = seen[:, 1:] - seen[:, :-1]
-    m = len(pictures)
+    m = len(images)
     return _unit(np.concatenate([sideways.reshape(m, -1), downwards.reshape(m, -1)], axis=1))
 
 
 @cache
 def _windows() -> list[tuple[Floats, Floats]]:
-    """The whole picture first, then nine places each for windows of 95 and 90 % of its sides."""
+    """The whole image first, then nine places each for windows of 95 and 90 % of its sides."""
     windows = []
     for share in (1.0, 0.95, 0.9):
         lines = [_resampled(share, start) for start in _starts(share)]

@@ -1,7 +1,7 @@
 """Rows of features on disk, in small files that are whole or absent.
 
-A row is found by two SHA-256 digests: of the picture's content and of the view's key. A shard holds
-the rows of a few pictures under a few views; its name is the digest of its bytes, so damage shows,
+A row is found by two SHA-256 digests: of the image's content and of the view's key. A shard holds
+the rows of a few images under a few views; its name is the digest of its bytes, so damage shows,
 and processes that write at the same time cannot harm each other.
 """
 
@@ -28,16 +28,16 @@ Digests = Sequence[bytes]
 
 
 def write_shard(
-    folder: Path, pictures: Digests, views: Digests, features: NDArray[np.float32]
+    folder: Path, images: Digests, views: Digests, features: NDArray[np.float32]
 ) -> None:
-    """Keep `features` (pictures, views, width): on the disk before it has its name.
+    """Keep `features` (images, views, width): on the disk before it has its name.
 
     Raises:
         UserError: The folder cannot be written to, or the disk is full.
     """
     from safetensors.numpy import save
 
-    content = save({"pictures": _as_rows(pictures), "views": _as_rows(views), "features": features})
+    content = save({"images": _as_rows(images), "views": _as_rows(views), "features": features})
     name = hashlib.sha256(content).hexdigest()
     temporary = folder / f"{name}.{os.getpid()}.tmp"
     try:
@@ -81,7 +81,7 @@ def alone(folder: Path) -> Iterator[None]:
 
 def read_shards(
     folder: Path,
-    pictures: Mapping[bytes, int],
+    images: Mapping[bytes, int],
     views: Mapping[bytes, int],
     table: NDArray[np.float32],
 ) -> NDArray[np.bool_]:
@@ -89,7 +89,7 @@ def read_shards(
 
     Args:
         folder: Where the shards are; it need not exist.
-        pictures: Row of the table for each picture wanted.
+        images: Row of the table for each image wanted.
         views: Column of the table for each view wanted.
         table: Features (rows, columns, width), filled in place.
 
@@ -103,7 +103,7 @@ def read_shards(
         if held is None:
             _remove_damaged(path)
             continue
-        here, rows = _positions(held[0], pictures)
+        here, rows = _positions(held[0], images)
         there, columns = _positions(held[1], views)
         target = np.ix_(rows, columns)
         if found[target].all():  # nothing new, or nothing at all
@@ -118,12 +118,12 @@ def read_shards(
 
 
 def _held(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]] | None:
-    """Digests of the pictures and views in a shard, without reading its features."""
+    """Digests of the images and views in a shard, without reading its features."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="np") as file:
-            return file.get_tensor("pictures"), file.get_tensor("views")
+            return file.get_tensor("images"), file.get_tensor("views")
     except (SafetensorError, OSError):
         return None
 

@@ -1,4 +1,4 @@
-"""Tables of pictures: CSV or Parquet with `image_path,label[,split,fold,group]`."""
+"""Tables of images: CSV or Parquet with `image_path,label[,split,fold,group]`."""
 
 import csv
 from collections.abc import Mapping

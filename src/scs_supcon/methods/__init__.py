@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import Any
 
 from scs_supcon.errors import UserError, did_you_mean
-from scs_supcon.methods.shared.base import Batch, Look, Method, Network, Output, Task
-from scs_supcon.methods.shared.own import code_digest, is_own, own_class
+from scs_supcon.methods.shared.base import Batch, Look, Method, Network, Output, TaskInfo
+from scs_supcon.methods.shared.plugins import code_digest, is_plugin, plugin_class
 
 
 def available() -> list[str]:
@@ -20,8 +20,8 @@ def available() -> list[str]:
 
 def method_class(name: str) -> type[Method]:
     """Return the class that `methods/<name>.py` defines, or one that a person has named."""
-    if is_own(name):
-        return own_class(name)
+    if is_plugin(name):
+        return plugin_class(name)
     if name not in available():
         raise UserError(
             f"unknown method {name!r}{did_you_mean(name, available())} "
@@ -72,11 +72,11 @@ __all__ = [
     "Method",
     "Network",
     "Output",
-    "Task",
+    "TaskInfo",
     "available",
     "build_method",
     "code_digest",
-    "is_own",
+    "is_plugin",
     "method_class",
     "parse",
 ]

@@ -10,11 +10,11 @@ how much: there is none here.
 from torch import Tensor, nn
 
 from scs_supcon.methods.shared.base import Batch
-from scs_supcon.methods.shared.parts import ClassifierMethod, cross_entropy
+from scs_supcon.methods.shared.momentum import ClassifierMethod, cross_entropy
 
 
 class Baseline(ClassifierMethod):
-    """Cross-entropy; `forward` takes features, once `for_task` has made the classifier.
+    """Cross-entropy; `forward` takes features, once `setup` has made the classifier.
 
     Args:
         gather_across_devices: mean over the rows of all processes.
@@ -23,9 +23,9 @@ class Baseline(ClassifierMethod):
     views = 1
     frozen_reads = "features"  # it trains no head
 
-    def judge(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
+    def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
         return {"classify": cross_entropy(self.logits(rows), labels)}
 
-    def losses(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
-        seen = self.see(batch, network)
-        return self.judge(seen.features, seen.labels, self.views)
+    def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+        seen = self.forward_batch(batch, network)
+        return self.compute_loss(seen.features, seen.labels, self.views)

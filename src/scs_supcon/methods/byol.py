@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
-from scs_supcon.methods.shared.base import Batch, Task
+from scs_supcon.methods.shared.base import Batch, TaskInfo
 from scs_supcon.methods.shared.checks import share
 from scs_supcon.methods.shared.joint import JointMethod
-from scs_supcon.methods.shared.parts import Twin, like, needs_pictures, ready
+from scs_supcon.methods.shared.momentum import MomentumEncoder, like, needs_images, ready
+from scs_supcon.nn.head import unit
 
 
 class BYOL(JointMethod):
@@ -46,12 +46,12 @@ class BYOL(JointMethod):
         if hidden < 1:
             raise UserError(f"hidden is {hidden}: give the predictor at least one hidden unit")
         self.momentum, self.hidden = momentum, hidden
-        self.twin: Twin | None = None
+        self.twin: MomentumEncoder | None = None
         self.predictor: nn.Module | None = None
 
-    def for_task(self, task: Task) -> Self:
+    def setup(self, task: TaskInfo) -> Self:
         """Copy the network and make the predictor."""
-        self.twin = Twin(task.network)
+        self.twin = MomentumEncoder(task.network)
         self.predictor = nn.Sequential(
             nn.Linear(task.dim, self.hidden),
             nn.BatchNorm1d(self.hidden),
@@ -61,18 +61,18 @@ class BYOL(JointMethod):
         return self
 
     @classmethod
-    def suggests(cls, preset: str | None) -> dict[str, dict[str, Any]]:
+    def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:
         """Batch norm in the projection, where this one has room for it."""
         return {"head": {"centre": True}}
 
-    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
-        raise needs_pictures(self, "compares the network with its twin")
+    def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+        raise needs_images(self, "compares the network with its twin")
 
-    def losses(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+    def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
         twin, predictor = ready(self, self.twin), ready(self, self.predictor)
-        rows = self.see(batch, network).embeddings
+        rows = self.forward_batch(batch, network).embeddings
         first, second = predictor(rows).to(rows.dtype).chunk(2)
-        slow_first, slow_second = self.everyone(twin(batch.images).embeddings, 2).chunk(2)
+        slow_first, slow_second = self.gather(twin(batch.images).embeddings, 2).chunk(2)
         return {"predict": distance(first, slow_second) + distance(second, slow_first)}
 
     def after_step(self, network: nn.Module, done: float) -> None:

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
-from scs_supcon.methods.shared.base import Task
+from scs_supcon.methods.shared.base import TaskInfo
 from scs_supcon.methods.shared.checks import positive
 from scs_supcon.methods.shared.joint import JointMethod
-from scs_supcon.methods.shared.parts import check_classes, like, ready
+from scs_supcon.methods.shared.momentum import check_classes, like, ready
+from scs_supcon.nn.head import unit
 
 
 class Circle(JointMethod):
@@ -48,13 +48,13 @@ class Circle(JointMethod):
         self.margin, self.gamma = margin, gamma
         self.directions: nn.Parameter | None = None
 
-    def for_task(self, task: Task) -> Self:
+    def setup(self, task: TaskInfo) -> Self:
         """Draw a direction for every class."""
         drawn = torch.randn(len(task.class_counts), task.dim).to(like(task.network))
         self.directions = nn.Parameter(unit(drawn))
         return self
 
-    def judge(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
+    def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
         s = self._similarities(rows)
         check_classes(labels, s.shape[1])
         return {"circle": class_circle(s, labels, self.margin, self.gamma)}

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
 from scs_supcon.methods.shared.checks import one_of, positive
 from scs_supcon.methods.shared.joint import JointMethod
+from scs_supcon.nn.head import unit
 
 Reduction = Literal["anchor", "batch"]
 
@@ -48,7 +48,7 @@ class CirclePair(JointMethod):
         one_of("reduction", reduction, ("anchor", "batch"))
         self.margin, self.gamma, self.reduction = margin, gamma, reduction
 
-    def judge(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
+    def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
         with torch.autocast(rows.device.type, enabled=False):
             z = unit(rows)
             s = z @ z.T

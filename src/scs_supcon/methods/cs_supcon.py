@@ -8,14 +8,14 @@ the mean. α and τ are printed nowhere: see docs/readings.md. The total may be 
 
 from torch import Tensor
 
-from scs_supcon.heads import Normalise
+from scs_supcon.kernels import class_distances, softmax_pairs
 from scs_supcon.methods.shared.base import prepare
 from scs_supcon.methods.shared.checks import not_negative, positive
-from scs_supcon.methods.shared.fields import FieldMethod
-from scs_supcon.pairs import class_distances, softmax_pairs
+from scs_supcon.methods.shared.common_style import CommonStyleMethod
+from scs_supcon.nn.head import Normalise
 
 
-class CSSupCon(FieldMethod):
+class CSSupCon(CommonStyleMethod):
     """Common and style supervised contrastive loss.
 
     Args:
@@ -23,7 +23,7 @@ class CSSupCon(FieldMethod):
         temperature: τ; similarities are divided by it.
         alpha: weight of the reversed loss on the style field.
         beta: weight of the style distance.
-        overlap, normalize, gather_across_devices: see `FieldMethod`.
+        overlap, normalize, gather_across_devices: see `CommonStyleMethod`.
     """
 
     def __init__(  # noqa: PLR0913
@@ -47,7 +47,7 @@ class CSSupCon(FieldMethod):
         not_negative(alpha=alpha, beta=beta)
         self.temperature, self.alpha, self.beta = temperature, alpha, beta
 
-    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+    def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
         rows, order = prepare(embeddings, labels)
         sides = self.sides(rows, order)
         columns = sides.columns

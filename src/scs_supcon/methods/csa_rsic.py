@@ -1,20 +1,20 @@
-"""CSA-RSIC: SupCon, and the two views of a picture close together.
+"""CSA-RSIC: SupCon, and the two views of an image close together.
 
     L = L_SupCon(z; τ) + λ (1/B) Σ_i ‖ẑ_i¹ − ẑ_i²‖²
 
-ẑ¹, ẑ² are the embeddings of a picture's two views, of unit length: the second term is 2 − 2 cos.
+ẑ¹, ẑ² are the embeddings of an image's two views, of unit length: the second term is 2 − 2 cos.
 
 Adapted: the original (Cheng, Liu, Mao, Wu & Cambria, IEEE GRSL 2025) captions remote-sensing
 images; only its abstract could be read. Kept is its pair of losses, contrast plus consistency, with
-the two views in the place of picture and text; its modules for channel weights and for joining
+the two views in the place of image and text; its modules for channel weights and for joining
 scales are left out, since no other method here has modules of its own. λ = 0 is SupCon.
 """
 
 from torch import Tensor
 
-from scs_supcon.heads import unit
 from scs_supcon.methods.shared.checks import not_negative, positive
 from scs_supcon.methods.shared.joint import JointMethod, supcon, two_views
+from scs_supcon.nn.head import unit
 
 
 class CSARSIC(JointMethod):
@@ -40,7 +40,7 @@ class CSARSIC(JointMethod):
         not_negative(weight=weight)
         self.temperature, self.weight = temperature, weight
 
-    def judge(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
+    def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
         first, second = two_views(self, unit(rows), views)
         apart = (first - second).square().sum() / max(len(first), 1)
         return {

@@ -4,7 +4,7 @@
 
     L_swap = −(1/2B) Σ_i Σ_k [ q_ik² log softmax(C z_i¹/τ_p)_k + q_ik¹ log softmax(C z_i²/τ_p)_k ]
 
-z¹, z² are the unit embeddings of a picture's two views, C holds K learnable prototypes of unit
+z¹, z² are the unit embeddings of an image's two views, C holds K learnable prototypes of unit
 length, and q¹, q² are codes without gradient: softmax-like shares exp(C z/ε), balanced by three
 rounds of Sinkhorn so that every prototype gets about the same share of the batch. A batch smaller
 than K is balanced together with a queue of past embeddings. K = max(300, 3 per class). The
@@ -15,7 +15,7 @@ Adapted: the original (Wang et al., "Learning Representations by Contrastive Spa
 Clustering for Skeleton-Based Action Recognition", IEEE TMM 2024) is self-supervised, for skeleton
 sequences; only its abstract could be read. Kept are online clustering by optimal transport and
 prediction across two looks at one thing; its priors over time and its two modalities have no
-counterpart in pictures. SupCon and the formula above are ours, after SwAV.
+counterpart in images. SupCon and the formula above are ours, after SwAV.
 """
 
 from typing import Self
@@ -23,11 +23,11 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.heads import unit
-from scs_supcon.methods.shared.base import Look, Task
+from scs_supcon.methods.shared.base import Look, TaskInfo
 from scs_supcon.methods.shared.checks import not_negative, positive
 from scs_supcon.methods.shared.joint import JointMethod, supcon, two_views
-from scs_supcon.methods.shared.parts import Queue, like, ready
+from scs_supcon.methods.shared.momentum import Queue, like, ready
+from scs_supcon.nn.head import unit
 
 CODE_SHARPNESS = 0.05  # ε
 ROUNDS = 3
@@ -41,7 +41,7 @@ class CSTCN(JointMethod):
         weight: λ.
         prototypes: K; 0: the larger of 300 and three per class.
         prototype_temperature: τ_p.
-        queue: how many past pictures join a batch smaller than K.
+        queue: how many past images join a batch smaller than K.
         alternate: take turns, as the original does with its two losses.
         gather_across_devices: hold the rows against those of all processes.
     """
@@ -73,7 +73,7 @@ class CSTCN(JointMethod):
         self.register_buffer("resting", torch.zeros((), dtype=torch.bool))
         self._fresh: Tensor | None = None
 
-    def for_task(self, task: Task) -> Self:
+    def setup(self, task: TaskInfo) -> Self:
         """Draw the prototypes, set up an empty queue."""
         count = self.count or max(300, 3 * len(task.class_counts))
         kind = like(task.network).detach()
@@ -84,7 +84,7 @@ class CSTCN(JointMethod):
     def on_epoch_start(self, epoch: int, look: Look) -> None:
         self.resting.fill_(epoch == 0)
 
-    def judge(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
+    def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
         first, second = two_views(self, unit(rows), views)
         turn = int(self.step) % 2 if self.alternate else None
         parts = {"contrast": rows.new_zeros(()), "swap": rows.new_zeros(())}
@@ -115,7 +115,7 @@ class CSTCN(JointMethod):
             )
 
     def _past(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        """Past embeddings of both views, for a batch with fewer pictures than prototypes."""
+        """Past embeddings of both views, for a batch with fewer images than prototypes."""
         queue, prototypes = ready(self, self.queue), ready(self, self.prototypes)
         if len(first) >= len(prototypes):
             return first[:0], second[:0]

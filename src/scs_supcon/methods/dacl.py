@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
-from scs_supcon.methods.shared.base import Task
+from scs_supcon.methods.shared.base import TaskInfo
 from scs_supcon.methods.shared.checks import not_negative, positive
-from scs_supcon.methods.shared.parts import ClassifierMethod, check_classes
+from scs_supcon.methods.shared.momentum import ClassifierMethod, check_classes
+from scs_supcon.nn.head import unit
 
 NOBODY = 1e-300  # the sum over nobody, where its logarithm must be a number
 
@@ -63,14 +63,14 @@ class DACL(ClassifierMethod):
         self.register_buffer("margins", None)
         self._slope: Tensor | None = None
 
-    def for_task(self, task: Task) -> Self:
+    def setup(self, task: TaskInfo) -> Self:
         """Make the classifier and a margin for every class."""
-        super().for_task(task)
+        super().setup(task)
         assert self.classifier is not None
         self.margins = torch.full_like(self.classifier.weight.detach()[:, 0], self.margin)
         return self
 
-    def judge(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
+    def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
         if self.margins is None:
             margins = torch.full_like(rows.detach()[:, 0], self.margin)
         else:

@@ -2,9 +2,9 @@
 
     L = (1/n) Σ_i −(1/|Q_i|) Σ_{q∈Q_i} log [ exp(z_i·z_q/τ) / Σ_{a∈Q_i∪N_i} exp(z_i·z_a/τ) ]
 
-z are the embeddings of unit length, Q_i the other views of i's picture and N_i the rows of other
+z are the embeddings of unit length, Q_i the other views of i's image and N_i the rows of other
 classes: classmates are neither pulled nor pushed ("elimination"). With `attract` = k, the k
-classmates most similar to any view of the picture, if their cosine is above 0.7, join Q_i
+classmates most similar to any view of the image, if their cosine is above 0.7, join Q_i
 ("attraction"). The choice carries no gradient. With every label its own class it is NT-Xent.
 
 Adapted: the original has no labels and finds false negatives by that threshold, in support views
@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
-from scs_supcon.methods.shared.base import Batch, Task
+from scs_supcon.methods.shared.base import Batch, TaskInfo
 from scs_supcon.methods.shared.checks import not_negative, positive
 from scs_supcon.methods.shared.joint import JointMethod, several_views
-from scs_supcon.methods.shared.parts import ClassifierMethod
+from scs_supcon.methods.shared.momentum import ClassifierMethod
+from scs_supcon.nn.head import unit
 
 
 class FNCL(ClassifierMethod):
@@ -31,7 +31,7 @@ class FNCL(ClassifierMethod):
 
     Args:
         temperature: τ; similarities are divided by it.
-        attract: how many classmates of a picture are pulled, at most.
+        attract: how many classmates of an image are pulled, at most.
         threshold: cosine that such a classmate must exceed.
         classifier_weight: of the cross-entropy of an own classifier; 0: there is none.
         gather_across_devices: hold the rows against those of all processes.
@@ -56,24 +56,24 @@ class FNCL(ClassifierMethod):
         self.temperature, self.attract, self.threshold = temperature, attract, threshold
         self.classifier_weight = classifier_weight
 
-    def for_task(self, task: Task) -> Self:
+    def setup(self, task: TaskInfo) -> Self:
         """Make the classifier, if there is to be one."""
-        return super().for_task(task) if self.classifier_weight else self
+        return super().setup(task) if self.classifier_weight else self
 
-    def losses(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+    def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
         if not self.classifier_weight:
-            return JointMethod.losses(self, batch, network)
-        parts = super().losses(batch, network)
+            return JointMethod.training_step(self, batch, network)
+        parts = super().training_step(batch, network)
         return parts | {"classify": self.classifier_weight * parts["classify"]}
 
-    def judge(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
+    def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
         several_views(self, views)
         with torch.autocast(rows.device.type, enabled=False):
             z = unit(rows)
             r = z @ z.T
         own = torch.eye(len(r), dtype=torch.bool, device=r.device)
-        picture = torch.arange(len(r) // views, device=r.device).repeat(views)
-        siblings = (picture[:, None] == picture[None, :]) & ~own
+        image = torch.arange(len(r) // views, device=r.device).repeat(views)
+        siblings = (image[:, None] == image[None, :]) & ~own
         same = labels[:, None] == labels[None, :]
         pulled = siblings | self._attracted(r.detach(), same & ~siblings & ~own, views)
         logits = r / self.temperature
@@ -82,7 +82,7 @@ class FNCL(ClassifierMethod):
         return {"contrast": (log_z - mean).sum() / max(len(r), 1)}
 
     def _attracted(self, r: Tensor, candidates: Tensor, views: int) -> Tensor:
-        """Which rows each row attracts; all views of a picture attract the same."""
+        """Which rows each row attracts; all views of an image attract the same."""
         if not self.attract:
             return torch.zeros_like(candidates)
         n = len(r)

@@ -20,11 +20,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.heads import unit
 from scs_supcon.methods.scs_supcon import SCSSupCon
 from scs_supcon.methods.shared.base import flatten
 from scs_supcon.methods.shared.checks import not_negative, one_of
-from scs_supcon.methods.shared.joint import everyone
+from scs_supcon.methods.shared.joint import gather
+from scs_supcon.nn.head import unit
 
 Orthogonality = Literal["projected", "xcov"]
 
@@ -54,9 +54,9 @@ class OSCSSupCon(SCSSupCon):
         not_negative(weight=weight)
         self.orthogonality, self.weight = orthogonality, weight
 
-    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+    def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
         rows, _ = flatten(embeddings, labels)
-        return super().terms(embeddings, labels) | self._orthogonal(rows)
+        return super().loss_terms(embeddings, labels) | self._orthogonal(rows)
 
     def against(
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor
@@ -76,7 +76,7 @@ class OSCSSupCon(SCSSupCon):
         if not self.weight or not style.shape[1]:
             return {}
         if self.gather_across_devices:
-            common, style = everyone(common), everyone(style)
+            common, style = gather(common), gather(style)
         measure = projected if self.orthogonality == "projected" else xcov
         return {"orthogonality": self.weight * measure(common, style)}
 

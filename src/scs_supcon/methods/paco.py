@@ -15,7 +15,7 @@ too: there it lowers every centre against every row.
 Ours: the projection is the one all methods share (the original has batch norm in it), both views
 are augmented alike, the queue starts empty rather than with random rows, and the twin's momentum is
 lower in the first steps. α and τ are from the authors' ImageNet runs, the queue's length from those
-on CIFAR: the pictures here are few. With α = γ = 0 it is cross-entropy.
+on CIFAR: the images here are few. With α = γ = 0 it is cross-entropy.
 """
 
 import math
@@ -25,18 +25,18 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
-from scs_supcon.methods.shared.base import Batch, Task, flatten
+from scs_supcon.methods.shared.base import Batch, TaskInfo, flatten
 from scs_supcon.methods.shared.checks import not_negative, positive, share
-from scs_supcon.methods.shared.parts import (
+from scs_supcon.methods.shared.momentum import (
     ClassifierMethod,
+    MomentumEncoder,
     Queue,
-    Twin,
     check_classes,
     like,
-    needs_pictures,
+    needs_images,
     ready,
 )
+from scs_supcon.nn.head import unit
 
 
 class PaCo(ClassifierMethod):
@@ -75,34 +75,34 @@ class PaCo(ClassifierMethod):
             raise UserError("alpha and beta are both 0: nothing would be learned")
         self.temperature, self.alpha, self.beta, self.gamma = temperature, alpha, beta, gamma
         self.size, self.momentum, self.prior = queue, momentum, prior
-        self.twin: Twin | None = None
+        self.twin: MomentumEncoder | None = None
         self.queue: Queue | None = None
         self._fresh: tuple[Tensor, Tensor] | None = None
 
-    def for_task(self, task: Task) -> Self:
+    def setup(self, task: TaskInfo) -> Self:
         """Make the classifier, copy the network, set up an empty queue."""
-        super().for_task(task)
-        self.twin = Twin(task.network)
+        super().setup(task)
+        self.twin = MomentumEncoder(task.network)
         self.queue = Queue(self.size, task.dim, like(task.network).detach())
         counts = torch.tensor(task.class_counts, dtype=torch.float64)
         shift = (counts / counts.sum()).log() if self.prior else torch.zeros_like(counts)
         self.register_buffer("log_prior", shift.to(like(task.network).detach()))
         return self
 
-    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
-        raise needs_pictures(self, "contrasts the network with its twin and its classifier")
+    def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+        raise needs_images(self, "contrasts the network with its twin and its classifier")
 
-    def losses(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+    def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
         twin, queue = ready(self, self.twin), ready(self, self.queue)
         first, second = batch.images.chunk(2)
         output = network(first)
         q, labels = flatten(output.embeddings, batch.labels)
-        q, labels = unit(self.everyone(q)), self.everyone(labels)
-        keys = unit(self.everyone(flatten(twin(second).embeddings, batch.labels)[0]))
+        q, labels = unit(self.gather(q)), self.gather(labels)
+        keys = unit(self.gather(flatten(twin(second).embeddings, batch.labels)[0]))
         self._fresh = (keys, labels)
         old, old_labels = queue.held()
         rows = torch.cat([keys, old.to(keys.dtype)])
-        centres = self.logits(self.everyone(output.features)) + self.log_prior
+        centres = self.logits(self.gather(output.features)) + self.log_prior
         check_classes(labels, centres.shape[1])
         same = labels[:, None] == torch.cat([labels, labels, old_labels])
         with torch.autocast(q.device.type, enabled=False):

@@ -5,8 +5,8 @@
     L_m = −(1/n) Σ_i log [ exp(z_i·c_s/φ_s) / Σ_{j∈{s}∪O_i} exp(z_i·c_j/φ_j) ]
 
 z are the embeddings of unit length. At every epoch after a warm-up, the embeddings that a momentum
-twin makes of all training pictures are clustered by spherical k-means inside each class, into
-m ∈ {1, 2, 4} prototypes c of unit length; s is the cluster of i's picture, O_i the clusters of
+twin makes of all training images are clustered by spherical k-means inside each class, into
+m ∈ {1, 2, 4} prototypes c of unit length; s is the cluster of i's image, O_i the clusters of
 other classes: siblings, clusters of the same class, are left out. A prototype's temperature grows
 with the spread of its Z members v,
 
@@ -15,7 +15,7 @@ with the spread of its Z members v,
 clusters without spread take the largest; then all are cut to their 10th and 90th percentile and
 scaled to a mean of τ. Prototypes and φ have no gradient.
 
-Adapted: the original has no labels, clusters all pictures together at three sizes of thousands, and
+Adapted: the original has no labels, clusters all images together at three sizes of thousands, and
 holds queries against a queue of momentum keys; the supervised form is ours. k-means starts from
 members far apart, so it needs no seed and no restarts. The warm-up is a tenth of the epochs (there
 20 of 200), at least one. The twin's momentum is lower in the first steps.
@@ -27,11 +27,11 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
-from scs_supcon.methods.shared.base import Batch, Look, Task
+from scs_supcon.methods.shared.base import Batch, Look, TaskInfo
 from scs_supcon.methods.shared.checks import positive, share
 from scs_supcon.methods.shared.joint import JointMethod, supcon
-from scs_supcon.methods.shared.parts import Twin, check_classes, like, ready
+from scs_supcon.methods.shared.momentum import MomentumEncoder, check_classes, like, ready
+from scs_supcon.nn.head import unit
 
 SMOOTHING = 10
 ITERATIONS = 20
@@ -67,43 +67,43 @@ class PCL(JointMethod):
             raise UserError(f"granularities are {granularities}: give numbers ≥ 1, at least one")
         self.temperature, self.warmup, self.momentum = temperature, warmup, momentum
         self.granularities = tuple(granularities)
-        self.twin: Twin | None = None
+        self.twin: MomentumEncoder | None = None
         self.clusterings: nn.ModuleList | None = None
         self.classes, self.first = 0, 1
 
-    def for_task(self, task: Task) -> Self:
+    def setup(self, task: TaskInfo) -> Self:
         """Copy the network and make room for the prototypes."""
-        pictures, classes = sum(task.class_counts), len(task.class_counts)
+        images, classes = sum(task.class_counts), len(task.class_counts)
         self.classes = classes
         kind = like(task.network).detach()
-        self.twin = Twin(task.network)
-        self.register_buffer("known", torch.full((pictures,), -1, device=kind.device))
+        self.twin = MomentumEncoder(task.network)
+        self.register_buffer("known", torch.full((images,), -1, device=kind.device))
         self.clusterings = nn.ModuleList(
-            Clustering(m, classes, pictures, kind.new_zeros(classes * m, task.dim))
+            Clustering(m, classes, images, kind.new_zeros(classes * m, task.dim))
             for m in self.granularities
         )
         self.first = max(1, round(self.warmup * task.epochs))
         return self
 
-    def judge(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
+    def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
         return {"contrast": supcon(rows, labels, self.temperature)}
 
-    def losses(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+    def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
         clusterings = ready(self, self.clusterings)
-        seen = self.see(batch, network)
-        indices = self.everyone(batch.indices).to(seen.labels.device)
+        seen = self.forward_batch(batch, network)
+        indices = self.gather(batch.indices).to(seen.labels.device)
         self._meet(indices, seen.labels[: len(indices)])
-        z, pictures = unit(seen.embeddings), indices.repeat(self.views)
-        drawn = torch.stack([c(z, pictures) for c in clusterings]).mean()
-        return self.judge(seen.embeddings, seen.labels, self.views) | {"prototype": drawn}
+        z, images = unit(seen.embeddings), indices.repeat(self.views)
+        drawn = torch.stack([c(z, images) for c in clusterings]).mean()
+        return self.compute_loss(seen.embeddings, seen.labels, self.views) | {"prototype": drawn}
 
     def _meet(self, indices: Tensor, labels: Tensor) -> None:
-        """Note the classes of pictures: clustering needs all, and each is met once per epoch."""
+        """Note the classes of images: clustering needs all, and each is met once per epoch."""
         check_classes(labels, self.classes)
         if len(indices) and int(indices.max()) >= len(self.known):
             raise UserError(
                 f"batch.indices go up to {int(indices.max())}, the task has {len(self.known)} "
-                "training pictures: number them from 0, in the order in which `look` shows them"
+                "training images: number them from 0, in the order in which `look` shows them"
             )
         self.known[indices] = labels
 
@@ -126,26 +126,26 @@ class Clustering(nn.Module):
     Args:
         m: prototypes per class.
         classes: how many there are.
-        pictures: how many there are.
+        images: how many there are.
         room: `(classes·m, D)` zeros.
     """
 
     centres: Tensor
     phi: Tensor  # 0: nobody is in this cluster
-    member: Tensor  # which cluster each picture is in; −1: in none
+    member: Tensor  # which cluster each image is in; −1: in none
 
-    def __init__(self, m: int, classes: int, pictures: int, room: Tensor) -> None:
+    def __init__(self, m: int, classes: int, images: int, room: Tensor) -> None:
         super().__init__()
         self.m, self.classes = m, classes
         self.register_buffer("centres", room)
         self.register_buffer("phi", room.new_zeros(len(room)))
-        self.register_buffer("member", torch.full((pictures,), -1, device=room.device))
+        self.register_buffer("member", torch.full((images,), -1, device=room.device))
 
-    def forward(self, z: Tensor, pictures: Tensor) -> Tensor:
+    def forward(self, z: Tensor, images: Tensor) -> Tensor:
         """Mean over rows of −log softmax; a row without a cluster adds 0."""
-        some = self.member[pictures] >= 0
+        some = self.member[images] >= 0
         return prototype_loss(
-            z[some], self.member[pictures[some]], self.centres.to(z.dtype), self.phi, self.m
+            z[some], self.member[images[some]], self.centres.to(z.dtype), self.phi, self.m
         ) / max(len(z), 1)
 
     def renew(self, rows: Tensor, labels: Tensor, temperature: float) -> None:

@@ -20,13 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.heads import Normalise
-from scs_supcon.methods.shared.at_once import MOST_ROWS, Reading, judge_at_once
-from scs_supcon.methods.shared.base import flatten, prepare
-from scs_supcon.methods.shared.checks import not_negative, one_of, positive
-from scs_supcon.methods.shared.fields import FieldMethod, Sides
-from scs_supcon.methods.shared.watch import Watch
-from scs_supcon.pairs import (
+from scs_supcon.kernels import (
     Rows,
     class_distances,
     listed_pairs,
@@ -35,7 +29,13 @@ from scs_supcon.pairs import (
     solve_listed_bias,
     sort_rows,
 )
-from scs_supcon.pairs.rows import members, same_class_pairs
+from scs_supcon.kernels.layout import members, same_class_pairs
+from scs_supcon.methods.shared.base import flatten, prepare
+from scs_supcon.methods.shared.checks import not_negative, one_of, positive
+from scs_supcon.methods.shared.common_style import CommonStyleMethod, PairInputs
+from scs_supcon.methods.shared.dense import MOST_ROWS, Reading, judge_at_once
+from scs_supcon.methods.shared.unused_parameters import Watch
+from scs_supcon.nn.head import Normalise
 
 Pairs = Literal["all", "balanced", "positives"]
 Scale = Literal["multiply", "divide"]
@@ -53,7 +53,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 LOG_MOST = math.log(100.0)  # t' stays where t multiplies by at most 100
 
 
-class SCSSupCon(FieldMethod):
+class SCSSupCon(CommonStyleMethod):
     """Sigmoid pair loss with a learnable or solved boundary, and a style-distance term.
 
     Args:
@@ -69,13 +69,13 @@ class SCSSupCon(FieldMethod):
             the mean over negative ones. "positives": the sum, divided by the number of positives.
         scale: "multiply": a = t r − b, boundary b/t. "divide": a = r/t − b, boundary b·t.
         include_self: whether a row's pair with itself counts (Eq. 4 sums over it).
-        overlap, normalize, gather_across_devices: see `FieldMethod`.
+        overlap, normalize, gather_across_devices: see `CommonStyleMethod`.
     """
 
     b: Tensor
 
     @classmethod
-    def suggests(cls, preset: str | None) -> dict[str, dict[str, Any]]:
+    def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:
         """Centred embeddings suit the solved boundary: their similarities lie around 0."""
         return {"head": {"centre": preset in (None, "solved")}}
 
@@ -141,7 +141,7 @@ class SCSSupCon(FieldMethod):
     def boundary_of(self) -> float | None:
         return float(self.boundary) if self.normalize == "separate" else None
 
-    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+    def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
         """Return {"contrast": sigmoid part, never negative; "style": −β × mean distance}."""
         rows, labels = flatten(embeddings, labels)
         if len(rows) <= MOST_ROWS and self.plain:
@@ -155,7 +155,7 @@ class SCSSupCon(FieldMethod):
         rows, order = prepare(embeddings, labels)
         others, columns = prepare(ref_emb, ref_labels)
         common, style = self.fields(rows)
-        return self._judge(Sides(order, common, style, columns, *self.fields(others)))
+        return self._judge(PairInputs(order, common, style, columns, *self.fields(others)))
 
     def listed(
         self, embeddings: Tensor, pairs: tuple[Tensor, Tensor], same: Tensor, ref_emb: Tensor
@@ -200,9 +200,9 @@ class SCSSupCon(FieldMethod):
             self._keep(used)
         return {"contrast": contrast, "style": distance} if style else {"contrast": contrast}
 
-    def _judge(self, sides: Sides) -> dict[str, Tensor]:
+    def _judge(self, sides: PairInputs) -> dict[str, Tensor]:
         apart = sides.apart
-        self._last = sides.everyone.labels, None if apart is None else apart.labels
+        self._last = sides.all_rows.labels, None if apart is None else apart.labels
         t = self._multiplier()
         b = self._solved(sides, float(t.detach())) if self.bias == "solve" else self._bias()
         self._watch_scalars(t, b)
@@ -247,7 +247,7 @@ class SCSSupCon(FieldMethod):
         # Not the parameter itself: a hook on that would stay for good.
         return self.b * 1 if self.b.requires_grad else self.b
 
-    def _solved(self, sides: Sides, t: float) -> Tensor:
+    def _solved(self, sides: PairInputs, t: float) -> Tensor:
         if sides.columns is not None and sides.columns.own is not None:
             assert sides.reference_common is not None
             b = solve_bias(sides.reference_common, sides.columns, t, include_self=self.include_self)

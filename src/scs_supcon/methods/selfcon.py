@@ -1,8 +1,8 @@
-"""SelfCon: the exits of one network are the views of a picture (Bae et al., AAAI 2023).
+"""SelfCon: the exits of one network are the views of an image (Bae et al., AAAI 2023).
 
     L = (1/n) Σ_i (−1/|P_i|) Σ_{p∈P_i} log [ exp(z_i·z_p/τ) / Σ_{a≠i} exp(z_i·z_a/τ) ]
 
-SupCon over n = B·(K+1) rows: of each picture, seen in one view, the embedding z = g(h) and K exits
+SupCon over n = B·(K+1) rows: of each image, seen in one view, the embedding z = g(h) and K exits
 ω_k = g_k(A_k pool(t_k)), where t_k is what the encoder holds after an inner stage, A_k a linear
 layer to the width of the features and g_k a projection of its own. All rows are anchors and of unit
 length; nothing is detached. The exits serve training only.
@@ -18,12 +18,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.heads import Projection
-from scs_supcon.methods.shared.base import Batch, Task, flatten
+from scs_supcon.methods.shared.base import Batch, TaskInfo, flatten
 from scs_supcon.methods.shared.checks import positive
 from scs_supcon.methods.shared.joint import JointMethod, supcon
-from scs_supcon.methods.shared.parts import like, ready
-from scs_supcon.taps import tapped, taps_of
+from scs_supcon.methods.shared.momentum import like, ready
+from scs_supcon.nn.head import Projection
+from scs_supcon.nn.taps import tapped, taps_of
 
 
 class SelfCon(JointMethod):
@@ -44,7 +44,7 @@ class SelfCon(JointMethod):
         self.exits: nn.ModuleList | None = None
         self.widths: list[int] = []
 
-    def for_task(self, task: Task) -> Self:
+    def setup(self, task: TaskInfo) -> Self:
         """Make an exit for each tap of the encoder."""
         self.widths = list(taps_of(task.network.encoder, task.features).values())
         self.exits = nn.ModuleList(
@@ -53,16 +53,16 @@ class SelfCon(JointMethod):
         ).to(like(task.network))
         return self
 
-    def judge(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
+    def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
         return {"contrast": supcon(rows, labels, self.temperature)}
 
-    def losses(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+    def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
         exits = ready(self, self.exits)
         encoder: Any = network.encoder
         with tapped(encoder, self.widths) as taps:
             embeddings = network(batch.images).embeddings
-        labels = self.everyone(batch.labels)
-        rows = [self.everyone(flatten(embeddings, batch.labels)[0])]
+        labels = self.gather(batch.labels)
+        rows = [self.gather(flatten(embeddings, batch.labels)[0])]
         for way, tap in zip(exits, taps, strict=True):
-            rows.append(way(self.everyone(torch.cat(tap)).to(rows[0].dtype)))
-        return self.judge(torch.cat(rows), labels.repeat(len(rows)), len(rows))
+            rows.append(way(self.gather(torch.cat(tap)).to(rows[0].dtype)))
+        return self.compute_loss(torch.cat(rows), labels.repeat(len(rows)), len(rows))

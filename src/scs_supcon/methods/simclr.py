@@ -1,8 +1,8 @@
-"""SimCLR: the views of a picture against all other pictures (Chen et al., ICML 2020).
+"""SimCLR: the views of an image against all other images (Chen et al., ICML 2020).
 
     L = (1/n) Σ_i −log [ exp(z_i·z_{p(i)}/τ) / Σ_{a≠i} exp(z_i·z_a/τ) ],   p(i): the other view of i
 
-NT-Xent, which is SupCon with the picture as its own class. No class label is used. The original
+NT-Xent, which is SupCon with the image as its own class. No class label is used. The original
 adds the two directions of a pair instead of averaging them, which doubles the value.
 """
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.methods.shared.base import Batch
-from scs_supcon.methods.shared.fields import several_processes
+from scs_supcon.methods.shared.common_style import several_processes
 from scs_supcon.methods.supcon import SupCon
 
 
@@ -22,7 +22,7 @@ class SimCLR(SupCon):
     Args:
         temperature: τ; similarities are divided by it.
         loss_scale: factor on the loss.
-        gather_across_devices: hold the rows against those of all processes; picture ids must then
+        gather_across_devices: hold the rows against those of all processes; image ids must then
             be unique over all processes.
     """
 
@@ -37,19 +37,19 @@ class SimCLR(SupCon):
             temperature, loss_scale=loss_scale, gather_across_devices=gather_across_devices
         )
 
-    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
-        """Pair by the view axis of `(B, V, D)`; for `(N, D)` the labels are picture ids."""
+    def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+        """Pair by the view axis of `(B, V, D)`; for `(N, D)` the labels are image ids."""
         if isinstance(embeddings, Tensor) and embeddings.dim() == 3:
             labels = torch.arange(len(embeddings), device=embeddings.device) + _first_id()
         elif labels is None:
-            raise UserError("labels are missing: for (N, D) embeddings give the picture ids")
-        return super().terms(embeddings, labels)
+            raise UserError("labels are missing: for (N, D) embeddings give the image ids")
+        return super().loss_terms(embeddings, labels)
 
-    def losses(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+    def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
         embeddings = network(batch.images).embeddings
-        return self.terms(embeddings, batch.indices.repeat(self.views))
+        return self.loss_terms(embeddings, batch.indices.repeat(self.views))
 
 
 def _first_id() -> int:
-    """Different on every process, so that gathered pictures never share an id."""
+    """Different on every process, so that gathered images never share an id."""
     return dist.get_rank() << 40 if several_processes() else 0

@@ -9,12 +9,12 @@ multiplies the loss by τ/0.07, which is `loss_scale` here and 1 by default.
 
 from torch import Tensor
 
-from scs_supcon.heads import unit
+from scs_supcon.kernels import Rows, gather_rows, softmax_pairs, sort_rows
+from scs_supcon.kernels.layout import TILE
 from scs_supcon.methods.shared.base import Method, flatten, prepare
 from scs_supcon.methods.shared.checks import positive
-from scs_supcon.methods.shared.fields import several_processes
-from scs_supcon.pairs import Rows, gather_rows, softmax_pairs, sort_rows
-from scs_supcon.pairs.rows import TILE
+from scs_supcon.methods.shared.common_style import several_processes
+from scs_supcon.nn.head import unit
 
 
 class SupCon(Method):
@@ -38,7 +38,7 @@ class SupCon(Method):
         self.temperature, self.loss_scale = temperature, loss_scale
         self.gather_across_devices = gather_across_devices
 
-    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+    def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
         rows, labels = flatten(embeddings, labels)
         contrast = self._contrast(rows, labels)
         return {"contrast": contrast if self.loss_scale == 1 else self.loss_scale * contrast}

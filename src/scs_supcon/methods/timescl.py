@@ -10,7 +10,7 @@ the last, evenly on a logarithmic scale: all positives count alike at first, unl
 labels) less and less. κ = ∞ is SupCon. An anchor without positives adds 0 and counts in the mean.
 
 Adapted: the original (cited as huang2025noise) could not be found; the paper calls it "a supervised
-contrastive method with adaptive temporal weighting" for time series, in one stage. Pictures have no
+contrastive method with adaptive temporal weighting" for time series, in one stage. Images have no
 time axis, so the weights follow the time of training. All of the formula is ours.
 """
 
@@ -19,10 +19,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from scs_supcon.heads import unit
-from scs_supcon.methods.shared.base import Look, Task
+from scs_supcon.methods.shared.base import Look, TaskInfo
 from scs_supcon.methods.shared.checks import not_negative, positive
-from scs_supcon.methods.shared.parts import ClassifierMethod
+from scs_supcon.methods.shared.momentum import ClassifierMethod
+from scs_supcon.nn.head import unit
 
 
 class TimeSCL(ClassifierMethod):
@@ -55,16 +55,16 @@ class TimeSCL(ClassifierMethod):
         self.register_buffer("kappa", torch.tensor(first, dtype=torch.float64))
         self.epochs_ahead = 1
 
-    def for_task(self, task: Task) -> Self:
+    def setup(self, task: TaskInfo) -> Self:
         """Make the classifier and learn how long training will be."""
         self.epochs_ahead = task.epochs
-        return super().for_task(task)
+        return super().setup(task)
 
     def on_epoch_start(self, epoch: int, look: Look) -> None:
         done = epoch / max(self.epochs_ahead - 1, 1)
         self.kappa.fill_(self.first * (self.last / self.first) ** done)
 
-    def judge(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
+    def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
         contrast = weighted_contrast(unit(rows), labels, self.temperature, float(self.kappa))
         return {"contrast": self.weight * contrast}
 

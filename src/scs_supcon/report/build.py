@@ -9,21 +9,21 @@ from typing import Any
 
 from markupsafe import Markup
 
+from scs_supcon.io.atomic import write_text
+from scs_supcon.report.context import view
 from scs_supcon.report.data import Places, page_data
 from scs_supcon.report.figures import write_figures
 from scs_supcon.report.gallery import Gallery, hang
 from scs_supcon.report.inputs import Inputs, read_inputs
 from scs_supcon.report.maps import lay_out
-from scs_supcon.report.view import view
-from scs_supcon.run_folder.durable import write_text
 
-SCRIPTS = ("pictures.js", "explorer.js", "confusion.js", "tables.js")
+SCRIPTS = ("images.js", "explorer.js", "confusion.js", "tables.js")
 
 
 def build_report(run: str | Path) -> Path:
     """Write report.html and figures/ of a finished run from the files it left.
 
-    Nothing is trained, and neither the pictures' folder nor the network is needed.
+    Nothing is trained, and neither the images' folder nor the network is needed.
 
     Args:
         run: the run's folder.
@@ -74,7 +74,7 @@ def breakable(name: str) -> Markup:
 
 
 def policy(style: str, script: str) -> str:
-    """What the browser lets the page do: run this script, use this style, show its pictures."""
+    """What the browser lets the page do: run this script, use this style, show its images."""
     return (
         f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}"
     )

@@ -17,7 +17,7 @@ MOST = 400  # classes that are put in order by what they are confused with
 
 
 def page_data(evaluation: Mapping[str, Any], gallery: Gallery, places: Places) -> Markup:
-    """The pictures, their neighbours and places, and the confusion matrix."""
+    """The images, their neighbours and places, and the confusion matrix."""
     fields = [_field(getattr(gallery, name), at) for name, at in places.items()]
     return embedded(
         {

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from scs_supcon.benchmark.figures import save_figure
 from scs_supcon.report.data import Places, together
 from scs_supcon.report.gallery import Gallery
 from scs_supcon.report.inputs import Curves, Inputs
 from scs_supcon.report.panels import ASIDE, SCALARS, curve_title
-from scs_supcon.results.figures import save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""The pictures a report can show, which of them are neighbours, and which pairs are hard."""
+"""The images a report can show, which of them are neighbours, and which pairs are hard."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures with a thumbnail, one row each.
+    """Images with a thumbnail, one row each.
 
     Attributes:
         names: as the data names them.
@@ -26,7 +26,7 @@ class Gallery:
         labels: true class by number.
         predictions: what the model says, by number; -1 where it was not asked.
         chances: the probability it gives to that.
-        refused: whether it calls the picture none of these.
+        refused: whether it calls the image none of these.
         jpegs: thumbnails; empty where the page has no room for more.
         common: unit vectors.
         style: unit vectors, without columns where the method has no style field.
@@ -45,7 +45,7 @@ class Gallery:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two pictures and how alike they are in the common field."""
+    """Two images and how alike they are in the common field."""
 
     first: int
     second: int
@@ -53,7 +53,7 @@ class Pair:
 
 
 def hang(inputs: Inputs) -> Gallery:
-    """Bring together what is known of each picture that has a thumbnail."""
+    """Bring together what is known of each image that has a thumbnail."""
     numbers = {name: number for number, name in enumerate(inputs.evaluation["classes"])}
     embedded = {name: row for row, name in enumerate(inputs.embeddings["name"])}
     asked = {name: row for row, name in enumerate(inputs.predictions["name"])}
@@ -100,7 +100,7 @@ def nearest(vectors: Floats, count: int = NEAREST) -> tuple[Indices, Floats]:
 def hardest_pairs(gallery: Gallery, count: int = PAIRS) -> tuple[list[Pair], list[Pair]]:
     """The most alike of different classes, and the least alike of one class.
 
-    Only pictures that were kept out of training are compared; each takes part once in a list.
+    Only images that were kept out of training are compared; each takes part once in a list.
     """
     held_out = np.array([split != "train" for split in gallery.splits], bool)
     rows = np.flatnonzero(held_out)
@@ -123,7 +123,7 @@ def hardest_pairs(gallery: Gallery, count: int = PAIRS) -> tuple[list[Pair], lis
 
 
 def _each_once(keys: Floats, first: Indices, second: Indices) -> Iterator[int]:
-    """Pairs by rising key; a picture that came is not brought again; infinite keys never come."""
+    """Pairs by rising key; an image that came is not brought again; infinite keys never come."""
     keys = keys.copy()
     while len(keys):
         at = int(np.argmin(keys))

@@ -5,13 +5,13 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
 
-FEW = 12  # below this many pictures a map of neighbourhoods says nothing
+FEW = 12  # below this many images a map of neighbourhoods says nothing
 
 
 def lay_out(vectors: Floats) -> Floats:
     """Return places `(n, 2)` between 0 and 1: t-SNE, the same every time.
 
-    Fewer than a dozen pictures are laid out by their two principal components. Both sides are
+    Fewer than a dozen images are laid out by their two principal components. Both sides are
     scaled alike, so distances on the map can be compared.
     """
     places = _principal(vectors) if len(vectors) < FEW else _neighbour_embedding(vectors)
@@ -33,7 +33,7 @@ def _principal(vectors: Floats) -> Floats:
 def _neighbour_embedding(vectors: Floats) -> Floats:
     from openTSNE import TSNE
 
-    # Half of the usual steps and a coarser sum: the same picture in a third of the time.
+    # Half of the usual steps and a coarser sum: the same image in a third of the time.
     made = TSNE(
         perplexity=min(30.0, (len(vectors) - 1) / 3),
         metric="cosine",

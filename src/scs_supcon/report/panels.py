@@ -18,7 +18,7 @@ TITLES = {
     ("pretrain", "boundary"): "boundary",
     ("pretrain", "lr"): "learning rate",
     ("pretrain", "positive_share"): "share of pairs that are of one class",
-    ("pretrain", "anchors_without_positives"): "pictures without a classmate in the batch",
+    ("pretrain", "anchors_without_positives"): "images without a classmate in the batch",
     ("probe", "cross_entropy"): "stage 2: cross-entropy",
 }
 SCALARS = ("t", "b", "boundary")

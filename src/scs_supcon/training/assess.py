@@ -1,4 +1,4 @@
-"""A finished model judged on pictures it was not trained on: what `results.evaluation` is told."""
+"""A finished model judged on images it was not trained on: what `results.evaluation` is told."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,22 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scs_supcon.data.pictures import Pictures, Problem
-from scs_supcon.model import Model
-from scs_supcon.results import label_errors
-from scs_supcon.results.evaluation import Answers, Rows, Rules, Strangers, evaluate
-from scs_supcon.results.leakage import view_agreement
-from scs_supcon.results.metrics import evenly
-from scs_supcon.training.conclude import Judged, Seen, judged_split
+from scs_supcon.data.dataset import ImageDataset, Problem
+from scs_supcon.evaluation import label_errors
+from scs_supcon.evaluation.leakage import view_agreement
+from scs_supcon.evaluation.metrics import evenly
+from scs_supcon.evaluation.record import Answers, Rows, Rules, Strangers, evaluate
+from scs_supcon.inference import Model
+from scs_supcon.training.stage2 import Judged, Seen, judged_split
 
-VIEWED = 2000  # pictures whose views are compared, at most
+VIEWED = 2000  # images whose views are compared, at most
 
 
 @dataclass(frozen=True)
-class Findings:
+class RunArtifacts:
     """What a run has found out by its end."""
 
-    pictures: Pictures
+    images: ImageDataset
     problems: Sequence[Problem]
     seen: Mapping[str, Seen]
     judged: Mapping[str, Judged]
@@ -30,8 +30,8 @@ class Findings:
     baselines: Mapping[str, float]
 
 
-def assess(found: Findings) -> dict[str, Any]:
-    """Judge a run on its test pictures (on validation, if there are none)."""
+def assess(found: RunArtifacts) -> dict[str, Any]:
+    """Judge a run on its test images (on validation, if there are none)."""
     split = judged_split(found.seen)
     known, asked = (_rows(found, part) for part in ("train", split))
     judgement = found.judged[split].judgement
@@ -54,7 +54,7 @@ def rules_of(made: Model) -> Rules:
 
 
 def agreement_of(made: Model, features: Tensor, labels: Tensor) -> dict[str, float | None] | None:
-    """How far two views of a picture agree; None without a second view or a style.
+    """How far two views of an image agree; None without a second view or a style.
 
     Args:
         made: the model.
@@ -70,18 +70,18 @@ def agreement_of(made: Model, features: Tensor, labels: Tensor) -> dict[str, flo
     return view_agreement((first[0], second[0]), (first[1], second[1]), labels[some])
 
 
-def _rows(found: Findings, split: str) -> Rows:
+def _rows(found: RunArtifacts, split: str) -> Rows:
     judged = found.judged[split]
     return Rows(found.seen[split].labels, judged.common, judged.style)
 
 
-def _label_errors(found: Findings) -> list[dict[str, Any]]:
-    """Suspected label errors among the training and validation pictures."""
+def _label_errors(found: RunArtifacts) -> list[dict[str, Any]]:
+    """Suspected label errors among the training and validation images."""
     parts = [found.seen[split] for split in ("train", "val")]
     features = torch.cat([part.features[:, 0] for part in parts])
     labels = torch.cat([part.labels for part in parts])
-    names = [found.pictures.names[index] for part in parts for index in part.indices]
-    classes = found.pictures.classes
+    names = [found.images.names[index] for part in parts for index in part.indices]
+    classes = found.images.classes
     chances = label_errors.out_of_fold(features, labels, len(classes))
     suspects = label_errors.suspects(chances, labels)
     return label_errors.described(suspects, names, labels, classes)

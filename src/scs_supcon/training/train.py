@@ -1,16 +1,16 @@
-"""The door to training: one call takes a set of pictures to a finished run folder."""
+"""The door to training: one call takes a set of images to a finished run folder."""
 
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scs_supcon.config import write_toml
-from scs_supcon.display import Display
-from scs_supcon.place import find_place, first_process
+from scs_supcon.device import find_compute, first_process
+from scs_supcon.progress import Display
+from scs_supcon.recipe import write_toml
+from scs_supcon.recipe.resolve import TrainOptions
 from scs_supcon.report import build_report
-from scs_supcon.training.session import Session
-from scs_supcon.training.settle import Wishes
+from scs_supcon.training.pipeline import Session
 
 
 def train(  # noqa: PLR0913
@@ -38,7 +38,7 @@ def train(  # noqa: PLR0913
     report: bool = True,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Train both stages on a set of pictures and leave everything in one folder.
+    """Train both stages on a set of images and leave everything in one folder.
 
     The same call again goes on where the last one stopped; a finished run is left alone.
 
@@ -51,25 +51,25 @@ def train(  # noqa: PLR0913
         from_scratch: start the encoder from random weights.
         frozen: train on cached features of the encoder as it is.
         epochs: of stage 1.
-        batch_size: pictures in a step.
+        batch_size: images in a step.
         micro_batch: views that the encoder works on at a time: less memory, a third more time.
         seed: all randomness follows from it.
         recipe: a TOML file with any part of a recipe.
         settings: such as "pretrain.lr=0.05".
         init_from: a finished run whose encoder and head to start from.
         device: "auto", "cpu", "cuda", …
-        workers: processes that load pictures; default: one per core.
+        workers: processes that load images; default: one per core.
         cache: folder for the features of frozen encoders.
         offline: never download weights.
         overwrite: delete a finished run, or one with another recipe, first.
-        dry_run: go through everything with a few pictures, then remove it.
+        dry_run: go through everything with a few images, then remove it.
         report: make report.html and figures/ at the end.
         quiet: show nothing.
 
     Returns:
         The summary of the run: accuracies, where things are.
     """
-    wishes = Wishes(
+    options = TrainOptions(
         str(source),
         method,
         encoder,
@@ -84,10 +84,10 @@ def train(  # noqa: PLR0913
         settings,
         micro_batch,
     )
-    place = find_place(device, workers, cache, offline)
-    session = Session(wishes, place, Display(quiet or not first_process()))
+    place = find_compute(device, workers, cache, offline)
+    session = Session(options, place, Display(quiet or not first_process()))
     if dry_run:
-        return session.rehearse()
+        return session.dry_run_once()
     summary = session.run(Path(out), overwrite)
     if report and first_process():
         add_report(Path(out), session.display)
@@ -115,6 +115,6 @@ def recipe_of(source: str | Path, *, device: str = "auto", **options: Any) -> st
     for name in ("weights", "recipe", "init_from"):
         options[name] = Path(options[name]) if options.get(name) else None
     assignments = options.pop("settings", ())
-    wishes = Wishes(str(source), **options, assignments=assignments)
-    place = find_place(device, offline=True)
-    return write_toml(Session(wishes, place, Display(quiet=True)).recipe)
+    chosen = TrainOptions(str(source), **options, assignments=assignments)
+    place = find_compute(device, offline=True)
+    return write_toml(Session(chosen, place, Display(quiet=True)).recipe)

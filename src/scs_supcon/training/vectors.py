@@ -1,4 +1,4 @@
-"""Both stages on feature vectors instead of pictures: what the scikit-learn estimator trains.
+"""Both stages on feature vectors instead of images: what the scikit-learn estimator trains.
 
 Columns are standardised. A view of a vector is the vector with noise added and, for wide vectors,
 some columns left out; the rest is what a run on frozen features does.
@@ -13,22 +13,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from scs_supcon.config import Recipe, Values, make_recipe, merge, write_toml
-from scs_supcon.data.batches import choose_batches
-from scs_supcon.data.pictures import Pictures
+from scs_supcon.data.dataset import ImageDataset
+from scs_supcon.data.sampler import choose_batches
 from scs_supcon.data.splits import assign_splits
-from scs_supcon.data.views import seeded
-from scs_supcon.heads import Projection
+from scs_supcon.data.transforms import seeded
+from scs_supcon.inference.decision import (
+    Decision,
+    DecisionRule,
+    fields_of,
+    judged,
+    make_decision_rule,
+)
+from scs_supcon.inference.readout import Network as ReadNetwork
+from scs_supcon.inference.readout import ReadOut, in_passes
 from scs_supcon.methods import Network, method_class
-from scs_supcon.model.judge import Judge, Judgement, fields_of, judged, make_judge
-from scs_supcon.model.readout import Network as ReadNetwork
-from scs_supcon.model.readout import ReadOut, in_passes
-from scs_supcon.pretrain import from_features, pretrain, task_of
-from scs_supcon.probe import Readouts, train_bank, with_own
-from scs_supcon.processes import make_fabric
-from scs_supcon.run_folder import RunFolder
-from scs_supcon.training.conclude import Seen, reading, see
-from scs_supcon.training.session import make_method
+from scs_supcon.nn.head import Projection
+from scs_supcon.recipe import Recipe, Values, make_recipe, merge, write_toml
+from scs_supcon.runs.run_dir import RunDir
+from scs_supcon.training.distributed import make_fabric
+from scs_supcon.training.pipeline import make_method
+from scs_supcon.training.pretrain import from_features, pretrain, task_of
+from scs_supcon.training.probe import Readouts, train_bank, with_own
+from scs_supcon.training.stage2 import Seen, reading, see
 
 NOISE = 0.2  # of a column's standard deviation
 VIEWS = 4
@@ -43,13 +49,13 @@ class VectorModel:
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
     read_out: ReadOut
-    decide: Judge
+    decide: DecisionRule
 
     def features(self, vectors: NDArray[np.float64]) -> Tensor:
         """Return standardised vectors."""
         return torch.from_numpy((vectors - self.mean) / self.scale).float()
 
-    def judge(self, features: Tensor) -> Judgement:
+    def judge(self, features: Tensor) -> Decision:
         """Return probabilities and the rest for standardised vectors."""
         return judged(self.read_out, self.decide, features)
 
@@ -58,7 +64,9 @@ class VectorModel:
         return fields_of(self.read_out, self.decide, features)
 
 
-def settle_vectors(labels: NDArray[np.int64], width: int, seed: int, asked: Values) -> Recipe:
+def resolve_vector_recipe(
+    labels: NDArray[np.int64], width: int, seed: int, asked: Values
+) -> Recipe:
     """The whole recipe: what suits the method and the vectors, then what was asked for."""
     size = min(MOST_PER_BATCH, asked.get("pretrain", {}).get("batch_size", MOST_PER_BATCH))
     kind, per_class = choose_batches(labels, min(size, len(labels)))
@@ -87,7 +95,7 @@ def settle_vectors(labels: NDArray[np.int64], width: int, seed: int, asked: Valu
         },
     }
     made = method_class(method.get("name", "scs_supcon"))
-    return make_recipe(merge(suited, made.suggests(method.get("preset")), asked))
+    return make_recipe(merge(suited, made.recipe_defaults(method.get("preset")), asked))
 
 
 def train_on_vectors(
@@ -105,7 +113,7 @@ def train_on_vectors(
     fabric = make_fabric(device, recipe.pretrain.precision)
     with (
         tempfile.TemporaryDirectory(prefix="scs-vectors-") as folder,
-        RunFolder.open(Path(folder) / "run", write_toml(recipe)) as run,
+        RunDir.open(Path(folder) / "run", write_toml(recipe)) as run,
         seeded(recipe.seed, 1),
     ):
         width = features.shape[1]
@@ -113,7 +121,7 @@ def train_on_vectors(
         projection = Projection(width, head.dim, head.hidden, head.centre)
         network = Network(nn.Identity(), projection)
         method = make_method(recipe)
-        method.for_task(task_of(network, labels[learn], len(rows.classes), width, recipe))
+        method.setup(task_of(network, labels[learn], len(rows.classes), width, recipe))
         views = _views(features[learn], recipe.encoder.frozen_views)
         training = from_features(views, rows, learn, recipe, method.views)
         pretrain(fabric, run, network, method, training, recipe)
@@ -128,7 +136,7 @@ def train_on_vectors(
         if own is not None:
             classifier = with_own(classifier, own, val.readout[:, 0], val.labels)
     read_out = ReadOut(ReadNetwork(nn.Identity(), projection, reads), head)
-    judge = make_judge(
+    judge = make_decision_rule(
         classifier, _plain(read_out, train), _plain(read_out, val), reads, method.boundary_of()
     )
     return VectorModel(mean, scale, read_out, judge)
@@ -145,13 +153,13 @@ def _views(features: Tensor, views: int) -> Tensor:
     return torch.cat([features[:, None], features[:, None] + noise], 1)
 
 
-def _rows(labels: NDArray[np.int64]) -> Pictures:
-    """Vectors have names and classes as pictures do, and nothing to open."""
+def _rows(labels: NDArray[np.int64]) -> ImageDataset:
+    """Vectors have names and classes as images do, and nothing to open."""
 
     def closed(index: int, at_least: int = 0) -> None:
         raise NotImplementedError(f"row {index} is a vector")
 
-    return Pictures(
+    return ImageDataset(
         names=tuple(f"row {index}" for index in range(len(labels))),
         labels=labels,
         classes=tuple(str(label) for label in range(int(labels.max()) + 1)),

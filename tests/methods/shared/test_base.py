@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.heads import Projection
-from scs_supcon.methods import Batch, Method, Network, Output, Task
+from scs_supcon.methods import Batch, Method, Network, Output, TaskInfo
 from scs_supcon.methods.shared.base import flatten, prepare
+from scs_supcon.nn.head import Projection
 
 
 class Sum(Method):
@@ -17,7 +17,7 @@ class Sum(Method):
         self.w = nn.Parameter(torch.tensor(2.0))
         self.fixed = nn.Parameter(torch.tensor(1.0), requires_grad=False)
 
-    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+    def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
         rows, labels = flatten(embeddings, labels)
         return {"rows": rows.sum(), "labels": self.w * labels.sum()}
 
@@ -35,9 +35,9 @@ def test_a_method_must_have_terms() -> None:
 def test_defaults_suit_a_method_of_two_views_and_two_stages() -> None:
     method = Sum()
     network = Network(nn.Linear(4, 3), Projection(3, 2))
-    task = Task(network, (5, 6), features=3, dim=2, epochs=9)
+    task = TaskInfo(network, (5, 6), features=3, dim=2, epochs=9)
     assert method.views == 2
-    assert method.for_task(task) is method
+    assert method.setup(task) is method
     features, embeddings = torch.ones(2, 3), torch.ones(2, 2)
     assert method.readout(features, embeddings) is features
     assert method.classify(features, embeddings) is None
@@ -58,17 +58,17 @@ def test_param_groups_hold_what_is_learnt() -> None:
 
 
 def test_a_batch_is_judged_view_by_view() -> None:
-    """Labels are repeated as the images are: view 1 of every picture, then view 2."""
+    """Labels are repeated as the images are: view 1 of every image, then view 2."""
     seen: dict[str, Any] = {}
 
     class Look(Method):
-        def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+        def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
             seen.update(embeddings=embeddings, labels=labels)
             return {"nothing": embeddings.sum()}
 
     network = Network(nn.Identity(), nn.Flatten())
     images = torch.arange(6.0)[:, None]
-    Look().losses(Batch(images, torch.tensor([7, 8, 9]), torch.arange(3)), network)
+    Look().training_step(Batch(images, torch.tensor([7, 8, 9]), torch.arange(3)), network)
     assert torch.equal(seen["embeddings"], images)
     assert seen["labels"].tolist() == [7, 8, 9, 7, 8, 9]
 

@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from scs_supcon.heads import Projection
-from scs_supcon.methods import Batch, Network, Output, Task, build_method
-from scs_supcon.methods.shared.joint import everyone
+from scs_supcon.methods import Batch, Network, Output, TaskInfo, build_method
+from scs_supcon.methods.shared.joint import gather
+from scs_supcon.nn.head import Projection
 
 Arrays = dict[str, np.ndarray]
 
@@ -35,18 +35,18 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "selfcon": {},
     "timescl": {},
 }
-# How many of the seven pictures each rank holds, step by step.
+# How many of the seven images each rank holds, step by step.
 SHARES = [(3, 4), (7, 0), (1, 6), (5, 2)]
 LABELS = torch.tensor([0, 1, 2, 1, 0, 0, 2])
 
 
 def trained(name: str, rank: int | None) -> Arrays:
-    """Losses and weights of four steps, on one rank's pictures if one is named."""
+    """Losses and weights of four steps, on one rank's images if one is named."""
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), Projection(5, 4, centre=True)).double()
     joined = {"gather_across_devices": rank is not None}
-    method = build_method(name, **OPTIONS[name], **joined).for_task(
-        Task(network, (3, 2, 2), 5, 4, epochs=4)
+    method = build_method(name, **OPTIONS[name], **joined).setup(
+        TaskInfo(network, (3, 2, 2), 5, 4, epochs=4)
     )
     optimizer = torch.optim.SGD(
         [{"params": list(network.parameters())}, *method.param_groups(0.05)], 0.05
@@ -55,7 +55,7 @@ def trained(name: str, rank: int | None) -> Arrays:
     for step, sizes in enumerate(SHARES):
         method.on_epoch_start(step, look)
         mine = slice(None) if rank is None else slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-        terms = method.losses(batch(step, method.views, mine), network)
+        terms = method.training_step(batch(step, method.views, mine), network)
         optimizer.zero_grad()
         torch.stack(list(terms.values())).sum().backward()
         for p in network.parameters():
@@ -71,20 +71,20 @@ def trained(name: str, rank: int | None) -> Arrays:
     return found
 
 
-def pictures(step: int) -> Tensor:
+def images(step: int) -> Tensor:
     source = torch.Generator().manual_seed(step)
     classes = torch.randn(3, 6, generator=source, dtype=torch.float64)
     return classes[LABELS] + torch.randn(7, 6, generator=source, dtype=torch.float64)
 
 
 def batch(step: int, views: int, mine: slice) -> Batch:
-    images = torch.cat([pictures(10 * step + v)[mine] for v in range(views)])
+    images = torch.cat([images(10 * step + v)[mine] for v in range(views)])
     return Batch(images, LABELS[mine], torch.arange(7)[mine])
 
 
 def look(network: nn.Module) -> Output:
     with torch.no_grad():
-        output: Output = network(pictures(99))
+        output: Output = network(images(99))
     return output
 
 
@@ -106,7 +106,7 @@ def test_equal_to_one_process(ranks: list[Arrays], name: str) -> None:
 @pytest.mark.slow
 def test_rows_keep_their_order_and_own_rows_their_gradient(ranks: list[Arrays]) -> None:
     for rank, found in enumerate(ranks):
-        # Rank 0 holds pictures 0, 1; rank 1 picture 2; two views each.
+        # Rank 0 holds images 0, 1; rank 1 image 2; two views each.
         assert found["rows"].tolist() == [[0, 0], [1, 0], [2, 0], [0, 1], [1, 1], [2, 1]]
         assert found["labels"].tolist() == [0, 1, 2, 0, 1, 2]
         own = [[1, 2], [4, 5]] if rank == 0 else [[3], [6]]
@@ -115,15 +115,15 @@ def test_rows_keep_their_order_and_own_rows_their_gradient(ranks: list[Arrays]) 
 
 def test_one_process_needs_no_gathering() -> None:
     rows = torch.randn(4, 2)
-    assert everyone(rows, 2) is rows
+    assert gather(rows, 2) is rows
 
 
 def ordered(rank: int) -> Arrays:
     mine = [0.0, 1.0] if rank == 0 else [2.0]
     rows = torch.tensor([[x, v] for v in (0.0, 1.0) for x in mine], requires_grad=True)
-    joined = everyone(rows, 2)
+    joined = gather(rows, 2)
     (joined.sum(1) * torch.arange(1, 7)).sum().backward()
-    labels = everyone(torch.tensor(mine * 2).long(), 2)
+    labels = gather(torch.tensor(mine * 2).long(), 2)
     assert rows.grad is not None
     return {
         "rows": joined.detach().numpy(),

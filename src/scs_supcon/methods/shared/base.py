@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.shared.chunks import in_chunks
-from scs_supcon.pairs import Rows, sort_rows
+from scs_supcon.kernels import Rows, sort_rows
+from scs_supcon.nn.micro_batch import in_micro_batches
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's pictures.
+    """One step's images.
 
     Attributes:
-        images: all views, view-major: view 1 of every picture, then view 2, …
-        labels: `(B,)` class of each picture.
-        indices: `(B,)` which training picture it is, counted from 0.
+        images: all views, view-major: view 1 of every image, then view 2, …
+        labels: `(B,)` class of each image.
+        indices: `(B,)` which training image it is, counted from 0.
     """
 
     images: Tensor
@@ -48,17 +48,17 @@ class Network(nn.Module):
         self.micro_batch = micro_batch
 
     def forward(self, images: Tensor) -> Output:
-        features = in_chunks(self.encoder, images, self.micro_batch)
+        features = in_micro_batches(self.encoder, images, self.micro_batch)
         return Output(features, self.projection(features))
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskInfo:
     """What a method may need to know before training starts.
 
     Attributes:
         network: as it stands before the first step; a method may keep a copy, never this one.
-        class_counts: training pictures of each class.
+        class_counts: training images of each class.
         features: columns of the features.
         dim: columns of the embeddings.
         epochs: how many epochs training will have.
@@ -72,13 +72,13 @@ class Task:
 
 
 Look = Callable[[nn.Module], Output]
-"""Shows every training picture (evaluation view, in the order of `Batch.indices`) to a network."""
+"""Shows every training image (evaluation view, in the order of `Batch.indices`) to a network."""
 
 
 class Method(nn.Module):
     """embeddings, labels -> loss.
 
-    A subclass writes `terms`; the rest has defaults that suit a two-view, two-stage method.
+    A subclass writes `loss_terms`; the rest has defaults that suit a two-view, two-stage method.
     """
 
     views = 2
@@ -90,7 +90,7 @@ class Method(nn.Module):
     frozen_reads: Literal["common", "embeddings", "features"] = "embeddings"
 
     @classmethod
-    def suggests(cls, preset: str | None) -> dict[str, dict[str, Any]]:
+    def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:
         """Parts of a recipe that suit the method, such as {"head": {"overlap": 28}}."""
         return {"head": {"centre": False}}
 
@@ -98,23 +98,23 @@ class Method(nn.Module):
         """Return the sum of the terms.
 
         Args:
-            embeddings: `(N, D)`, or `(B, V, D)` for V views of B pictures.
+            embeddings: `(N, D)`, or `(B, V, D)` for V views of B images.
             labels: integers, `(N,)` or `(B,)`.
         """
-        return total(self.terms, embeddings, labels)
+        return total(self.loss_terms, embeddings, labels)
 
-    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+    def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
         """Return the named terms whose sum is the loss."""
         raise NotImplementedError
 
-    def for_task(self, task: Task) -> Self:
+    def setup(self, task: TaskInfo) -> Self:
         """Take on the number of classes and the like, before the first step."""
         return self
 
-    def losses(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+    def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
         """Look at a batch through the network and return the terms."""
         embeddings = network(batch.images).embeddings
-        return self.terms(embeddings, batch.labels.repeat(self.views))
+        return self.loss_terms(embeddings, batch.labels.repeat(self.views))
 
     def readout(self, features: Tensor, embeddings: Tensor) -> Tensor:
         """What stage 2 sees, as `reads` says."""

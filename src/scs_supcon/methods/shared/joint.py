@@ -12,13 +12,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.heads import unit
+from scs_supcon.kernels import gather_rows, softmax_pairs
 from scs_supcon.methods.shared.base import Batch, Method, flatten, prepare
-from scs_supcon.methods.shared.fields import several_processes
-from scs_supcon.pairs import gather_rows, softmax_pairs
+from scs_supcon.methods.shared.common_style import several_processes
+from scs_supcon.nn.head import unit
 
 
-class Seen(NamedTuple):
+class GatheredBatch(NamedTuple):
     """What a network makes of a batch: rows of all processes, view-major, at least float32."""
 
     features: Tensor
@@ -27,7 +27,7 @@ class Seen(NamedTuple):
 
 
 class JointMethod(Method):
-    """A method that writes `judge`: the terms of a joined batch.
+    """A method that writes `compute_loss`: the terms of a joined batch.
 
     Args:
         gather_across_devices: judge the rows of all processes together.
@@ -37,35 +37,35 @@ class JointMethod(Method):
         super().__init__()
         self.gather_across_devices = gather_across_devices
 
-    def judge(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
-        """Return the terms of `views` × B rows, view 1 of every picture first."""
+    def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
+        """Return the terms of `views` × B rows, view 1 of every image first."""
         raise NotImplementedError
 
-    def terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+    def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
         rows, labels = flatten(embeddings, labels)
         views = embeddings.shape[1] if embeddings.dim() == 3 else 1
-        return self.judge(self.everyone(rows, views), self.everyone(labels, views), views)
+        return self.compute_loss(self.gather(rows, views), self.gather(labels, views), views)
 
-    def losses(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
-        seen = self.see(batch, network)
-        return self.judge(seen.embeddings, seen.labels, self.views)
+    def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+        seen = self.forward_batch(batch, network)
+        return self.compute_loss(seen.embeddings, seen.labels, self.views)
 
-    def see(self, batch: Batch, network: nn.Module) -> Seen:
+    def forward_batch(self, batch: Batch, network: nn.Module) -> GatheredBatch:
         """Look at a batch through the network, together with all processes."""
         output = network(batch.images)
         rows, labels = flatten(output.embeddings, batch.labels.repeat(self.views))
-        return Seen(
-            self.everyone(output.features, self.views),
-            self.everyone(rows, self.views),
-            self.everyone(labels, self.views),
+        return GatheredBatch(
+            self.gather(output.features, self.views),
+            self.gather(rows, self.views),
+            self.gather(labels, self.views),
         )
 
-    def everyone(self, rows: Tensor, views: int = 1) -> Tensor:
-        """`everyone`, where processes are to be joined."""
-        return everyone(rows, views) if self.gather_across_devices else rows
+    def gather(self, rows: Tensor, views: int = 1) -> Tensor:
+        """`gather`, where processes are to be joined."""
+        return gather(rows, views) if self.gather_across_devices else rows
 
 
-def everyone(rows: Tensor, views: int = 1) -> Tensor:
+def gather(rows: Tensor, views: int = 1) -> Tensor:
     """Rows of all processes, view-major; this process's keep their gradient."""
     if not several_processes():
         return rows
@@ -86,16 +86,16 @@ def supcon(rows: Tensor, labels: Tensor, temperature: float) -> Tensor:
 
 
 def several_views(method: Method, views: int) -> None:
-    """Refuse rows that do not say which of them show one picture."""
+    """Refuse rows that do not say which of them show one image."""
     if views < 2:
         raise UserError(
-            f"{type(method).__name__} compares the views of a picture, and rows of (N, D) do not "
+            f"{type(method).__name__} compares the views of an image, and rows of (N, D) do not "
             "say whose views they are: give embeddings of (B, V, D) with V ≥ 2"
         )
 
 
 def two_views(method: Method, rows: Tensor, views: int) -> tuple[Tensor, Tensor]:
-    """Cut view-major rows of two views into (view 1, view 2) of each picture."""
+    """Cut view-major rows of two views into (view 1, view 2) of each image."""
     several_views(method, views)
     if views > 2:
         raise UserError(

@@ -1,4 +1,4 @@
-// The confusion matrix: cells that are not empty, a cursor, and the pictures behind a cell.
+// The confusion matrix: cells that are not empty, a cursor, and the images behind a cell.
 const SVG = "http://www.w3.org/2000/svg";
 const CELL = 16;
 const READABLE = 60; // classes; more of them have no room for names
@@ -122,7 +122,7 @@ function tellCell(row, column) {
   if (told === row + " " + column) return;
   told = row + " " + column;
   const [n, total] = [count(row, column), data.confusion.totals[row]];
-  const of = n + " of " + total + " pictures of ";
+  const of = n + " of " + total + " images of ";
   byId("cell").replaceChildren(
     make("b", { textContent: data.classes[row] }),
     row === column ? " named rightly: " : " taken for ",
@@ -130,11 +130,11 @@ function tellCell(row, column) {
     of + "the class",
   );
   const here = (i) => data.labels[i] === row && data.predictions[i] === column;
-  const pictures = data.splits.flatMap((split, i) =>
+  const images = data.splits.flatMap((split, i) =>
     split === data.confusion.split && here(i) ? [i] : [],
   );
-  const seen = pictures.sort((a, b) => data.chances[b] - data.chances[a]).slice(0, 8);
-  byId("cell-pictures").replaceChildren(
+  const seen = images.sort((a, b) => data.chances[b] - data.chances[a]).slice(0, 8);
+  byId("cell-images").replaceChildren(
     ...seen.map((i) => thumb(i, Math.round(100 * data.chances[i]) + " % sure", false)),
   );
 }

@@ -1,4 +1,4 @@
-// The maps of both fields, and the panel with the neighbours of the chosen picture.
+// The maps of both fields, and the panel with the neighbours of the chosen image.
 const PALETTE = [
   "#4477aa", "#ee8866", "#228833", "#aa3377", "#66ccee",
   "#bbaa22", "#8866cc", "#777777", "#44bb99", "#cc6688",
@@ -50,7 +50,7 @@ class FieldMap {
     event.preventDefault();
   }
 
-  // The nearest picture in a direction; what lies aside counts for less than what lies ahead.
+  // The nearest image in a direction; what lies aside counts for less than what lies ahead.
   towards([right, down]) {
     const from = pointed < 0 ? chosen : pointed;
     const [x, y] = this.place(from);
@@ -130,7 +130,7 @@ class FieldMap {
     return asked(index) ? ink.fill() : ink.stroke();
   }
 
-  // A ring around the picture in question, and lines to its neighbours in this field.
+  // A ring around the image in question, and lines to its neighbours in this field.
   links(ink, subject, colour) {
     const [x, y] = this.place(subject);
     ink.strokeStyle = colour;
@@ -168,7 +168,7 @@ class FieldMap {
   }
 }
 
-// The pictures that Previous and Next step through.
+// The images that Previous and Next step through.
 function wanted() {
   const only = Number(byId("pick-class").value);
   const mistakes = byId("pick-wrong").checked;

@@ -1,0 +1,112 @@
+"""From a table to the recipe of each of its cells: a pure function of table and data."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from scs_supcon.benchmark.pairwise import Key
+from scs_supcon.benchmark.table import Column, Row, Table
+from scs_supcon.data.dataset import ImageDataset
+from scs_supcon.recipe import Recipe, make_recipe, merge, recipe_hash
+from scs_supcon.recipe.resolve import TrainOptions, resolve_recipe
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the table.
+
+    Attributes:
+        row: the method's name in the table.
+        column: the column's name.
+        weights: the encoder's weights file, of which the recipe knows the digest alone.
+    """
+
+    row: str
+    column: str
+    seed: int
+    fold: int | None
+    recipe: Recipe
+    weights: str | None
+
+    @property
+    def key(self) -> Key:
+        """Seed and fold."""
+        return self.seed, self.fold
+
+    @property
+    def address(self) -> str:
+        """The name of its run: the hash of the recipe.
+
+        Where the data lies does not count, for the recipe holds the digest of its content.
+        """
+        anywhere = merge(self.recipe.model_dump(), {"data": {"source": "anywhere"}})
+        return recipe_hash(make_recipe(anywhere))[:16]
+
+    @property
+    def method(self) -> str:
+        """Such as "scs_supcon@paper"."""
+        name, preset = self.recipe.method.name, self.recipe.method.preset
+        return f"{name}@{preset}" if preset else name
+
+    def __str__(self) -> str:
+        fold = "" if self.fold is None else f", fold {self.fold}"
+        return f"{self.row} on {self.column}, seed {self.seed}{fold}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The images of one source, the digest of their content, and which could not be used."""
+
+    images: ImageDataset
+    content: str
+    left_out: tuple[str, ...] = ()
+
+
+def expand(
+    table: Table, sources: Mapping[str, Source], *, accelerator: bool = False
+) -> tuple[Cell, ...]:
+    """Return the cells, all methods of one seed and fold before the next.
+
+    Args:
+        table: what to compare.
+        sources: the images for each `data` of a column.
+        accelerator: whether there is more than a CPU, which decides what is left to us.
+    """
+    folds = range(table.folds) if table.folds else [None]
+    return tuple(
+        cell
+        for seed, fold, column in product(range(table.seeds), folds, table.columns)
+        for cell in _cells(table, column, sources[column.data], (seed, fold), accelerator)
+    )
+
+
+def _cells(
+    table: Table, column: Column, source: Source, key: Key, accelerator: bool
+) -> Iterator[Cell]:
+    seed, fold = key
+    for row in table.methods:
+        options = _wishes(table, column, row, source, key)
+        recipe = resolve_recipe(options, source.images, accelerator)
+        yield Cell(row.name, column.name, seed, fold, recipe, column.weights)
+
+
+def _wishes(table: Table, column: Column, row: Row, source: Source, key: Key) -> TrainOptions:
+    seed, fold = key
+    folds = [] if fold is None else [f"data.folds={table.folds}", f"data.fold={fold}"]
+    return TrainOptions(
+        column.data,
+        row.method,
+        column.encoder,
+        Path(column.weights) if column.weights else None,
+        column.from_scratch,
+        column.frozen,
+        seed=seed,
+        assignments=(
+            *table.settings,
+            *column.settings,
+            *row.settings,
+            *folds,
+            f"data.content={source.content}",
+        ),
+    )

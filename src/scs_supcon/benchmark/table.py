@@ -1,0 +1,173 @@
+"""A comparison as a table: rows are methods, columns are a set of images and an encoder.
+
+```toml
+methods = ["scs_supcon", "supcon", { method = "scs_supcon", name = "SCS, t = 5",
+                                     settings = ["method.options.t0=5"] }]
+seeds = 3                      # or folds = 5, or both: every seed deals its own folds
+settings = ["pretrain.epochs=60"]
+
+[[columns]]
+data = "birds"
+encoder = "tf_efficientnet_lite0"
+weights = "tf_efficientnet_lite0.safetensors"
+frozen = true
+```
+
+The command line makes the same structure. Cross-entropy is always a row.
+"""
+
+import tomllib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import tomli_w
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from scs_supcon.errors import UserError, did_you_mean
+from scs_supcon.methods import available, is_plugin, method_class, parse
+from scs_supcon.recipe import Count, Section
+
+CROSS_ENTROPY = "baseline"
+NEIGHBOURS = "kNN"
+
+
+class Row(Section):
+    """One method."""
+
+    method: str
+    name: str = ""
+    settings: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        values = {"method": value} if isinstance(value, str) else value
+        if isinstance(values, dict) and "method" in values:
+            return {"name": values["method"], **values}
+        return values
+
+
+class Column(Section):
+    """One set of images seen through one encoder."""
+
+    data: str
+    name: str = ""
+    encoder: str | None = None
+    weights: str | None = None
+    from_scratch: bool = False
+    frozen: bool | None = None
+    settings: tuple[str, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "data" in value:
+            usual = [Path(str(value["data"])).stem, value.get("encoder")]
+            return {"name": ", ".join(str(part) for part in usual if part), **value}
+        return value
+
+
+class Table(Section):
+    """What to compare, and how often."""
+
+    methods: Annotated[tuple[Row, ...], Field(min_length=1)]
+    columns: Annotated[tuple[Column, ...], Field(min_length=1)]
+    seeds: Count = 1
+    folds: Annotated[int, Field(ge=2)] | None = None
+    settings: tuple[str, ...] = ()
+    control: str = ""
+
+    @field_validator("methods")
+    @classmethod
+    def _with_cross_entropy(cls, rows: tuple[Row, ...]) -> tuple[Row, ...]:
+        if any(parse(row.method)[0] == CROSS_ENTROPY for row in rows):
+            return rows
+        return (*rows, Row(method=CROSS_ENTROPY))
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Table":
+        for kind, parts in (("rows", self.methods), ("columns", self.columns)):
+            twice = [name for name, n in Counter(part.name for part in parts).items() if n > 1]
+            if twice:
+                raise ValueError(f"two {kind} are called {twice[0]!r}: give each its own name")
+        if NEIGHBOURS in self.rows:
+            raise ValueError(f"{NEIGHBOURS} is in every comparison by itself: leave it out")
+        if self.control and self.control not in self.rows:
+            hint = did_you_mean(self.control, self.rows)
+            raise ValueError(f"the control {self.control!r} is no row of the table{hint}")
+        for row in self.methods:
+            method_class(parse(row.method)[0])
+        return self
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Names of the rows."""
+        return tuple(row.name for row in self.methods)
+
+    @property
+    def against(self) -> str:
+        """The row that all others are compared with, chosen before any number is seen."""
+        return self.control or self.rows[0]
+
+
+def make_table(values: dict[str, Any]) -> Table:
+    """Validate plain values."""
+    try:
+        return Table.model_validate(values)
+    except ValidationError as error:
+        raise UserError("; ".join(dict.fromkeys(map(_sentence, error.errors())))) from error
+
+
+def read_table_file(path: Path) -> Table:
+    """Read a table from TOML."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"cannot read the table {path}: {error}") from error
+    try:
+        _no_code(values)
+        return make_table(values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _no_code(values: dict[str, Any]) -> None:
+    """A file never makes us import: methods of other people are named on the command line."""
+    rows = values.get("methods")
+    for row in rows if isinstance(rows, list) else []:
+        name = row.get("method") if isinstance(row, dict) else row
+        if isinstance(name, str) and is_plugin(name):
+            raise UserError(
+                f"the method {name} is code from outside this package, and code is never imported "
+                "because a file names it: leave it out, or compare with --methods on the command "
+                "line"
+            )
+
+
+def write_table_file(table: Table) -> str:
+    """The table as TOML; reading it back gives the same table."""
+    return tomli_w.dumps(table.model_dump(mode="json", exclude_none=True))
+
+
+def method_names(text: str) -> Sequence[str]:
+    """Read `a,b@preset` or `all`; names given twice count once."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise UserError("--methods is empty: write for example --methods scs_supcon,supcon, or all")
+    named = [inner for name in names for inner in (available() if name == "all" else [name])]
+    return tuple(dict.fromkeys(named))
+
+
+def _sentence(problem: Any) -> str:
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        parts: dict[str, type[Section]] = {"columns": Column, "methods": Row}
+        known = parts.get(str(problem["loc"][0]), Table)
+        hint = did_you_mean(str(problem["loc"][-1]), known.model_fields)
+        return f"unknown key {where!r}{hint}"
+    if problem["type"] == "missing":
+        return f"{where} is missing"
+    message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should", "it should")
+    return f"{where}: {message}" if where else message

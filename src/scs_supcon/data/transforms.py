@@ -1,0 +1,184 @@
+"""Images to views: random crops and colours to learn from, a plain centre crop to judge by.
+
+What is random in a view depends on (seed, epoch, image, view) alone, so the number of workers
+and restarts change nothing.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from scs_supcon.data.colour_jitter import jitter_colours, to_grey
+from scs_supcon.data.dataset import ImageDataset
+from scs_supcon.recipe import DataRecipe
+
+JITTER_CHANCE = 0.8
+NARROWEST = 3 / 4  # shape of a random crop: between 3:4 and 4:3
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Makes a view: image in, normalised float32 tensor (3, size, size) out.
+
+    Attributes:
+        place: Crops, mirrors and resizes an image.
+        mean: Subtracted from each channel.
+        std: Divides each channel.
+        jitter: Strength of the colour jitter.
+        grayscale: Share of views without colour.
+        at_least: Short side below which an image would lose detail; 0 asks for all of it.
+    """
+
+    place: Callable[[Image.Image], Image.Image]
+    mean: Tensor
+    std: Tensor
+    jitter: float = 0.0
+    grayscale: float = 0.0
+    at_least: int = 0
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        pixels = _to_tensor(self.place(image))
+        if self.jitter and torch.rand(()) < JITTER_CHANCE:
+            pixels = jitter_colours(pixels, self.jitter)
+        if self.grayscale and torch.rand(()) < self.grayscale:
+            pixels = to_grey(pixels)
+        return pixels.sub_(self.mean).div_(self.std)
+
+
+@dataclass(frozen=True)
+class Rotate:
+    """Rotates by up to `degrees` either way; the corners take the border's median colour."""
+
+    degrees: float
+    resample: Image.Resampling
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        angle = self.degrees * (2 * float(torch.rand(())) - 1)
+        pixels = np.asarray(image)
+        border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+        red, green, blue = (int(value) for value in np.median(border, axis=0))
+        return image.rotate(angle, self.resample, fillcolor=(red, green, blue))
+
+
+def train_view(data: DataRecipe) -> View:
+    """Stage 1: random crop, mirror, rotation, colours, grey."""
+    return View(
+        _random_place(data, rotate=data.rotate),
+        *_channels(data),
+        jitter=data.jitter,
+        grayscale=data.grayscale,
+        at_least=_enough_for_crops(data),
+    )
+
+
+def probe_view(data: DataRecipe) -> View:
+    """Stage 2: random crop and mirror only."""
+    return View(_random_place(data), *_channels(data), at_least=_enough_for_crops(data))
+
+
+def eval_view(data: DataRecipe) -> View:
+    """Nothing random: resize the short side, then the centre crop."""
+    from torchvision.transforms import v2
+
+    resized = math.floor(data.image_size / data.crop_pct)
+    steps = [v2.Resize(resized, _torch_interpolation(data)), v2.CenterCrop(data.image_size)]
+    return View(v2.Compose(steps), *_channels(data))
+
+
+@contextmanager
+def seeded(seed: int, *numbers: int) -> Iterator[None]:
+    """Inside, torch's random numbers depend on these numbers alone; after, they go on as before.
+
+    Only the CPU generator is touched: `torch.manual_seed` would reset the accelerators' too.
+    """
+    text = ",".join(str(int(number)) for number in (seed, *numbers))
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    generator = torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(int.from_bytes(digest, "little"))
+    try:
+        yield
+    finally:
+        generator.set_state(before)
+
+
+class ViewDataset(Dataset[tuple[Tensor, int, int]]):
+    """Several views of each image; decoded once.
+
+    Keys are (epoch, position) or (epoch, position, copy), as `batch_keys` gives them; an item is
+    the views (V, 3, size, size), the label, and the index of the image in the whole set.
+    """
+
+    def __init__(
+        self,
+        images: ImageDataset,
+        indices: Sequence[int] | np.ndarray[tuple[int], np.dtype[np.int64]],
+        transform: View,
+        n_views: int,
+        seed: int,
+    ) -> None:
+        self.images = images
+        self.indices = np.asarray(indices, dtype=np.int64)
+        self.transform = transform
+        self.n_views = n_views
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, key: tuple[int, ...]) -> tuple[Tensor, int, int]:
+        epoch, position, *copy = key
+        index = int(self.indices[position])
+        image = self.images.open(index, self.transform.at_least)
+        views = []
+        for view in range(self.n_views):
+            with seeded(self.seed, epoch, index, view, *copy):
+                views.append(self.transform(image))
+        return torch.stack(views), int(self.images.labels[index]), index
+
+
+def _to_tensor(image: Image.Image) -> Tensor:
+    """Bytes (height, width, 3) to floats (3, height, width) from 0 to 1."""
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    return pixels.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+
+
+def _random_place(data: DataRecipe, rotate: float = 0.0) -> Callable[[Image.Image], Image.Image]:
+    from torchvision.transforms import v2
+
+    interpolation = _torch_interpolation(data)
+    steps: list[Callable[..., Image.Image]] = [
+        v2.RandomResizedCrop(
+            data.image_size, data.crop_scale, (NARROWEST, 1 / NARROWEST), interpolation
+        )
+    ]
+    if data.flip:
+        steps.append(v2.RandomHorizontalFlip())
+    if rotate:
+        steps.append(Rotate(rotate, Image.Resampling[data.interpolation.upper()]))
+    place: Callable[[Image.Image], Image.Image] = v2.Compose(steps)
+    return place
+
+
+def _torch_interpolation(data: DataRecipe) -> object:
+    from torchvision.transforms import InterpolationMode
+
+    return InterpolationMode(data.interpolation)
+
+
+def _channels(data: DataRecipe) -> tuple[Tensor, Tensor]:
+    mean, std = torch.tensor(data.mean), torch.tensor(data.std)
+    return mean.view(3, 1, 1), std.view(3, 1, 1)
+
+
+def _enough_for_crops(data: DataRecipe) -> int:
+    """Short side of an image from which no random crop has to be enlarged."""
+    return math.ceil(data.image_size / math.sqrt(data.crop_scale[0] * NARROWEST))

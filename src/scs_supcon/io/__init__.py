@@ -1,0 +1,1 @@
+"""Atomic writes, file locks and CSV escaping."""

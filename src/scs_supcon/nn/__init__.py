@@ -1,0 +1,1 @@
+"""Encoders, the projection head and the network they form."""

@@ -1,0 +1,155 @@
+"""Features -> embeddings -> the common field | the style field."""
+
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from scs_supcon.kernels.autograd import only_once
+
+Normalise = Literal["separate", "joint", "none"]
+
+
+class Projection(nn.Module):
+    """Linear → ReLU → Linear, optionally centred: the head of every contrastive method.
+
+    Args:
+        width: columns of the features.
+        dim: columns of the embeddings (common + style).
+        hidden: width of the hidden layer; 0 means the width of the features.
+        centre: standardise every column over the batch (no learnable scale or shift), so that
+            similarities start around 0 rather than all close to 1.
+    """
+
+    def __init__(self, width: int, dim: int = 256, hidden: int = 0, centre: bool = False) -> None:
+        super().__init__()
+        hidden = hidden or width
+        self.layers = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, dim))
+        self.centre = Centre(dim) if centre else nn.Identity()
+
+    def forward(self, features: Tensor) -> Tensor:
+        embeddings: Tensor = self.centre(self.layers(features))
+        return embeddings
+
+
+class Centre(nn.Module):
+    """Batch standardisation without affine, its statistics joined over all processes.
+
+    `nn.SyncBatchNorm` refuses CPUs; this is the same statistic wherever a process group runs.
+    """
+
+    mean: Tensor
+    var: Tensor
+
+    def __init__(self, dim: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.eps = eps
+        self.register_buffer("mean", torch.zeros(dim))
+        self.register_buffer("var", torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return (x - self.mean) * torch.rsqrt(self.var + self.eps)
+        x = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        count = _joined_sum(x.new_tensor(float(len(x))))
+        if not count:
+            return x
+        mean = _joined_sum(x.sum(0)) / count
+        var = _joined_sum((x - mean).square().sum(0)) / count
+        with torch.no_grad():
+            unbiased = var * count / (count - 1).clamp_min(1)
+            self.mean.lerp_(mean.to(self.mean), self.momentum)
+            self.var.lerp_(unbiased.to(self.var), self.momentum)
+        return (x - mean) * torch.rsqrt(var + self.eps)
+
+
+def split(embeddings: Tensor, common_dim: int, overlap: int = 0) -> tuple[Tensor, Tensor]:
+    """Cut embeddings into (common, style); the last `overlap` common columns are also style."""
+    if not overlap:  # one gradient of both parts, rather than two padded with zeros
+        common, style = torch.split(embeddings, [common_dim, embeddings.shape[1] - common_dim], 1)
+        return common, style
+    return embeddings[:, :common_dim], embeddings[:, common_dim - overlap :]
+
+
+def fields(
+    embeddings: Tensor, common_dim: int, overlap: int = 0, normalise: Normalise = "separate"
+) -> tuple[Tensor, Tensor]:
+    """Split and bring to unit length: each field by itself, both together, or not at all."""
+    if normalise == "joint":
+        embeddings = unit(embeddings)
+    common, style = split(embeddings, common_dim, overlap)
+    if normalise == "separate":
+        return unit(common), unit(style)
+    return common, style
+
+
+def unit(x: Tensor) -> Tensor:
+    """Rows divided by their length. A zero row stays zero and gets a zero gradient."""
+    result: Tensor = _Unit.apply(x)
+    return result
+
+
+class _Unit(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y, length = to_unit(x)
+        ctx.save_for_backward(y, length)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        only_once()
+        return unit_gradient(grad, *ctx.saved_tensors)
+
+
+def to_unit(x: Tensor) -> tuple[Tensor, Tensor]:
+    """(unit rows, lengths they had): what `unit` computes, for gradients written by hand.
+
+    `F.normalize` without its epsilon: that gives gradients of 1e12 at a zero row.
+    """
+    length = _lengths(x)
+    # A row too short for a finite gradient, or longer than its type can say, counts as zero.
+    length = length.masked_fill(length < 2 * torch.finfo(x.dtype).tiny, torch.inf).to(x.dtype)
+    return x / length, length
+
+
+def unit_gradient(grad: Tensor, y: Tensor, length: Tensor) -> Tensor:
+    """Carry the gradient of unit rows y back to the rows that had these lengths."""
+    along = (grad * y).sum(1, keepdim=True)
+    return torch.addcmul(grad, y, along, value=-1).div_(length)
+
+
+def _lengths(x: Tensor) -> Tensor:
+    """Lengths of the rows, whatever their size: nothing may overflow or vanish when squared."""
+    if x.dtype != torch.float64 or not x.shape[1]:
+        norm: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64)
+        return norm
+    largest = x.abs().amax(1, keepdim=True)
+    largest = largest.masked_fill(largest == 0, 1)
+    norm = torch.linalg.vector_norm(x / largest, dim=1, keepdim=True) * largest
+    return norm
+
+
+class _JoinedSum(torch.autograd.Function):
+    """Sum over processes whose gradient is the sum of every process's gradient."""
+
+    @staticmethod
+    def forward(_ctx: Any, x: Tensor) -> Tensor:
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(_ctx: Any, grad: Tensor) -> Tensor:
+        grad = grad.contiguous().clone()
+        dist.all_reduce(grad)
+        return grad
+
+
+def _joined_sum(x: Tensor) -> Tensor:
+    if not (dist.is_available() and dist.is_initialized()):
+        return x
+    result: Tensor = _JoinedSum.apply(x)
+    return result

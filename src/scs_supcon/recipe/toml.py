@@ -1,0 +1,193 @@
+"""From layers of plain values to one recipe, and to TOML and back.
+
+A recipe grows in layers of plain dictionaries (`read_recipe`, `override`, `merge`) and becomes one
+frozen `Recipe` at the end (`make_recipe`). Unknown keys are mistakes, and say what was meant.
+"""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, get_origin
+
+import tomli_w
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from scs_supcon.errors import UserError, did_you_mean
+from scs_supcon.recipe.schema import SECTIONS, Recipe, Section
+
+Values: TypeAlias = dict[str, Any]
+
+
+def read_recipe(path: str | Path) -> Values:
+    """Read a TOML file that may hold only some of the keys."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the recipe {path}: {error}") from error
+    try:
+        values = _parse(text)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    return values
+
+
+def from_toml(text: str) -> Recipe:
+    """Read a whole recipe from TOML."""
+    return make_recipe(_parse(text))
+
+
+def make_recipe(values: Mapping[str, Any]) -> Recipe:
+    """Validate plain values; what is not given takes its default."""
+    _check_keys(values)
+    try:
+        return Recipe.model_validate({"data": {}, **values})
+    except ValidationError as error:
+        sentences = dict.fromkeys(_sentence(problem) for problem in error.errors())
+        raise UserError("\n".join(sentences)) from error
+
+
+def merge(*layers: Mapping[str, Any]) -> Values:
+    """Join layers of values; a later layer wins, key by key within each section."""
+    merged: Values = {}
+    for layer in layers:
+        for key, value in layer.items():
+            nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+            merged[key] = merge(merged[key], value) if nested else value
+    return merged
+
+
+def override(values: Mapping[str, Any], assignments: Iterable[str]) -> Values:
+    """Apply `section.key=value` assignments, each read by the type of its field."""
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise UserError(f"{assignment!r} is not key=value; write for example pretrain.lr=0.1")
+        values = merge(values, _assign(key.strip().split("."), text.strip()))
+    return dict(values)
+
+
+def write_toml(recipe: Recipe) -> str:
+    """Write a recipe as TOML, each key under a comment that explains it."""
+    blocks = ["\n".join(_lines(recipe))]
+    for name, section in SECTIONS.items():
+        title = f"# {(section.__doc__ or '').splitlines()[0]}\n[{name}]"
+        blocks.append("\n".join([title, *_lines(getattr(recipe, name))]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def recipe_hash(recipe: Recipe) -> str:
+    """SHA-256 of the recipe in canonical JSON: equal recipes, equal hashes, on any machine."""
+    values = recipe.model_dump(mode="json", exclude_none=True)
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _parse(text: str) -> Values:
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"not valid TOML: {error}") from error
+    _check_keys(values)
+    return values
+
+
+def _check_keys(values: Mapping[str, Any]) -> None:
+    for key, value in values.items():
+        _field(key)
+        if key in SECTIONS and isinstance(value, Mapping):
+            for inner in value:
+                _field(key, inner)
+
+
+def _field(*path: str) -> FieldInfo:
+    """Find a key's field; a key that does not exist is an error with a suggestion."""
+    section: type[Section] = SECTIONS[path[0]] if path[1:] else Recipe
+    key = path[-1]
+    if key in section.model_fields:
+        return section.model_fields[key]
+    place = f" in [{path[0]}]" if path[1:] else ""
+    homes = [name for name, other in SECTIONS.items() if key in other.model_fields]
+    hint = f"; it belongs in [{homes[0]}]" if homes else did_you_mean(key, section.model_fields)
+    raise UserError(f"unknown key {key!r}{place}{hint}")
+
+
+def _assign(path: list[str], text: str) -> Values:
+    """Turn `["pretrain", "lr"], "0.1"` into `{"pretrain": {"lr": 0.1}}`."""
+    dotted = ".".join(path)
+    if path[:2] == ["method", "options"] and path[2:]:
+        return {"method": {"options": {".".join(path[2:]): _toml_value(text)}}}
+    if path[0] not in SECTIONS and path[1:]:
+        raise UserError(f"unknown section in {dotted!r}{did_you_mean(path[0], SECTIONS)}")
+    if len(path) != 1 + (path[0] in SECTIONS):
+        raise UserError(f"{dotted!r} is not the name of one value; write section.key=value")
+    value = _typed(_field(*path), dotted, text)
+    return {path[0]: value} if len(path) == 1 else {path[0]: {path[1]: value}}
+
+
+def _typed(info: FieldInfo, dotted: str, text: str) -> Any:
+    kind = get_origin(info.annotation)
+    value = text
+    if kind is dict:
+        value = _toml_value(text)
+    elif kind is tuple:
+        value = _toml_value(text if text.startswith("[") else f"[{text}]")
+    annotation: Any = Annotated[info.annotation, info]
+    try:
+        return TypeAdapter(annotation, config=Section.model_config).validate_python(value)
+    except ValidationError as error:
+        message = _plain(error.errors()[0]["msg"])
+        raise UserError(f"{dotted} = {text}: {message}. {info.description}") from error
+
+
+def _toml_value(text: str) -> Any:
+    """Read a TOML value; a bare word is taken as text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _sentence(problem: ErrorDetails) -> str:
+    where = ".".join(str(part) for part in problem["loc"][:3])
+    message = _plain(problem["msg"])
+    if problem["type"] == "missing":
+        return f"{where} is missing"
+    if problem["type"] == "value_error":
+        return f"[{where}] {message}"
+    if where.startswith("method.options."):
+        message = "it should be a finite number, text, true, false, or a list of these"
+    meaning = _field(*(str(part) for part in problem["loc"][:2])).description or ""
+    return f"{where} = {problem['input']!r}: {message}. {meaning}".rstrip()
+
+
+def _plain(message: str) -> str:
+    message = message.removeprefix("Value error, ").replace("Input should", "it should")
+    return message.replace("String should", "it should").replace("Field required", "too few values")
+
+
+def _lines(section: Section) -> Iterable[str]:
+    for key, info in type(section).model_fields.items():
+        value = getattr(section, key)
+        # TOML has no null: a key left out stands for None.
+        if not isinstance(value, Section) and value is not None:
+            yield f"# {info.description}"
+            yield f"{key} = {_write_value(value)}"
+
+
+def _write_value(value: Any) -> str:
+    """Write a value on one line, where tomli_w would spread it over several."""
+    if isinstance(value, Mapping):
+        pairs = (_write_pair(key, inner) for key, inner in value.items())
+        return f"{{ {', '.join(pairs)} }}" if value else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_write_value(item) for item in value)}]"
+    return tomli_w.dumps({"x": value}).removeprefix("x = ").rstrip("\n")
+
+
+def _write_pair(key: str, value: Any) -> str:
+    quoted = tomli_w.dumps({key: 0}).rpartition(" = ")[0]
+    return f"{quoted} = {_write_value(value)}"

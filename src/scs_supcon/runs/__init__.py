@@ -1,0 +1,1 @@
+"""The run directory: layout, checkpoints on disk, metrics log, environment, listing."""

@@ -1,0 +1,166 @@
+"""A scikit-learn estimator over the same two stages."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from scs_supcon.data.builtin import in_memory
+from scs_supcon.device import find_compute
+from scs_supcon.errors import UserError
+from scs_supcon.inference import Model, load
+from scs_supcon.methods import parse
+from scs_supcon.progress import Display
+from scs_supcon.recipe import Values, merge, override
+from scs_supcon.recipe.resolve import TrainOptions
+from scs_supcon.training.pipeline import Session
+from scs_supcon.training.vectors import VectorModel, resolve_vector_recipe, train_on_vectors
+
+
+class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Contrastive pretraining and a linear classifier, behind scikit-learn's methods.
+
+    `X` holds images `(N, H, W, 3)` of bytes, or feature vectors `(N, D)`. `transform` gives the
+    common field, in which classmates lie close together.
+
+    Args:
+        method: loss of stage 1, such as "scs_supcon" or "supcon"; `scs methods` lists them.
+        encoder: for images: any timm model, or "tiny"; None chooses by their size.
+        weights: for images: a safetensors file for the encoder; None starts from random weights.
+        epochs: of stage 1; None takes the usual number.
+        batch_size: rows in a step; None takes the usual number.
+        settings: any part of the recipe, such as ("pretrain.lr=0.05", "head.common_dim=64").
+        device: "auto", "cpu", "cuda", …
+        workers: for images: processes that load them; 0 loads them in this one.
+        random_state: all randomness follows from it.
+
+    Attributes:
+        classes_: labels seen by `fit`, sorted.
+        model_: what was learned: `judge(features)` and `fields(features)`.
+        n_features_in_: columns of the vectors; absent after images.
+    """
+
+    def __init__(  # noqa: PLR0913 (scikit-learn wants every argument here)
+        self,
+        method: str = "scs_supcon",
+        *,
+        encoder: str | None = None,
+        weights: str | Path | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        settings: Sequence[str] = (),
+        device: str = "cpu",
+        workers: int = 0,
+        random_state: Any = 0,
+    ) -> None:
+        self.method = method
+        self.encoder = encoder
+        self.weights = weights
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.settings = settings
+        self.device = device
+        self.workers = workers
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Train both stages.
+
+        Args:
+            X: images `(N, H, W, 3)` of bytes, or vectors `(N, D)`.
+            y: a label for each.
+        """
+        images = _images(X)
+        if images is None:
+            X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise UserError(
+                f"y holds one class only ({self.classes_[0]!r}): a classifier needs two or more"
+            )
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        labels = labels.astype(np.int64)
+        self.model_: Model | VectorModel
+        if images is None:
+            recipe = resolve_vector_recipe(labels, X.shape[1], seed, self._asked())
+            self.model_ = train_on_vectors(X, labels, recipe, self.device)
+        else:
+            self.model_ = self._fit_images(images, labels, seed)
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return calibrated probabilities `(N, classes)`, in the order of `classes_`."""
+        features = self._features(X)
+        chances: NDArray[np.float64] = self.model_.judge(features).probabilities.numpy()
+        return chances
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable label of each row."""
+        chances = self.predict_proba(X)
+        found: NDArray[Any] = self.classes_[chances.argmax(1)]
+        return found
+
+    def transform(self, X: Any) -> NDArray[np.float64]:
+        """Return the common field `(N, common_dim)`, vectors of unit length."""
+        features = self._features(X)
+        common, _ = self.model_.fields(features)
+        vectors: NDArray[np.float64] = common.numpy()
+        return vectors
+
+    def _features(self, X: Any) -> Tensor:
+        check_is_fitted(self)
+        model = self.model_
+        if isinstance(model, VectorModel):
+            return model.features(validate_data(self, X, dtype=np.float64, reset=False))
+        images = _images(X)
+        if images is None:
+            raise UserError(f"it was fitted to images (N, H, W, 3), and {np.shape(X)} came")
+        return model.features([Image.fromarray(image) for image in images])
+
+    def _asked(self) -> Values:
+        name, preset = parse(self.method)
+        method = {"name": name} | ({"preset": preset} if preset else {})
+        numbers = {"epochs": self.epochs, "batch_size": self.batch_size}
+        given = {key: value for key, value in numbers.items() if value is not None}
+        return override(merge({"method": method}, {"pretrain": given}), self.settings)
+
+    def _fit_images(self, images: NDArray[np.uint8], labels: NDArray[np.int64], seed: int) -> Model:
+        options = TrainOptions(
+            "images",
+            method=self.method,
+            encoder=self.encoder,
+            weights=Path(self.weights) if self.weights else None,
+            from_scratch=self.weights is None,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            seed=seed,
+            assignments=("data.test_share=0", *self.settings),
+        )
+        names = tuple(str(label) for label in range(len(self.classes_)))
+        dataset = in_memory("images", images, labels, names, {})
+        place = find_compute(self.device, self.workers, offline=True)
+        session = Session(options, place, Display(quiet=True), dataset)
+        with tempfile.TemporaryDirectory(prefix="scs-images-") as folder:
+            run = Path(folder) / "run"
+            session.run(run, overwrite=False)
+            return load(run)
+
+
+def _images(X: Any) -> NDArray[np.uint8] | None:
+    """The images that X holds; None where it holds vectors."""
+    if getattr(X, "ndim", 2) != 4:
+        return None
+    images = np.asarray(X)
+    if images.dtype != np.uint8 or images.shape[3] != 3:
+        raise UserError(f"images are {images.shape} of {images.dtype}: give (N, H, W, 3) of uint8")
+    return images

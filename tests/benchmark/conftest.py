@@ -1,0 +1,112 @@
+"""Small comparisons of the images `shapes`, at about a second for a run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scs_supcon.benchmark.compare import Suite
+from scs_supcon.benchmark.expand import Source, expand
+from scs_supcon.benchmark.pairwise import Judged
+from scs_supcon.benchmark.table import Table, make_table
+from scs_supcon.data.load import content_digest, load_dataset
+from scs_supcon.device import find_compute
+from scs_supcon.progress import Display
+
+QUICK = (
+    *("pretrain.epochs=1", "pretrain.batch_size=8", "probe.epochs=2", "probe.views=1"),
+    *("data.test_share=0.34", "data.val_share=0.2"),
+)
+
+
+@pytest.fixture(scope="session")
+def small_table(shapes):
+    """`small_table(methods=[...], seeds=2)`: a table with `shapes` as its column."""
+
+    def make(methods=("scs_supcon", "supcon"), **more) -> Table:
+        usual = {"columns": [{"data": str(shapes)}], "settings": QUICK}
+        return make_table({"methods": methods, **usual, **more})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def source(shapes):
+    images, _ = load_dataset(str(shapes), 1, lambda *_: None)
+    return Source(images, content_digest(images))
+
+
+@pytest.fixture(scope="session")
+def cells_of(source):
+    """`cells_of(table)`: its cells."""
+
+    def make(table: Table):
+        return expand(table, {column.data: source for column in table.columns})
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def train_cells(train_small, cells_of):
+    """`train_cells(table, runs)`: all its cells, in this process."""
+
+    def train(table: Table, runs: Path) -> None:
+        from scs_supcon.recipe import write_toml
+        from scs_supcon.training.train import train
+
+        for cell in cells_of(table):
+            recipe = runs / "recipes" / f"{cell.address}.toml"
+            recipe.parent.mkdir(parents=True, exist_ok=True)
+            recipe.write_text(write_toml(cell.recipe))
+            where = {"out": runs / cell.address, "recipe": recipe, "method": cell.method}
+            train(cell.recipe.data.source, **where, device="cpu", workers=0, quiet=True)
+
+    return train
+
+
+@pytest.fixture(scope="session")
+def two_seeds(small_table, train_cells, tmp_path_factory):
+    """A table of two methods, cross-entropy and two seeds, and the folder of its finished runs."""
+    table, runs = small_table(seeds=2), tmp_path_factory.mktemp("two_seeds")
+    train_cells(table, runs)
+    return table, runs
+
+
+@pytest.fixture
+def suite_of(tmp_path):
+    """`suite_of(table, runs)`: results in a folder of this test."""
+
+    def make(table: Table, runs: Path | None = None, jobs: int = 1) -> Suite:
+        place = find_compute("cpu", 0)
+        return Suite(table, tmp_path / "out", runs or tmp_path / "runs", place, jobs)
+
+    return make
+
+
+@pytest.fixture
+def silent() -> Display:
+    return Display(quiet=True)
+
+
+@pytest.fixture
+def judged():
+    """`judged(chance, seed)`: 200 images, each right by chance; other names for another fold."""
+
+    def make(chance: float, seed: int, fold: int | None = None) -> Judged:
+        rng = np.random.default_rng([seed, fold or 0])
+        names = tuple(f"{fold}/{number:03d}" for number in range(200))
+        return Judged(names, rng.random(200) < chance, 800)
+
+    return make
+
+
+@pytest.fixture
+def rows(judged):
+    """`rows(keys, good=0.9, bad=0.5)`: each method's runs; the draws of a key are shared."""
+
+    def make(keys, **chances):
+        return {
+            name: {key: judged(chance, *key) for key in keys} for name, chance in chances.items()
+        }
+
+    return make

@@ -1,0 +1,141 @@
+import ast
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scs_supcon.benchmark import statistics
+from scs_supcon.benchmark.statistics import average_ranks, complete_rows
+from scs_supcon.benchmark.statistics.scores import differences, shared_columns
+from scs_supcon.errors import UserError
+
+
+def reference_ranks(scores: dict[str, list[float]]) -> dict[str, float]:
+    """1 + methods that are better + half of the others that are equal, averaged over columns."""
+    means = {}
+    for name, row in scores.items():
+        total = 0.0
+        for column, score in enumerate(row):
+            others = [scores[other][column] for other in scores if other != name]
+            total += 1 + sum(o > score for o in others) + sum(o == score for o in others) / 2
+        means[name] = total / len(row)
+    return means
+
+
+def test_average_ranks_of_the_printed_table(main):
+    ranks = average_ranks(main)
+    expected = {
+        "SCS-SupCon": 1.083,
+        "CSTCN": 4.000,
+        "CS-overlap": 4.083,
+        "TimeSCL": 5.083,
+        "DACL": 6.667,
+        "CSA-RSIC": 7.083,
+        "FNCL": 7.250,
+        "PCL": 7.500,
+        "CS-SupCon": 7.667,
+        "PaCo": 8.417,
+        "SupCon": 9.583,
+        "Circle": 9.917,
+        "Baseline": 13.000,
+        "BYOL": 13.833,
+        "SimCLR": 14.833,
+    }
+    assert ranks == pytest.approx(expected, abs=5e-4)
+    assert ranks == pytest.approx(reference_ranks(main), abs=1e-12)
+
+
+@given(
+    st.integers(2, 6).flatmap(
+        lambda columns: st.lists(
+            st.lists(st.integers(0, 4).map(float), min_size=columns, max_size=columns),
+            min_size=2,
+            max_size=7,
+        )
+    )
+)
+def test_average_ranks_with_many_ties(rows):
+    scores = {f"m{i}": row for i, row in enumerate(rows)}
+    assert average_ranks(scores) == pytest.approx(reference_ranks(scores), abs=1e-12)
+
+
+def test_decimal_noise_makes_no_difference():
+    noisy = {"a": [0.1 + 0.2, 1.0], "b": [0.3, 2.0]}
+    assert average_ranks(noisy) == {"a": 1.75, "b": 1.25}
+    gaps = differences([95.9, 93.3], [95.7, 93.1])
+    assert gaps[0] == gaps[1]
+
+
+def test_methods_without_every_cell_are_named_and_left_out(printed_main, main):
+    complete, left_out = complete_rows(printed_main)
+    assert complete == main
+    assert left_out == ("SelfCon",)
+    with pytest.raises(UserError, match=r"SelfCon: a score is missing.*complete_rows"):
+        average_ranks(printed_main)
+
+
+def test_none_is_a_missing_cell():
+    assert complete_rows({"a": [1.0, None], "b": [1.0, 2.0]})[1] == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ({"a": [1.0, 2.0], "b": [1.0]}, "one score per column.*'a': 2, 'b': 1"),
+        ({"a": [1.0, 2.0]}, "at least 2 methods and 2 columns, not 1 methods and 2"),
+        ({"a": [1.0], "b": [2.0]}, "not 2 methods and 1 columns"),
+        ({}, "not 0 methods and 0 columns"),
+        ({"a": [1.0, math.inf], "b": [1.0, 2.0]}, "a: a score is missing or not finite"),
+    ],
+)
+def test_bad_tables_are_refused(scores, message):
+    with pytest.raises(UserError, match=message):
+        average_ranks(scores)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ([1.0, 2.0], [1.0], "came 2 and 1 scores"),
+        ([1.0], [1.0], "two or more pairs"),
+        ([1.0, math.nan], [1.0, 2.0], "missing or not finite"),
+    ],
+)
+def test_bad_pairs_are_refused(first, second, message):
+    with pytest.raises(UserError, match=message):
+        differences(first, second)
+
+
+def test_columns_of_one_dataset_are_pointed_out():
+    groups = ["CIFAR10", "CIFAR100", "CUB", "Dogs", "Dogs", "VOC"]
+    (warning,) = shared_columns(groups, 6)
+    assert "Columns 4 and 5 (Dogs) share their data" in warning
+    assert "6 columns count for 5 at most" in warning
+    assert shared_columns(None, 6) == ()
+    assert shared_columns(list("abcdef"), 6) == ()
+    with pytest.raises(UserError, match="5 groups were given for 6 columns"):
+        shared_columns(groups[:5], 6)
+
+
+def test_only_light_libraries_are_imported():
+    allowed = {"numpy", "scipy", "scs_supcon"}
+    standard = {"collections", "dataclasses", "itertools", "math", "typing"}
+    for file in Path(statistics.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            assert {name.split(".")[0] for name in names} <= allowed | standard, file.name
+
+
+def test_input_is_left_alone(main):
+    before = {name: list(row) for name, row in main.items()}
+    statistics.nemenyi(main)
+    arrays = {name: np.array(row) for name, row in main.items()}
+    assert average_ranks(arrays) == average_ranks(main)
+    assert main == before

@@ -1,0 +1,72 @@
+"""Expansion is pure and stable, and addresses are those of the recipe and the data."""
+
+from dataclasses import replace
+
+from scs_supcon.benchmark.expand import expand
+from scs_supcon.recipe.resolve import split_dataset
+
+
+def test_expansion_is_pure_and_stable(small_table, cells_of):
+    table = small_table(seeds=2)
+    cells = cells_of(table)
+    assert cells == cells_of(table)
+    assert [(cell.row, cell.key) for cell in cells] == [
+        (row, (seed, None)) for seed in range(2) for row in ("scs_supcon", "supcon", "baseline")
+    ]
+    assert len({cell.address for cell in cells}) == 6
+    assert str(cells[0]) == "scs_supcon on shapes, seed 0"
+
+
+def test_all_get_the_same_data_and_budget(small_table, cells_of):
+    first, *others = cells_of(small_table())
+    for cell in others:
+        assert cell.recipe.data == first.recipe.data
+        assert cell.recipe.encoder == first.recipe.encoder
+        assert cell.recipe.pretrain == first.recipe.pretrain
+        assert cell.recipe.probe == first.recipe.probe
+
+
+def test_tables_share_the_runs_they_have_in_common(small_table, cells_of):
+    few = {cell.address for cell in cells_of(small_table(["supcon"]))}
+    many = {cell.address for cell in cells_of(small_table(["simclr", "supcon"], seeds=3))}
+    assert few < many
+
+
+def test_folds_test_every_image_once(small_table, cells_of, source):
+    cells = [cell for cell in cells_of(small_table(["supcon"], folds=3)) if cell.row == "supcon"]
+    assert [cell.key for cell in cells] == [(0, 0), (0, 1), (0, 2)]
+    tested = sum(
+        (split_dataset(source.images, cell.recipe) == "test").astype(int) for cell in cells
+    )
+    assert set(tested.tolist()) == {1}
+    assert str(cells[1]) == "supcon on shapes, seed 0, fold 1"
+
+
+def test_the_address_follows_recipe_and_content_but_not_the_place(small_table, source):
+    table = small_table(["supcon"])
+    (here, _) = expand(table, {table.columns[0].data: source})
+    moved = small_table(["supcon"], columns=[{"data": "elsewhere", "name": "shapes"}])
+    (there, _) = expand(moved, {"elsewhere": source})
+    assert here.address == there.address
+    changed = replace(source, content="0" * 64)
+    (other, _) = expand(table, {table.columns[0].data: changed})
+    assert other.address != here.address
+    longer = small_table(["supcon"], settings=["pretrain.epochs=2"])
+    (budget, _) = expand(longer, {table.columns[0].data: source})
+    assert budget.address != here.address
+
+
+def test_settings_of_table_column_and_row_in_that_order(small_table, cells_of):
+    column = small_table().columns[0].data
+    table = small_table(
+        ["supcon", {"method": "supcon", "name": "slow", "settings": ["pretrain.lr=0.3"]}],
+        columns=[{"data": column, "settings": ["pretrain.lr=0.2"]}],
+        settings=["pretrain.lr=0.1", "pretrain.epochs=1"],
+    )
+    rates = {cell.row: cell.recipe.pretrain.lr for cell in cells_of(table)}
+    assert rates == {"supcon": 0.2, "slow": 0.3, "baseline": 0.2}
+
+
+def test_presets_stay_with_their_method(small_table, cells_of):
+    cells = cells_of(small_table(["scs_supcon@paper"]))
+    assert [cell.method for cell in cells] == ["scs_supcon@paper", "baseline"]

@@ -1,0 +1,369 @@
+import hashlib
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch import Tensor, nn
+
+import scs_supcon.data.feature_cache as cache_module
+from scs_supcon.data.dataset import ImageDataset
+from scs_supcon.data.feature_cache import SHARD_ROWS, frozen_features, keyed_views
+from scs_supcon.data.folder import load_images
+from scs_supcon.data.transforms import seeded
+from scs_supcon.errors import UserError
+from scs_supcon.recipe import DataRecipe
+
+DATA = DataRecipe(source="anywhere", image_size=8, mean=(0.5,) * 3, std=(0.25,) * 3)
+Folders = Callable[[dict[str, int]], Path]
+
+
+class Small(nn.Module):
+    """Quick, with batch statistics that must not be used; counts the images it is shown."""
+
+    num_features = 6
+
+    def __init__(self) -> None:
+        super().__init__()
+        with seeded(3):
+            self.net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU())
+        self.passes = [0]  # deep copies of the module share it
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "Small":
+        twin = Small()
+        twin.load_state_dict(self.state_dict())
+        twin.passes = self.passes
+        return twin
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.passes[0] += 1
+        return self.net(images).mean(dim=(2, 3))
+
+
+def extract(images: ImageDataset, cache: Path, **changes: object) -> np.ndarray:
+    options: dict[str, object] = {
+        "indices": range(len(images)),
+        "encoder": Small(),
+        "encoder_key": "small",
+        "transforms": keyed_views("train", DATA, 3),
+        "cache_dir": cache,
+    }
+    return frozen_features(images, **(options | changes))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def birds(class_folders: Folders) -> ImageDataset:
+    return load_images(class_folders({"birds/finch": 30, "birds/wren": 25}) / "birds")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def shards(cache: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in cache.glob("*/*.safetensors")}
+
+
+def test_features_are_those_of_a_plain_loop(birds: ImageDataset, cache: Path) -> None:
+    views = [*keyed_views("train", DATA, 2), *keyed_views("eval", DATA)]
+    encoder = Small().eval()
+    expected = []
+    for index in range(len(birds)):
+        for key, view in views:
+            content = bytes.fromhex(birds.file_hash(index))
+            number = int.from_bytes(hashlib.sha256(key.encode() + content).digest(), "little")
+            with seeded(number), torch.no_grad():
+                expected.append(encoder(view(birds.open(index))[None])[0].numpy())
+    features = extract(birds, cache, transforms=views)
+    assert features.dtype == np.float32
+    assert features.shape == (55, 3, 6)
+    np.testing.assert_allclose(features.reshape(-1, 6), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_second_call_computes_nothing(birds: ImageDataset, cache: Path) -> None:
+    first = extract(birds, cache)
+    encoder, said = Small(), []
+    again = extract(birds, cache, encoder=encoder, progress=lambda *now: said.append(now))
+    assert encoder.passes == [0]
+    assert said == [(165, 165)]
+    assert np.array_equal(first, again)
+
+
+def test_progress_counts_from_what_is_known_to_all(birds: ImageDataset, cache: Path) -> None:
+    said: list[tuple[int, int]] = []
+    extract(birds, cache, indices=range(10))
+    extract(birds, cache, progress=lambda *now: said.append(now))
+    assert said[0] == (30, 165)
+    assert said[-1] == (165, 165)
+    assert all(SHARD_ROWS >= b[0] - a[0] > 0 for a, b in itertools.pairwise(said))
+
+
+def test_images_and_views_added_later_cost_only_themselves(
+    birds: ImageDataset, cache: Path
+) -> None:
+    some = extract(birds, cache, indices=range(40), transforms=keyed_views("train", DATA, 2))
+    before = shards(cache)
+    more = extract(birds, cache)
+    assert np.array_equal(more[:40, :2], some)
+    added = shards(cache).keys() - before.keys()
+    assert before.items() <= shards(cache).items()
+    assert sum(len(shards(cache)[name]) for name in added) < 4 * (40 + 15 * 3) * 6 + 15000
+    fresh = extract(birds, cache.with_name("other"))
+    np.testing.assert_allclose(more, fresh, rtol=1e-6, atol=1e-6)
+
+
+def test_rows_go_by_content_not_by_name(birds: ImageDataset, cache: Path, tmp_path: Path) -> None:
+    first = extract(birds, cache)
+    shutil.copytree(tmp_path / "birds" / "wren", tmp_path / "moved" / "zebra")
+    (tmp_path / "moved" / "zebra" / "000.png").rename(tmp_path / "moved" / "zebra" / "zzz.png")
+    moved, encoder = load_images(tmp_path / "moved"), Small()
+    features = extract(moved, cache, encoder=encoder)
+    assert encoder.passes == [0]
+    assert np.array_equal(features, np.roll(first[30:], -1, axis=0))
+
+
+def test_order_and_repetition_of_indices(birds: ImageDataset, cache: Path, tmp_path: Path) -> None:
+    features = extract(birds, cache)
+    indices = [7, 3, 7, 54]
+    assert np.array_equal(extract(birds, cache, indices=indices), features[indices])
+    assert np.array_equal(extract(birds, tmp_path / "new", indices=indices), features[indices])
+    assert extract(birds, cache, indices=[]).shape == (0, 3, 6)
+
+
+def test_worker_count_and_threads_change_no_bit(birds: ImageDataset, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    reference = extract(birds, tmp_path / "0")
+    for workers in (1, 2):
+        assert np.array_equal(extract(birds, tmp_path / f"{workers}", workers=workers), reference)
+    try:
+        torch.set_num_threads(2)
+        assert np.array_equal(extract(birds, tmp_path / "threads"), reference)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_encoding_in_this_process_as_for_an_accelerator_gives_the_same(
+    birds: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    reference = extract(birds, tmp_path / "workers")
+    monkeypatch.setattr(cache_module, "_on_cpu", lambda encoder: False)
+    encoder = Small()
+    here = extract(birds, tmp_path / "here", encoder=encoder, workers=workers)
+    assert encoder.passes == [2]
+    np.testing.assert_allclose(here, reference, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_runs_random_numbers_neither_matter_nor_move(
+    birds: ImageDataset, tmp_path: Path, workers: int
+) -> None:
+    torch.manual_seed(1)
+    one = extract(birds, tmp_path / "1", workers=workers)
+    here = torch.random.get_rng_state()
+    torch.manual_seed(1)
+    assert torch.equal(torch.random.get_rng_state(), here)
+    torch.manual_seed(2)
+    assert np.array_equal(extract(birds, tmp_path / "2", workers=workers), one)
+
+
+def test_views_differ_from_each_other_and_follow_their_seed(
+    birds: ImageDataset, cache: Path
+) -> None:
+    features = extract(birds, cache)
+    assert len(np.unique(features.reshape(-1, 6), axis=0)) == 165
+    other = extract(birds, cache, transforms=keyed_views("train", DATA, 3, seed=1))
+    assert not np.isclose(features, other).all(axis=2).any()
+
+
+def test_another_encoder_or_view_shares_nothing(birds: ImageDataset, cache: Path) -> None:
+    extract(birds, cache)
+    for change in (
+        {"encoder_key": "smaller"},
+        {"transforms": keyed_views("probe", DATA, 3)},
+        {"transforms": keyed_views("train", DATA.model_copy(update={"jitter": 0.1}), 3)},
+    ):
+        said: list[tuple[int, int]] = []
+        extract(birds, cache, progress=lambda *now, said=said: said.append(now), **change)
+        assert said[0] == (0, 165)
+
+
+def test_keys_hold_every_number_of_the_view_and_no_other() -> None:
+    def key(kind: str, **changes: object) -> str:
+        return keyed_views(kind, DATA.model_copy(update=changes))[0][0]  # type: ignore[arg-type]
+
+    for change in ({"source": "elsewhere"}, {"val_share": 0.3}, {"test_share": 0.3}):
+        assert key("train", **change) == key("train")
+    everywhere = ({"image_size": 16}, {"mean": (0.0,) * 3}, {"std": (1.0,) * 3})
+    random = ({"crop_scale": (0.5, 1.0)}, {"flip": False})
+    colours = ({"jitter": 0.0}, {"grayscale": 0.0}, {"rotate": 5.0})
+    for kind, changes in {
+        "eval": (*everywhere, {"crop_pct": 0.5}),
+        "probe": (*everywhere, *random),
+        "train": (*everywhere, *random, *colours, {"interpolation": "bicubic"}),
+    }.items():
+        assert all(key(kind, **change) != key(kind) for change in changes)
+    assert key("eval", jitter=0.0) == key("eval")
+    assert keyed_views("train", DATA, 4)[:2] != keyed_views("train", DATA, 2, seed=1)
+    keys = [key for key, _ in keyed_views("train", DATA, 4)]
+    assert len(set(keys)) == 4
+    assert keys[:2] == [key for key, _ in keyed_views("train", DATA, 2)]
+
+
+def test_two_views_of_one_key_are_a_mistake(birds: ImageDataset, cache: Path) -> None:
+    with pytest.raises(ValueError, match="same key"):
+        extract(birds, cache, transforms=keyed_views("eval", DATA) * 2)
+
+
+def test_a_damaged_shard_is_computed_again_to_the_last_bit(
+    birds: ImageDataset, cache: Path
+) -> None:
+    features, before = extract(birds, cache), shards(cache)
+    assert len(before) == 2
+    for path in cache.glob("*/*.safetensors"):
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+        assert np.array_equal(extract(birds, cache), features)
+        assert shards(cache) == before
+
+
+def test_the_encoder_stays_as_it_is(birds: ImageDataset, cache: Path) -> None:
+    encoder = Small().train()
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    extract(birds, cache, encoder=encoder)
+    assert encoder.training
+    for name, tensor in encoder.state_dict().items():
+        assert torch.equal(tensor, before[name])
+        assert tensor.is_contiguous()  # safetensors would refuse another layout
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_unreadable_image_is_named_and_the_rest_is_kept(
+    birds: ImageDataset, cache: Path, tmp_path: Path, workers: int
+) -> None:
+    good = (tmp_path / "birds" / "wren" / "024.png").read_bytes()
+    (tmp_path / "birds" / "wren" / "024.png").write_bytes(good[:60])
+    with pytest.raises(UserError, match=r"wren.024\.png") as error:
+        extract(birds, cache, workers=workers)
+    assert "Traceback" not in str(error.value)
+    assert len(shards(cache)) == 1
+    (tmp_path / "birds" / "wren" / "024.png").write_bytes(good)
+    assert np.array_equal(extract(birds, cache), extract(birds, tmp_path / "fresh"))
+
+
+def test_a_killed_process_ends_the_work_with_advice(birds: ImageDataset, cache: Path) -> None:
+    main = os.getpid()
+
+    def die(index: int, at_least: int = 0) -> NoReturn:
+        assert os.getpid() != main
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    with pytest.raises(UserError, match=r"was killed.*fewer --workers"):
+        extract(replace(birds, open=die), cache, workers=2)
+
+
+def test_features_that_are_not_finite_are_refused_and_not_kept(
+    birds: ImageDataset, cache: Path
+) -> None:
+    encoder = Small()
+    nn.init.constant_(encoder.net[0].weight, float("nan"))
+    with pytest.raises(UserError, match=r"not finite for finch.000\.png"):
+        extract(birds, cache, encoder=encoder)
+    assert not shards(cache)
+
+
+def test_an_exception_from_progress_ends_the_work_and_keeps_what_is_done(
+    birds: ImageDataset, cache: Path
+) -> None:
+    def stop(done: int, total: int) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extract(birds, cache, workers=2, progress=stop)
+    assert len(shards(cache)) == 1
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import torch
+from scs_supcon.recipe import DataRecipe
+from scs_supcon.data.feature_cache import frozen_features, keyed_views
+from scs_supcon.data.folder import load_images
+from scs_supcon.nn.encoder import build_encoder
+from scs_supcon.nn.encoder import encoder_key
+
+source, cache, out, pause = sys.argv[1:]
+torch.set_num_threads(1)
+torch.manual_seed(0)
+encoder = build_encoder("tiny", small_stem=False, in_size=8)
+data = DataRecipe(source=source, image_size=8)
+
+def progress(done, total):
+    print(done, flush=True)
+    time.sleep(float(pause))
+
+images = load_images(source)
+features = frozen_features(
+    images, range(len(images)), encoder=encoder, encoder_key=encoder_key(encoder),
+    transforms=keyed_views("train", data, 32), cache_dir=cache, workers=2, progress=progress,
+)
+Path(out).write_bytes(features.tobytes())
+"""
+
+
+def start(source: Path, cache: Path, out: Path, pause: float = 0) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", SCRIPT, str(source), str(cache), str(out), str(pause)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_it_ends_with_the_same_bytes(
+    class_folders: Folders, tmp_path: Path
+) -> None:
+    source = class_folders({"birds/finch": 12, "birds/wren": 13}) / "birds"
+    assert start(source, tmp_path / "whole", tmp_path / "whole.bin").wait(timeout=200) == 0
+    kept = 0
+    for lines, delay in ((1, 0.0), (2, 0.01), (2, 0.05)):
+        run = start(source, tmp_path / "torn", tmp_path / "torn.bin", pause=0.1)
+        assert run.stdout is not None
+        for _ in range(lines):
+            done = int(run.stdout.readline())
+        assert done >= kept  # what was on disk before the kill is there after it
+        kept = done
+        time.sleep(delay)
+        workers = psutil.Process(run.pid).children()
+        run.kill()
+        run.wait(timeout=60)
+        assert not psutil.wait_procs(workers, timeout=60)[1]  # nobody is left behind
+        assert not (tmp_path / "torn.bin").exists()
+    assert start(source, tmp_path / "torn", tmp_path / "torn.bin").wait(timeout=200) == 0
+    assert (tmp_path / "torn.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
+    assert shards(tmp_path / "torn") == shards(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_two_processes_at_once_do_no_harm(class_folders: Folders, tmp_path: Path) -> None:
+    source = class_folders({"birds/finch": 12, "birds/wren": 13}) / "birds"
+    outs = [tmp_path / "1.bin", tmp_path / "2.bin"]
+    runs = [start(source, tmp_path / "cache", out, pause=0.05) for out in outs]
+    assert [run.wait(timeout=200) for run in runs] == [0, 0]
+    assert outs[0].read_bytes() == outs[1].read_bytes()
+    assert not list((tmp_path / "cache").glob("*/*.tmp"))

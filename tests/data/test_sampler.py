@@ -1,0 +1,240 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scs_supcon.data.sampler import (
+    MAX_REPEATS,
+    Plan,
+    batch_keys,
+    choose_batches,
+    lonely_share,
+    plan_epoch,
+    positives_per_anchor,
+)
+from scs_supcon.errors import UserError
+
+KINDS = ("shuffle", "balanced", "long_tail")
+examples = settings(max_examples=60, deadline=None, derandomize=True)
+class_sizes = st.lists(st.integers(0, 15), min_size=1, max_size=12).filter(lambda n: sum(n) > 1)
+
+
+def labels_of(sizes: list[int]) -> np.ndarray:
+    """So many positions of each class, not in order."""
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    return np.random.default_rng(0).permutation(labels)
+
+
+def plan(labels: np.ndarray, batch_size: int, kind: str, **options: int) -> Plan:
+    options = {"per_class": 2, "seed": 0, "epoch": 0} | options
+    return plan_epoch(labels, batch_size, kind=kind, **options)
+
+
+def joined(batches: Plan) -> list[np.ndarray]:
+    return [np.concatenate(batch) for batch in batches]
+
+
+def sizes_of(batches: Plan) -> list[int]:
+    return [len(batch) for batch in joined(batches)]
+
+
+@examples
+@given(class_sizes, st.integers(4, 20), st.integers(2, 5), st.sampled_from(["shuffle", "balanced"]))
+def test_every_position_exactly_once(
+    sizes: list[int], batch_size: int, per_class: int, kind: str
+) -> None:
+    labels = labels_of(sizes)
+    per_class = min(per_class, batch_size // 2)
+    batches = plan(labels, batch_size, kind, per_class=per_class)
+    assert sorted(np.concatenate(joined(batches)).tolist()) == list(range(len(labels)))
+    assert 1 <= min(sizes_of(batches)) <= max(sizes_of(batches)) <= batch_size
+
+
+@examples
+@given(class_sizes, st.integers(4, 20), st.sampled_from(KINDS))
+def test_a_plan_is_a_pure_function(sizes: list[int], batch_size: int, kind: str) -> None:
+    labels = labels_of(sizes)
+    first, again = plan(labels, batch_size, kind), plan(labels, batch_size, kind)
+    for one, other in zip(joined(first), joined(again), strict=True):
+        np.testing.assert_array_equal(one, other)
+    lengths = {len(plan(labels, batch_size, kind, epoch=epoch)) for epoch in range(6)}
+    assert lengths == {len(first)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_epochs_and_seeds_differ(kind: str) -> None:
+    labels = labels_of([20, 7, 30])
+    base = np.concatenate(joined(plan(labels, 8, kind))).tolist()
+    assert np.concatenate(joined(plan(labels, 8, kind, epoch=1))).tolist() != base
+    assert np.concatenate(joined(plan(labels, 8, kind, seed=1))).tolist() != base
+
+
+@examples
+@given(class_sizes, st.integers(8, 20), st.sampled_from(KINDS))
+def test_processes_share_the_same_batches(sizes: list[int], batch_size: int, kind: str) -> None:
+    labels = labels_of(sizes)
+    alone = plan(labels, batch_size, kind)
+    for world in (1, 2, 3, 4):
+        if min(sizes_of(alone)) < world:
+            with pytest.raises(UserError, match="cannot be shared"):
+                plan(labels, batch_size, kind, world=world)
+            continue
+        together = plan(labels, batch_size, kind, world=world)
+        for one, other in zip(alone, together, strict=True):
+            assert len(other) == world
+            np.testing.assert_array_equal(np.concatenate(other), one[0])
+            lengths = [len(part) for part in other]
+            assert max(lengths) - min(lengths) <= 1
+
+
+@examples
+@given(class_sizes, st.integers(6, 20), st.integers(2, 5), st.integers(0, 3))
+def test_balanced_leaves_alone_only_classes_of_one(
+    sizes: list[int], batch_size: int, per_class: int, epoch: int
+) -> None:
+    labels = labels_of(sizes)
+    options = {"per_class": min(per_class, batch_size // 2), "epoch": epoch}
+    balanced = lonely_share(labels, plan(labels, batch_size, "balanced", **options))
+    assert balanced == pytest.approx(sizes.count(1) / sum(sizes))
+    assert balanced <= lonely_share(labels, plan(labels, batch_size, "shuffle", epoch=epoch))
+
+
+@examples
+@given(class_sizes, st.integers(6, 20), st.integers(2, 5), st.sampled_from(KINDS))
+def test_no_batch_is_a_single_image(
+    sizes: list[int], batch_size: int, per_class: int, kind: str
+) -> None:
+    per_class = min(per_class, batch_size // 2)
+    batches = plan(labels_of(sizes), batch_size, kind, per_class=per_class)
+    assert min(sizes_of(batches)) >= 2
+
+
+def test_equal_classes_give_exactly_p_times_k() -> None:
+    labels = labels_of([24] * 16)
+    for batch in joined(plan(labels, 32, "balanced", per_class=4)):
+        counts = Counter(labels[batch].tolist())
+        assert set(counts.values()) == {4}
+        assert len(counts) == 8
+
+
+def test_balanced_batches_are_nearly_full() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        labels = labels_of(rng.integers(2, 60, size=40).tolist())
+        batches = plan(labels, 64, "balanced", per_class=4)
+        assert len(batches) <= np.ceil(len(labels) / (64 - 3))
+        assert min(sizes_of(batches)) > np.mean(sizes_of(batches)) - 10
+
+
+def test_a_large_class_is_met_throughout_the_epoch() -> None:
+    labels = labels_of([300] + [20] * 15)
+    shares = [np.mean(labels[b] == 0) for b in joined(plan(labels, 40, "balanced", per_class=4))]
+    assert 0.3 < min(shares) <= max(shares) < 0.7
+
+
+def test_shuffling_gives_full_batches_and_two_halves() -> None:
+    assert sizes_of(plan(labels_of([100]), 32, "shuffle")) == [32, 32, 18, 18]
+    assert sizes_of(plan(labels_of([96]), 32, "shuffle")) == [32, 32, 32]
+    assert sizes_of(plan(labels_of([116]), 32, "shuffle")) == [32, 32, 32, 20]
+    assert sizes_of(plan(labels_of([33]), 32, "shuffle")) == [17, 16]
+    assert sizes_of(plan(labels_of([5]), 32, "shuffle")) == [5]
+
+
+@examples
+@given(class_sizes, st.integers(4, 20), st.integers(0, 3))
+def test_long_tail_repeats_by_the_square_root(
+    sizes: list[int], batch_size: int, epoch: int
+) -> None:
+    labels = labels_of(sizes)
+    visits = Counter(
+        np.concatenate(joined(plan(labels, batch_size, "long_tail", epoch=epoch))).tolist()
+    )
+    assert set(visits) == set(range(len(labels)))
+    for label, size in enumerate(sizes):
+        if size == 0:
+            continue
+        mine = [visits[position] for position in np.flatnonzero(labels == label).tolist()]
+        repeat = min(MAX_REPEATS, np.sqrt(max(sizes) / size))
+        assert sum(mine) == round(repeat * size)
+        assert max(mine) - min(mine) <= 1
+
+
+def test_long_tail_keeps_copies_apart() -> None:
+    labels = labels_of([400, 25])
+    for batch in joined(plan(labels, 40, "long_tail", per_class=4)):
+        assert len(set(batch.tolist())) == len(batch)
+
+
+def test_keys_count_the_visits() -> None:
+    labels = labels_of([40, 4])
+    batches = plan(labels, 10, "long_tail", world=2, epoch=7)
+    keys = [batch_keys(batches, 7, rank) for rank in (0, 1)]
+    seen: dict[int, list[int]] = {}
+    for first, second, batch in zip(*keys, batches, strict=True):
+        assert [position for _, position, _ in first] == batch[0].tolist()
+        assert [position for _, position, _ in second] == batch[1].tolist()
+        for epoch, position, copy in [*first, *second]:
+            assert epoch == 7
+            seen.setdefault(position, []).append(copy)
+    assert all(copies == list(range(len(copies))) for copies in seen.values())
+    assert max(map(len, seen.values())) == 4  # √10 times 4 is 13 visits
+    assert batch_keys(batches, 7, rank=1, skip=2) == keys[1][2:]
+
+
+def reference_lonely(labels: np.ndarray, batches: Plan) -> tuple[float, float]:
+    alone, others, anchors = 0, 0, 0
+    for batch in joined(batches):
+        for a in batch:
+            positives = {int(b) for b in batch if b != a and labels[b] == labels[a]}
+            alone += not positives
+            others += len(positives)
+            anchors += 1
+    return alone / anchors, others / anchors
+
+
+@examples
+@given(class_sizes, st.integers(4, 12), st.sampled_from(KINDS))
+def test_lonely_share_and_positives(sizes: list[int], batch_size: int, kind: str) -> None:
+    labels = labels_of(sizes)
+    batches = plan(labels, batch_size, kind)
+    alone, others = reference_lonely(labels, batches)
+    assert lonely_share(labels, batches) == pytest.approx(alone)
+    assert positives_per_anchor(labels, batches) == pytest.approx(others)
+
+
+def test_choose_batches_where_shuffling_leaves_anchors_alone() -> None:
+    birds = labels_of([30] * 200)
+    assert choose_batches(birds, 96) == ("balanced", 4)
+    assert choose_batches(labels_of([100] * 10), 96) == ("shuffle", 4)
+    assert choose_batches(labels_of([2] * 50), 16) == ("balanced", 2)
+    assert choose_batches(labels_of([1] * 50), 16) == ("shuffle", 2)
+    assert choose_batches(labels_of([30] * 200), 2)[0] == "shuffle"
+    # 62 % of anchors of 200 balanced classes are alone in shuffled batches of 96.
+    shares = [lonely_share(birds, plan(birds, 96, "shuffle", epoch=epoch)) for epoch in range(5)]
+    assert np.mean(shares) == pytest.approx(0.62, abs=0.02)
+
+
+@given(class_sizes.filter(lambda sizes: max(sizes) > 1), st.integers(4, 30))
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_the_choice_can_be_planned(sizes: list[int], batch_size: int) -> None:
+    kind, per_class = choose_batches(labels_of(sizes), batch_size)
+    plan(labels_of(sizes), batch_size, kind, per_class=per_class)
+
+
+@pytest.mark.parametrize(
+    ("labels", "batch_size", "kind", "per_class", "text"),
+    [
+        ([], 8, "shuffle", 2, "no training images"),
+        ([0, 1], 1, "shuffle", 2, "at least 2"),
+        ([0, 1], 8, "random", 2, "expected shuffle, balanced or long_tail"),
+        ([0, 1], 8, "balanced", 1, "per_class is 1"),
+        ([0, 1], 8, "balanced", 5, "per_class is 5"),
+    ],
+)
+def test_impossible_batches(
+    labels: list[int], batch_size: int, kind: str, per_class: int, text: str
+) -> None:
+    with pytest.raises(UserError, match=text):
+        plan(np.array(labels, dtype=np.int64), batch_size, kind, per_class=per_class)

@@ -1,0 +1,202 @@
+import multiprocessing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from scs_supcon.data.dataset import ImageDataset
+from scs_supcon.data.sampler import batch_keys, plan_epoch
+from scs_supcon.data.shapes import drawn
+from scs_supcon.data.transforms import (
+    ViewDataset,
+    eval_view,
+    probe_view,
+    seeded,
+    train_view,
+)
+from scs_supcon.recipe import DataRecipe
+
+SMALL = DataRecipe(source="drawn", image_size=16)
+NOISE = Image.fromarray(
+    np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+).resize((80, 60), Image.Resampling.BICUBIC)
+
+
+def changed(**fields: object) -> DataRecipe:
+    return SMALL.model_copy(update=fields)
+
+
+@pytest.mark.parametrize("make", [train_view, probe_view, eval_view])
+def test_a_view_is_a_normalised_square(make: object) -> None:
+    white = Image.new("RGB", (40, 30), "white")
+    recipe = changed(jitter=0.0, grayscale=0.0)
+    view = make(recipe)(white)
+    assert view.shape == (3, 16, 16)
+    assert view.dtype == torch.float32
+    assert view.is_contiguous()
+    for channel in range(3):
+        expected = (1 - recipe.mean[channel]) / recipe.std[channel]
+        torch.testing.assert_close(view[channel], torch.full((16, 16), expected))
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(("size", "crop_pct"), [(32, 0.875), (32, 1.0), (30, 0.9), (128, 0.95)])
+def test_eval_view_is_timms(interpolation: str, size: int, crop_pct: float) -> None:
+    from timm.data import create_transform
+
+    recipe = changed(image_size=size, crop_pct=crop_pct, interpolation=interpolation)
+    theirs = create_transform(
+        size, crop_pct=crop_pct, interpolation=interpolation, mean=recipe.mean, std=recipe.std
+    )
+    for image in (NOISE, NOISE.rotate(90, expand=True)):
+        torch.testing.assert_close(eval_view(recipe)(image), theirs(image), atol=1e-5, rtol=1e-5)
+
+
+def test_eval_view_is_not_random() -> None:
+    view = eval_view(SMALL)
+    before = torch.get_rng_state()
+    assert torch.equal(view(NOISE), view(NOISE))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_same_numbers_give_the_same_view() -> None:
+    view = train_view(changed(rotate=20.0))
+    views = []
+    for numbers in [(0, 1, 2), (0, 1, 2), (0, 1, 3), (1, 1, 2)]:
+        with seeded(*numbers):
+            views.append(view(NOISE))
+    assert torch.equal(views[0], views[1])
+    assert not torch.equal(views[0], views[2])
+    assert not torch.equal(views[0], views[3])
+
+
+def test_probe_view_leaves_the_colours_alone() -> None:
+    orange = Image.new("RGB", (40, 30), (240, 150, 40))
+    plain = eval_view(SMALL)(orange)
+    loud = changed(jitter=1.0, grayscale=1.0, rotate=45.0)
+    assert torch.equal(probe_view(loud)(orange), plain)
+    assert not torch.equal(train_view(loud)(orange), plain)
+
+
+def test_grayscale_share() -> None:
+    recipe = changed(grayscale=0.5, jitter=0.0, mean=(0.5,) * 3, std=(0.5,) * 3)
+    view = train_view(recipe)
+    torch.manual_seed(0)
+    grey = [torch.equal(one[0], one[1]) for one in (view(NOISE) for _ in range(200))]
+    assert 70 < sum(grey) < 130
+
+
+def test_flip_and_crop_can_be_switched_off() -> None:
+    arrow = Image.fromarray(np.tile(np.arange(16, dtype=np.uint8)[:, None] * 16, (16, 1, 3)))
+    still = {"jitter": 0.0, "grayscale": 0.0, "crop_scale": (1.0, 1.0)}
+    torch.manual_seed(0)
+    fixed = train_view(changed(flip=False, **still))
+    assert all(torch.equal(fixed(arrow), fixed(arrow)) for _ in range(10))
+    free = train_view(changed(flip=True, **still))
+    seen = [free(arrow) for _ in range(20)]
+    mirrored = fixed(arrow).flip(-1)
+    assert any(torch.equal(one, mirrored) for one in seen)
+    assert any(torch.equal(one, fixed(arrow)) for one in seen)
+
+
+def test_rotation_fills_the_corners_with_the_border() -> None:
+    recipe = changed(rotate=45.0, jitter=0.0, grayscale=0.0, flip=False, crop_scale=(1.0, 1.0))
+    digit = Image.new("RGB", (16, 16), "black")
+    digit.paste("white", (7, 4, 9, 12))
+    upright = eval_view(changed(crop_pct=1.0))(digit)
+    torch.manual_seed(0)
+    turned = train_view(recipe)(digit)
+    assert torch.equal(turned[:, [0, 0, -1, -1], [0, -1, 0, -1]], upright[:, [0] * 4, [0] * 4])
+    assert not torch.equal(turned, upright)
+
+
+def test_seeded_restores_and_tells_numbers_apart() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    drawn_inside = []
+    for numbers in [(1, 23), (12, 3), (1, 2, 3), (123,), (-1, 23)]:
+        with seeded(*numbers):
+            drawn_inside.append(float(torch.rand(())))
+    with pytest.raises(KeyError), seeded(1):
+        raise KeyError
+    assert len(set(drawn_inside)) == 5
+    assert torch.equal(torch.rand(3), expected)
+
+
+def rows(
+    workers: int, keys: list[list[tuple[int, int, int]]], context: str | None = None
+) -> list[tuple[torch.Tensor, ...]]:
+    images = drawn(per_class=3)
+    dataset = ViewDataset(images, np.arange(1, 17), train_view(SMALL), n_views=2, seed=3)
+    loader = DataLoader(
+        dataset,
+        batch_sampler=keys,
+        num_workers=workers,
+        multiprocessing_context=multiprocessing.get_context(context) if workers else None,
+    )
+    return [tuple(batch) for batch in loader]
+
+
+def same(a: list[tuple[torch.Tensor, ...]], b: list[tuple[torch.Tensor, ...]]) -> bool:
+    return all(
+        torch.equal(left, right)
+        for one, other in zip(a, b, strict=True)
+        for left, right in zip(one, other, strict=True)
+    )
+
+
+def epoch_keys(epoch: int, skip: int = 0) -> list[list[tuple[int, int, int]]]:
+    labels = drawn(per_class=3).labels[1:17]
+    plan = plan_epoch(labels, 6, kind="balanced", per_class=2, seed=3, epoch=epoch)
+    return batch_keys(plan, epoch, skip=skip)
+
+
+def test_items_are_views_label_and_index() -> None:
+    views, labels, indices = rows(0, epoch_keys(0))[0]
+    assert views.shape == (len(labels), 2, 3, 16, 16)
+    assert not torch.equal(views[:, 0], views[:, 1])
+    np.testing.assert_array_equal(labels.numpy(), drawn(per_class=3).labels[indices.numpy()])
+    assert 0 not in indices
+
+
+@pytest.mark.parametrize(
+    ("workers", "context"), [(2, "fork"), pytest.param(1, "spawn", marks=pytest.mark.slow)]
+)
+def test_workers_change_nothing(workers: int, context: str) -> None:
+    torch.manual_seed(1)
+    alone = rows(0, epoch_keys(0))
+    torch.manual_seed(2)
+    assert same(alone, rows(workers, epoch_keys(0), context))
+    assert not same(alone, rows(0, epoch_keys(1)))
+
+
+def test_going_on_after_a_stop_changes_nothing() -> None:
+    assert same(rows(0, epoch_keys(4))[1:], rows(0, epoch_keys(4, skip=1)))
+
+
+def test_copies_of_a_image_get_other_views() -> None:
+    dataset = ViewDataset(drawn(per_class=2), range(12), train_view(SMALL), n_views=1, seed=0)
+    first, again = dataset[0, 5, 0], dataset[0, 5, 1]
+    assert first[1:] == again[1:]
+    assert not torch.equal(first[0], again[0])
+    assert len(dataset) == 12
+
+
+def test_a_image_is_opened_once_and_no_larger_than_needed() -> None:
+    asked: list[tuple[int, int]] = []
+    images: ImageDataset = drawn(per_class=1)
+
+    def watch(index: int, at_least: int = 0) -> Image.Image:
+        asked.append((index, at_least))
+        return images.open(index)
+
+    recipe = changed(crop_scale=(0.2, 1.0), image_size=224)
+    view = train_view(recipe)
+    ViewDataset(replace(images, open=watch), [3], view, n_views=4, seed=0)[0, 0]
+    assert asked == [(3, 579)]
+    assert 579 * np.sqrt(0.2 * 3 / 4) >= 224  # the smallest, narrowest crop
+    assert eval_view(recipe).at_least == 0

@@ -1,0 +1,140 @@
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scs_supcon.errors import UserError
+from scs_supcon.io import atomic
+
+
+def test_a_file_is_replaced_in_one_step(tmp_path):
+    path = tmp_path / "deep" / "file.json"
+    atomic.write_json(path, {"a": 0.1})
+    atomic.write_json(path, {"a": 0.2})
+    assert path.read_text() == '{\n "a": 0.2\n}\n'
+    assert [file.name for file in path.parent.iterdir()] == ["file.json"]
+
+
+def test_a_failing_writer_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    atomic.write_text(path, "old")
+    with pytest.raises(KeyError), atomic.replacing(path) as temporary:
+        temporary.write_text("half of the n")
+        raise KeyError
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_two_that_write_one_file_do_not_meet(tmp_path):
+    path = tmp_path / "file"
+    with atomic.replacing(path) as first:
+        first.write_text("first")
+        with atomic.replacing(path) as second:
+            second.write_text("second")
+        assert path.read_text() == "second"
+        assert first.read_text() == "first", "it is being written and not swept"
+    assert path.read_text() == "first"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_two_processes_write_one_file_without_end(tmp_path):
+    path = tmp_path / "file"
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from scs_supcon.io import atomic\n"
+        "for _ in range(300): atomic.write_text(Path(sys.argv[1]), sys.argv[2] * 5000)"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", code, path, letter]) for letter in "ab"]
+    assert [writer.wait(timeout=120) for writer in writers] == [0, 0]
+    assert path.read_text() in {"a" * 5000, "b" * 5000}
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from scs_supcon.io import atomic
+with atomic.replacing(Path(sys.argv[1])) as temporary:
+    temporary.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_the_dead_left_is_swept_by_the_next_writer(tmp_path):
+    path = tmp_path / "file"
+    for name in (".file.tmp2", ".files.1.tmp", "file.1.tmp"):
+        (tmp_path / name).write_text("not ours")
+    others = set(tmp_path.iterdir())
+    subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    assert len(set(tmp_path.iterdir()) - others) == 1
+    atomic.write_text(path, "new")
+    assert set(tmp_path.iterdir()) - others == {path}
+
+
+def test_files_that_belong_together_are_replaced_together_or_not_at_all(tmp_path, monkeypatch):
+    old, new = {"seal": b"1", "a": b"old", "b": b"old"}, {"seal": b"2", "a": b"new", "b": b"new"}
+    atomic.write_together(tmp_path, old, "seal")
+    seen = []
+    replace = Path.replace
+
+    def watch(temporary, path):
+        seen.append((path.name, (tmp_path / "seal").exists()))
+        return replace(temporary, path)
+
+    def full(path):
+        if path.name.startswith(".b."):
+            raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "sync", full)
+        with pytest.raises(UserError, match="the disk is full"):
+            atomic.write_together(tmp_path, new, "seal")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == old
+    monkeypatch.setattr(Path, "replace", watch)
+    atomic.write_together(tmp_path, new, "seal")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == new
+    assert seen == [("a", False), ("b", False), ("seal", False)]
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from scs_supcon.errors import UserError
+from scs_supcon.io import atomic
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    atomic.write_bytes(Path(sys.argv[1]), bytes(5000))
+except UserError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk(tmp_path):
+    """The system refuses the write in the middle, as a full disk does."""
+    path = tmp_path / "file"
+    atomic.write_text(path, "old")
+    result = subprocess.run(
+        [sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.startswith(f"cannot write {path}: the disk is full")
+    assert path.read_text() == "old"
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_where_a_folder_is_needed(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="a file stands where a folder is needed"):
+        atomic.write_text(tmp_path / "file" / "x", "")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(errno.ENOSPC, "disk is full"), (errno.EROFS, "no permission"), (errno.EIO, "error")],
+)
+def test_the_cause_is_named(tmp_path, number, words):
+    message = str(atomic.explained(OSError(number, os.strerror(number)), tmp_path))
+    assert words in message
+    assert str(tmp_path) in message

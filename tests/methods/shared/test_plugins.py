@@ -1,0 +1,226 @@
+"""Methods of other people: found where they were named, imported only when a person named them."""
+
+import hashlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from scs_supcon.benchmark.table import read_table_file
+from scs_supcon.data.shapes import drawn
+from scs_supcon.errors import UserError
+from scs_supcon.methods import build_method, method_class, parse
+from scs_supcon.recipe import make_recipe, write_toml
+from scs_supcon.recipe.resolve import TrainOptions, resolve_recipe
+
+LOSS = '''"""SoftCircle: classmates are drawn onto one point.
+
+    L = (1/n) Σ_i |z_i − mean of its class|²
+"""
+
+import torch
+
+from my_lab.helpers import SCALE
+from scs_supcon.nn.head import unit
+from scs_supcon.methods import Method
+from scs_supcon.methods.shared.base import flatten
+
+
+class SoftCircle(Method):
+    """Squared distances to the class means.
+
+    Args:
+        weight: of the loss.
+    """
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def loss_terms(self, embeddings, labels):
+        rows, labels = flatten(embeddings, labels)
+        z = unit(rows)
+        same = (labels[:, None] == labels[None, :]).to(z.dtype)
+        means = same @ z / same.sum(1, keepdim=True)
+        return {"pull": SCALE * self.weight * (z - means).square().sum(1).mean()}
+'''
+
+ITS_TEST = """
+import torch
+
+from my_lab.losses import SoftCircle
+
+
+def test_classmates_on_one_point_cost_nothing():
+    z = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    assert SoftCircle()(z, torch.tensor([0, 0, 1])).item() == 0
+    assert SoftCircle()(z, torch.tensor([0, 1, 1])).item() > 0
+"""
+
+NAME = "my_lab.losses:SoftCircle"
+QUICK = (
+    *("--epochs", "2", "--batch-size", "8", "--workers", "0", "--device", "cpu", "--quiet"),
+    *("--set", "probe.epochs=2", "--set", "probe.views=1"),
+)
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """A folder with the package my_lab in it, where the command is given."""
+    package = tmp_path / "my_lab"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "helpers.py").write_text("SCALE = 1.0\n")
+    (package / "losses.py").write_text(LOSS)
+    (tmp_path / "test_losses.py").write_text(ITS_TEST)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    forget()
+
+
+def forget():
+    """Become as a new process, which has not imported this."""
+    for name in [name for name in sys.modules if name.startswith(("my_lab", "losses_"))]:
+        del sys.modules[name]
+
+
+@pytest.mark.slow
+def test_a_method_of_two_files_trains_predicts_and_is_reported(lab, shapes, scs):
+    checked = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_losses.py"],
+        cwd=lab,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout
+    line = ("train", shapes, "--out", "run", "--method", NAME, *QUICK)
+    said = scs(*line)
+    assert said.code == 0, said.err
+    assert f'name = "{NAME}"' in (lab / "run" / "recipe.toml").read_text()
+    assert scs(*line).out == said.out, "the same line again finds it finished"
+
+    (lab / "my_lab" / "losses.py").unlink()  # from here on no method code is needed
+    forget()
+    predicted = scs("predict", "run", next(shapes.rglob("*.png")), "--format", "csv", "--quiet")
+    assert predicted.code == 0
+    assert predicted.out.count("\n") == 2
+    assert NAME in scs("runs", ".").out
+    (lab / "run" / "report.html").unlink(missing_ok=True)
+    reported = scs("report", "run")
+    assert reported.code == 0, reported.err
+    assert "SoftCircle" in (lab / "run" / "report.html").read_text()
+
+
+def test_a_file_is_named_by_its_path(lab, scs):
+    (lab / "my lab@home.py").write_text(LOSS)
+    name = "./my lab@home.py:SoftCircle"
+    assert parse(f"{name}@fast") == (name, "fast")
+    made = build_method(name, weight=2.0)
+    assert made.weight == 2.0
+    assert type(made) is method_class(name), "one file is imported once"
+    said = scs("show", name)
+    assert said.code == 0
+    for part in ("L = (1/n)", "SoftCircle(weight: float = 1.0)", "weight: of the loss."):
+        assert part in said.out
+    with pytest.raises(UserError, match=r"'wait' of method .*did you mean 'weight'"):
+        build_method(name, wait=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [(NAME, "my_lab/losses.py"), ("./losses.py:SoftCircle", "losses.py")],
+)
+def test_a_recipe_holds_the_digest_of_the_code_and_refuses_other_code(lab, name, place):
+    file = lab / place
+    file.write_text(LOSS)
+
+    def asked(**more):
+        return resolve_recipe(
+            TrainOptions("drawn", name, **more), drawn(per_class=10), accelerator=False
+        )
+
+    monday = asked()
+    assert monday.method.code == hashlib.sha256(LOSS.encode()).hexdigest()
+    (lab / "r.toml").write_text(write_toml(monday))
+    assert asked(recipe=lab / "r.toml").method == monday.method
+    file.write_text(LOSS.replace(".mean()", ".sum()"))
+    assert asked().method == monday.method, "the code that is imported is the one before"
+    forget()
+    assert asked().method.code == hashlib.sha256(file.read_bytes()).hexdigest()
+    with pytest.raises(UserError, match=r"not the code this recipe was made for.*method\.code"):
+        asked(recipe=lab / "r.toml")
+    assert (
+        resolve_recipe(TrainOptions("drawn", "supcon"), drawn(per_class=10), False).method.code
+        is None
+    )
+
+
+def test_python_s_path_is_left_as_it_was(lab):
+    before = list(sys.path)
+    method_class(NAME)
+    assert sys.path == before
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("my_lab.loses:SoftCircle", "no module 'my_lab.loses' here or among"),
+        ("your_lab:SoftCircle", "no module 'your_lab'"),
+        ("my_lab.losses:SoftCircel", "no method 'SoftCircel'; did you mean 'SoftCircle'"),
+        ("my_lab.losses:flatten", "no method 'flatten'.*There are: SoftCircle"),
+        ("my_lab.helpers:SCALE", "There are: none: a method derives from"),
+        ("./gone.py:SoftCircle", "no file gone.py"),
+    ],
+)
+def test_what_cannot_be_found_is_named(lab, name, message):
+    with pytest.raises(UserError, match=message):
+        method_class(name)
+
+
+def test_errors_in_the_code_itself_are_shown_whole(lab):
+    (lab / "my_lab" / "losses.py").write_text("import nothing_of_that_name\n")
+    with pytest.raises(ModuleNotFoundError, match="nothing_of_that_name"):
+        method_class(NAME)
+    (lab / "broken.py").write_text("1 / 0\n")
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            method_class("broken.py:SoftCircle")
+
+
+def test_no_file_makes_us_import(lab):
+    """Neither a recipe, an assignment nor a table: the method has to be named."""
+    (lab / "trap.py").write_text("raise SystemExit('imported')\n")
+    (lab / "r.toml").write_text('[method]\nname = "./trap.py:Trap"\n')
+    told = re.escape("--method ./trap.py:Trap")
+    for options in (
+        TrainOptions("drawn", recipe=lab / "r.toml"),
+        TrainOptions("drawn", assignments=["method.name=./trap.py:Trap"]),
+    ):
+        with pytest.raises(UserError, match=f"only if you trust it: {told}"):
+            resolve_recipe(options, drawn(per_class=10), accelerator=False)
+    table = '[[columns]]\ndata = "drawn"\n'
+    for row in ('"./trap.py:Trap"', '{ method = "./trap.py:Trap" }'):
+        (lab / "table.toml").write_text(f"methods = [{row}]\n{table}")
+        with pytest.raises(UserError, match=r"table.toml: the method ./trap.py:Trap is code"):
+            read_table_file(lab / "table.toml")
+    elsewhere = TrainOptions("drawn", recipe=lab / "r.toml", method="supcon")
+    assert resolve_recipe(elsewhere, drawn(per_class=10), False).method.name == "supcon"
+    named = TrainOptions("drawn", recipe=lab / "r.toml", method="./trap.py:Trap")
+    with pytest.raises(SystemExit, match="imported"):
+        resolve_recipe(named, drawn(per_class=10), accelerator=False)
+
+
+@pytest.mark.parametrize("name", [NAME, "./x y/å.py:A", "C:\\labs\\loss.py:A", "../a@b/c.py:A_1"])
+def test_a_recipe_keeps_the_name_as_text(name):
+    assert make_recipe({"data": {"source": "x"}, "method": {"name": name}}).method.name == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Upper", "ab:c:C", "<b>:C", "a\nb:C", "x.py:1", "x.py:", ":C", "a'b:C", "`x`:C", "a:C d"],
+)
+def test_and_no_other_text(name):
+    with pytest.raises(UserError, match=r"method\.name"):
+        make_recipe({"data": {"source": "x"}, "method": {"name": name}})

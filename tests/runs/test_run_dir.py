@@ -1,0 +1,309 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+
+from scs_supcon.errors import UserError
+from scs_supcon.runs.checkpoint_io import Checkpoint
+from scs_supcon.runs.run_dir import RunDir
+
+RECIPE = 'seed = 0\n[pretrain]\nlr = 0.1\nepochs = 3\n[method]\nname = "scs_supcon"\n'
+OTHER = RECIPE.replace("0.1", "0.2").replace("epochs = 3\n", "").replace("scs_s", "s")
+
+
+def save(run, stage, number):
+    run.save_checkpoint(stage, Checkpoint({"a": torch.tensor(number)}, {"number": number}))
+
+
+def names(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def begin(path, recipe=RECIPE):
+    with RunDir.open(path, recipe) as run:
+        run.append_metrics("pretrain", 1, 10, {"loss": 1.0})
+        save(run, "pretrain", 1)
+        run.append_metrics("pretrain", 2, 20, {"loss": 0.5})
+        run.write_json("classes.json", ["a", "b"])
+        run.write_text("model/README.md", "card")
+
+
+def test_a_new_run(tmp_path):
+    with RunDir.open(tmp_path / "runs" / "x", RECIPE) as run:
+        assert run.finished is None
+        assert run.load_checkpoint("pretrain") is None
+        assert (run.path / "recipe.toml").read_text() == RECIPE
+        environment = json.loads((run.path / "environment.json").read_text())
+        assert environment["libraries"]["torch"]
+
+
+def test_an_unfinished_run_goes_on_from_its_last_checkpoint(tmp_path):
+    begin(tmp_path)
+    with RunDir.open(tmp_path, RECIPE + "\n# the same in other words\n") as run:
+        found = run.load_checkpoint("pretrain")
+        assert found.state == {"number": 1}
+        assert torch.equal(found.tensors["a"], torch.tensor(1))
+        assert (tmp_path / "metrics.csv").read_text().splitlines()[1:] == ["pretrain,1,10,loss,1.0"]
+
+
+def test_metrics_follow_the_stage_that_was_saved_last(tmp_path):
+    begin(tmp_path)
+    with RunDir.open(tmp_path, RECIPE) as run:
+        run.append_metrics("probe", 1, 5, {"loss": 3.0})
+        save(run, "probe", 2)
+        run.append_metrics("probe", 2, 10, {"loss": 2.0})
+        save(run, "probe", 3)
+        run.append_metrics("probe", 3, 15, {"loss": 1.0})
+    (tmp_path / "checkpoints" / "probe-000003.json").write_text('{"trunca')
+    with (
+        pytest.warns(RuntimeWarning, match="probe-000003 .* cannot be used"),
+        RunDir.open(tmp_path, RECIPE) as run,
+    ):
+        assert run.load_checkpoint("pretrain").state == {"number": 1}
+        assert run.load_checkpoint("probe").state == {"number": 2}
+        lines = (tmp_path / "metrics.csv").read_text().splitlines()
+        assert lines[1:] == ["pretrain,1,10,loss,1.0", "probe,1,5,loss,3.0"]
+
+
+def test_a_stage_whose_checkpoints_are_all_damaged_begins_again(tmp_path):
+    begin(tmp_path)
+    with RunDir.open(tmp_path, RECIPE) as run:
+        run.append_metrics("probe", 1, 5, {"loss": 3.0})
+        save(run, "probe", 2)
+    (tmp_path / "checkpoints" / "probe-000002.json").write_text('{"trunca')
+    with (
+        pytest.warns(RuntimeWarning, match="probe-000002 .* cannot be used"),
+        RunDir.open(tmp_path, RECIPE) as run,
+    ):
+        assert run.load_checkpoint("pretrain").state == {"number": 1}
+        assert run.load_checkpoint("probe") is None
+        lines = (tmp_path / "metrics.csv").read_text().splitlines()
+        assert lines[1:] == ["pretrain,1,10,loss,1.0"]
+
+
+def test_a_run_without_checkpoint_begins_again(tmp_path):
+    with RunDir.open(tmp_path, RECIPE) as run:
+        run.append_metrics("pretrain", 1, 10, {"loss": 1.0})
+    with RunDir.open(tmp_path, RECIPE) as run:
+        run.append_metrics("pretrain", 1, 10, {"loss": 1.0})
+    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 2
+
+
+def test_a_corrected_line_begins_again_where_nothing_was_saved(tmp_path):
+    RunDir.open(tmp_path, RECIPE).close()
+    (tmp_path / "notes.txt").write_text("mine")
+    with RunDir.open(tmp_path, OTHER) as run:
+        assert run.finished is None
+    assert (tmp_path / "recipe.toml").read_text() == OTHER
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_finished_run_says_so_and_is_left_alone(tmp_path):
+    begin(tmp_path)
+    with RunDir.open(tmp_path, RECIPE) as run:
+        run.append_metrics("probe", 1, 5, {"loss": 3.0})
+        run.finish({"accuracy": 0.97})
+    before = {name: (tmp_path / name).read_bytes() for name in names(tmp_path)}
+    with RunDir.open(tmp_path, RECIPE) as run:
+        assert run.finished == {"accuracy": 0.97}
+    assert {name: (tmp_path / name).read_bytes() for name in names(tmp_path)} == before
+
+
+def test_data_that_is_named_by_its_content_may_lie_elsewhere(tmp_path):
+    here, there = (f'[data]\nsource = "{place}"\ncontent = "{"a" * 64}"\n' for place in "xy")
+    with RunDir.open(tmp_path, here) as run:
+        run.finish({"accuracy": 0.5})
+    with RunDir.open(tmp_path, there) as run:
+        assert run.finished == {"accuracy": 0.5}
+    with pytest.raises(UserError, match=r"data\.content"):
+        RunDir.open(tmp_path, there.replace("a" * 64, "b" * 64))
+
+
+def test_another_recipe_is_refused_with_its_differences(tmp_path):
+    begin(tmp_path)
+    before = names(tmp_path)
+    with pytest.raises(UserError) as caught:
+        RunDir.open(tmp_path, OTHER)
+    assert str(caught.value) == (
+        f"{tmp_path} holds a run with another recipe:\n"
+        "  method.name: scs_supcon then, supcon now\n"
+        "  pretrain.epochs: 3 then, not there now\n"
+        "  pretrain.lr: 0.1 then, 0.2 now\n"
+        "Choose another folder, or say --overwrite to delete that run."
+    )
+    assert names(tmp_path) == before
+    RunDir.open(tmp_path, RECIPE).close()  # the refused one does not hold the folder
+
+
+def test_overwriting_deletes_what_a_run_writes_and_nothing_else(tmp_path):
+    begin(tmp_path)
+    foreign = {"notes.txt", "model/mine.txt", "checkpoints/my-best.json", "figures/old.png"}
+    for name in foreign:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    with RunDir.open(tmp_path, OTHER, overwrite=True) as run:
+        assert run.load_checkpoint("pretrain") is None
+    assert names(tmp_path) == foreign | {"recipe.toml", "environment.json", ".lock"}
+    assert not (tmp_path / "tensorboard").exists()
+    assert (tmp_path / "recipe.toml").read_text() == OTHER
+
+
+def test_a_line_that_says_overwrite_may_be_repeated(tmp_path):
+    begin(tmp_path, OTHER)
+    with RunDir.open(tmp_path, RECIPE, overwrite=True) as run:
+        save(run, "pretrain", 7)
+    with RunDir.open(tmp_path, RECIPE, overwrite=True) as run:
+        assert run.load_checkpoint("pretrain").state == {"number": 7}
+        run.finish({})
+    with RunDir.open(tmp_path, RECIPE, overwrite=True) as run:
+        assert run.finished is None
+        assert run.load_checkpoint("pretrain") is None
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_files_that_are_not_a_run_are_never_replaced(tmp_path, overwrite):
+    (tmp_path / "metrics.csv").write_text("mine")
+    with pytest.raises(UserError, match=r"holds metrics.csv but no recipe.toml"):
+        RunDir.open(tmp_path, RECIPE, overwrite=overwrite)
+    assert (tmp_path / "metrics.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("recipe", [RECIPE, OTHER])
+def test_a_recipe_that_stands_alone_is_no_run(tmp_path, recipe, overwrite):
+    for name, text in {"recipe.toml": RECIPE, "classes.json": "mine"}.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=r"holds recipe.toml but no environment.json"):
+        RunDir.open(tmp_path, recipe, overwrite=overwrite)
+    assert names(tmp_path) == {"recipe.toml", "classes.json", ".lock"}
+
+
+@pytest.mark.parametrize("cut_at", ["finished.json", "recipe.toml", "environment.json"])
+def test_a_removal_cut_short_is_taken_up_again(tmp_path, monkeypatch, cut_at):
+    begin(tmp_path)
+    unlink = Path.unlink
+
+    def cut_short(path, missing_ok=False):
+        if path.name == cut_at:
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    with RunDir.open(tmp_path, RECIPE) as run:
+        run.finish({})
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            RunDir.open(tmp_path, OTHER, overwrite=True)
+    RunDir.open(tmp_path, OTHER, overwrite=True).close()
+    assert names(tmp_path) == {"recipe.toml", "environment.json", ".lock"}
+
+
+def test_other_files_do_no_harm(tmp_path):
+    (tmp_path / "log.txt").write_text("started")
+    RunDir.open(tmp_path, RECIPE).close()
+
+
+def test_a_recipe_that_cannot_be_read(tmp_path):
+    begin(tmp_path)
+    (tmp_path / "recipe.toml").write_text("seed = ")
+    with pytest.raises(UserError, match=r"recipe.toml cannot be read"):
+        RunDir.open(tmp_path, RECIPE)
+
+
+def test_a_damaged_end_is_told(tmp_path):
+    begin(tmp_path)
+    (tmp_path / "finished.json").write_text("{")
+    with pytest.raises(UserError, match=r"finished.json is damaged .*: delete it"):
+        RunDir.open(tmp_path, RECIPE)
+
+
+def test_another_environment_is_told(tmp_path):
+    begin(tmp_path)
+    file = tmp_path / "environment.json"
+    environment = json.loads(file.read_text())
+    environment["libraries"]["torch"] = "2.0"
+    file.write_text(json.dumps(environment))
+    with pytest.warns(RuntimeWarning, match=r"libraries.torch: 2.0 then"):
+        RunDir.open(tmp_path, RECIPE).close()
+
+
+@pytest.mark.parametrize("left", [None, "", "{"])
+def test_a_lost_environment_does_not_lose_the_run(tmp_path, left):
+    begin(tmp_path)
+    file = tmp_path / "environment.json"
+    file.unlink()
+    if left is not None:
+        file.write_text(left)
+    with pytest.warns(RuntimeWarning, match=r"there is no environment\.json that can be read"):
+        RunDir.open(tmp_path, RECIPE).close()
+    assert json.loads(file.read_text())["libraries"]["torch"]
+
+
+def test_a_second_process_is_refused(tmp_path):
+    code = (
+        "import sys; from scs_supcon.runs.run_dir import RunDir\n"
+        "try: RunDir.open(sys.argv[1], sys.argv[2])\n"
+        "except ValueError as error: print(error)"
+    )
+    with RunDir.open(tmp_path, RECIPE):
+        result = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path), RECIPE],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert result.stdout.startswith(f"{tmp_path} is in use by process {os.getpid()} on ")
+
+
+def test_a_system_that_does_not_speak_utf_8(tmp_path):
+    recipe = '[data]\nsource = "Vögel"\n'
+    RunDir.open(tmp_path, recipe).close()
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from scs_supcon.runs.run_dir import RunDir\n"
+        "from scs_supcon.runs.listing import find_runs\n"
+        "RunDir.open(sys.argv[1], '[data]\\nsource = \"V\\xf6gel\"\\n').close()\n"
+        "print(ascii(find_runs(Path(sys.argv[1]))[0].source))"
+    )
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    result = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **plain},
+    )
+    assert result.stdout == "'V\\xf6gel'\n", result.stderr
+
+
+def test_a_file_in_the_way(tmp_path):
+    (tmp_path / "x").write_text("")
+    with pytest.raises(UserError, match="a file stands where a folder is needed"):
+        RunDir.open(tmp_path / "x" / "y", RECIPE)
+
+
+READ_ONLY = """
+import os, sys
+from scs_supcon.runs.run_dir import RunDir
+if os.geteuid() == 0:
+    os.seteuid(65534)  # permissions do not bind the superuser
+for path in sys.argv[1:]:
+    try: RunDir.open(path, "seed = 0")
+    except ValueError as error: print(error)
+"""
+
+
+def test_a_read_only_folder():
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o555)
+        paths = [folder, f"{folder}/new"]
+        result = subprocess.run(
+            [sys.executable, "-c", READ_ONLY, *paths], capture_output=True, text=True, check=True
+        )
+    for path, line in zip(paths, result.stdout.splitlines(), strict=True):
+        assert line.startswith(f"cannot write {path}: no permission to write there: choose another")

@@ -1,0 +1,112 @@
+"""What is shown on a terminal (a real pseudo-terminal), in a log, and to nobody."""
+
+import os
+import pty
+import sys
+import threading
+from contextlib import suppress
+
+import pytest
+
+from scs_supcon import progress as progress_module
+from scs_supcon.progress import Display, spell_seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that moves when it is told to."""
+    now = [100.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+
+    def move(seconds):
+        now[0] += seconds
+
+    return move
+
+
+def lines(capsys):
+    out, err = capsys.readouterr()
+    assert out == "", "results go to the output, all else to the error stream"
+    return err.splitlines()
+
+
+def test_a_log_has_a_line_now_and_then_with_the_time_left(clock, capsys):
+    with Display().progress("stage 1") as tell:
+        tell(0, 100)
+        for done in range(1, 41):
+            clock(1.0)
+            tell(done, 100)
+    assert lines(capsys) == [
+        "stage 1: 15 of 100, about 85 s left",
+        "stage 1: 30 of 100, about 70 s left",
+    ]
+
+
+def test_the_last_line_is_never_left_out(clock, capsys):
+    with Display().progress("features") as tell:
+        tell(1, 2)
+        tell(2, 2)
+    assert lines(capsys) == ["features: 2 of 2"]
+
+
+def test_what_was_done_before_a_restart_does_not_count_for_the_time_left(clock, capsys):
+    with Display().progress("stage 1") as tell:
+        tell(90, 110)
+        clock(20.0)
+        tell(100, 110)
+    assert lines(capsys) == ["stage 1: 100 of 110, about 20 s left"]
+
+
+def test_the_time_left_is_not_told_before_anything_is_done(clock, capsys):
+    with Display().progress("stage 1") as tell:
+        clock(20.0)
+        tell(0, 10)
+    assert lines(capsys) == ["stage 1: 0 of 10"]
+
+
+def test_quiet_is_quiet(clock, capsys):
+    quiet = Display(quiet=True)
+    quiet.line("hello")
+    with quiet.progress("stage 1") as tell:
+        tell(1, 1)
+    assert lines(capsys) == []
+
+
+def test_a_terminal_gets_a_bar_with_the_time_left(monkeypatch):
+    master, slave = pty.openpty()
+    chunks = []
+
+    def read():
+        with suppress(OSError):  # there is no more when the other end is closed
+            while chunk := os.read(master, 4096):
+                chunks.append(chunk)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with os.fdopen(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", "100")
+        with Display().progress("stage 1") as tell:
+            tell(3, 4)
+    reader.join()
+    os.close(master)
+    shown = b"".join(chunks).decode()
+    assert "stage 1" in shown
+    assert "3/4" in shown
+    assert "-:--:--" in shown, "the time left, not known yet"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 s"),
+        (99.4, "99 s"),
+        (100, "2 min"),
+        (5399, "90 min"),
+        (5400, "1.5 h"),
+        (1e5, "27.8 h"),
+    ],
+)
+def test_durations_are_spelt_as_people_say_them(seconds, text):
+    assert spell_seconds(seconds) == text

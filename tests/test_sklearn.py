@@ -1,0 +1,133 @@
+"""The estimator keeps scikit-learn's promises, on vectors and on images."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_iris, make_blobs
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import scs_supcon
+from scs_supcon.data.shapes import drawn
+from scs_supcon.errors import UserError
+
+SMALL = ("probe.epochs=10", "head.common_dim=16", "head.style_dim=8", "head.hidden=32")
+
+
+def small(**options):
+    """An estimator that takes a fraction of a second."""
+    return scs_supcon.ContrastiveClassifier(**({"epochs": 10, "settings": SMALL} | options))
+
+
+@parametrize_with_checks([small()])
+def test_what_scikit_learn_asks_of_every_estimator(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def iris():
+    return load_iris(return_X_y=True)
+
+
+@pytest.fixture(scope="module")
+def images():
+    images = drawn(per_class=8)
+    pixels = np.stack([np.asarray(images.open(k).resize((16, 16))) for k in range(len(images))])
+    names = np.array(images.classes)[images.labels]
+    return pixels, names
+
+
+def test_vectors_are_told_apart_and_labels_may_be_names():
+    vectors, labels = make_blobs(120, 5, centers=3, cluster_std=1.0, random_state=0)
+    names = np.array(["oak", "ash", "elm"])[labels]
+    fitted = small().fit(vectors[:90], names[:90])
+    assert list(fitted.classes_) == ["ash", "elm", "oak"]
+    assert fitted.score(vectors[90:], names[90:]) >= 0.95
+    chances = fitted.predict_proba(vectors[90:])
+    assert chances.shape == (30, 3)
+    assert np.allclose(chances.sum(1), 1)
+
+
+def test_transform_gives_unit_vectors_in_which_classmates_lie_close(iris):
+    vectors, labels = iris
+    common = small().fit(vectors, labels).transform(vectors)
+    assert common.shape == (150, 16)
+    assert np.allclose((common**2).sum(1), 1)
+    similar = common @ common.T
+    same = labels[:, None] == labels
+    assert similar[same].mean() > similar[~same].mean() + 0.5
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_one_others(iris):
+    chances = [small(random_state=seed).fit(*iris).predict_proba(iris[0]) for seed in (1, 1, 2)]
+    assert np.array_equal(chances[0], chances[1])
+    assert not np.array_equal(chances[0], chances[2])
+
+
+def test_in_a_pipeline_and_before_another_estimator(iris):
+    vectors, labels = iris
+    last = make_pipeline(StandardScaler(), small())
+    assert cross_val_score(last, vectors, labels, cv=3).mean() > 0.9
+    first = make_pipeline(small(), LogisticRegression())
+    assert first.fit(vectors, labels).score(vectors, labels) > 0.9
+
+
+def test_a_grid_search_over_methods_and_settings(iris):
+    wanted = {"method": ["scs_supcon", "supcon"], "settings": [SMALL, (*SMALL, "pretrain.lr=0.05")]}
+    search = GridSearchCV(small(epochs=3), wanted, cv=2).fit(*iris)
+    assert search.best_score_ > 0.8
+    assert len(search.cv_results_["params"]) == 4
+
+
+def test_a_clone_has_the_settings_and_nothing_learned(iris):
+    fitted = small(method="supcon").fit(*iris)
+    fresh = clone(fitted)
+    assert fresh.get_params() == fitted.get_params()
+    assert not hasattr(fresh, "model_")
+
+
+@pytest.mark.parametrize("method", ["supcon", "baseline", "scs_supcon@paper"])
+def test_other_methods(method, iris):
+    assert small(method=method).fit(*iris).score(*iris) > 0.6
+
+
+def test_a_constant_column_does_no_harm(iris):
+    vectors = np.column_stack([iris[0], np.full(150, 3.0)])
+    assert small().fit(vectors, iris[1]).score(vectors, iris[1]) > 0.9
+
+
+@pytest.mark.slow
+def test_images_are_fitted_named_and_pickled(images):
+    pixels, names = images
+    fitted = small(epochs=2, settings=("probe.epochs=2", "probe.views=1")).fit(pixels, names)
+    assert list(fitted.classes_) == sorted(set(names))
+    assert set(fitted.predict(pixels)) <= set(names)
+    assert fitted.transform(pixels).shape == (len(pixels), 192)
+    again = pickle.loads(pickle.dumps(fitted))
+    assert np.array_equal(again.predict_proba(pixels[:5]), fitted.predict_proba(pixels[:5]))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (np.zeros((4, 8, 8, 1), np.uint8), r"\(4, 8, 8, 1\) of uint8: give \(N, H, W, 3\)"),
+        (np.zeros((4, 8, 8, 3)), "of float64: give"),
+    ],
+)
+def test_images_of_another_shape_or_type_are_refused(wrong, message):
+    with pytest.raises(UserError, match=message):
+        small().fit(wrong, [0, 0, 1, 1])
+
+
+def test_mistakes_are_told(iris):
+    with pytest.raises(UserError, match="did you mean 'supcon'"):
+        small(method="supcom").fit(*iris)
+    with pytest.raises(UserError, match="did you mean 'lr'"):
+        small(settings=["pretrain.lrr=1"]).fit(*iris)
+    with pytest.raises(UserError, match="one class only"):
+        small().fit(iris[0][:50], iris[1][:50])

@@ -1,0 +1,38 @@
+"""The images of a search are drawn for ranges and choices, for few trials and many."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from scs_supcon.tuning.figure import draw_search
+from scs_supcon.tuning.space import Choice, Range
+from scs_supcon.tuning.study import Trial
+
+AXES = (
+    Range("method.options.t0", 1, 100, log=True, whole=False),
+    Range("head.overlap", 0, 8, log=False, whole=True),
+    Choice("pretrain.batches", ("shuffle", "balanced")),
+)
+
+
+@pytest.mark.parametrize("count", [1, 12])
+def test_one_panel_for_the_history_and_one_for_each_axis(count, tmp_path):
+    rng = np.random.default_rng(0)
+    trials = [
+        Trial(
+            number,
+            float(rng.random()),
+            0.5,
+            {
+                "method.options.t0": float(1 + 99 * rng.random()),
+                "head.overlap": int(rng.integers(9)),
+                "pretrain.batches": ("shuffle", "balanced")[number % 2],
+            },
+            "trials/x",
+        )
+        for number in range(count)
+    ]
+    png, svg = draw_search(trials, AXES, tmp_path)
+    assert Image.open(png).size[0] > 1000
+    text = svg.read_text()
+    assert text.count('id="axes_') == 2 * 3
