@@ -46,17 +46,17 @@ def test_one_process_is_held_against_itself() -> None:
         sides = CommonStyleMethod(gather_across_devices=gather).sides(rows, order)
         assert sides.columns is None and sides.reference_common is None
         assert sides.common.shape == (4, 3) and sides.style.shape == (4, 1)
-        assert sides.everyone is order and sides.apart is None
+        assert sides.all_rows is order and sides.apart is None
 
 
 def test_gathered_rows_and_references_are_told_apart() -> None:
     rows, x = Rows(torch.tensor([0, 1])), torch.ones(2, 1)
     gathered = Rows(torch.tensor([0, 0, 1, 1]), own=torch.tensor([1, 2]))
     joined = PairInputs(rows, x, x, gathered, torch.ones(4, 1), torch.ones(4, 1))
-    assert joined.everyone is gathered and joined.apart is None
+    assert joined.all_rows is gathered and joined.apart is None
     references = Rows(torch.tensor([0, 5]))
     apart = PairInputs(rows, x, x, references, x, x)
-    assert apart.everyone is rows and apart.apart is references
+    assert apart.all_rows is rows and apart.apart is references
 
 
 def test_an_unknown_way_to_normalise_is_refused() -> None:
