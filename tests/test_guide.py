@@ -1,4 +1,4 @@
-"""Every command and every snippet of the tutorials runs, in the order in which it is read.
+"""Every command and every snippet of the guide runs, in the order in which it is read.
 
 Commands run as printed, but for training: that gets fewer epochs here.
 """
@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = sorted((DOCS / "tutorials").glob("*.md"))
+PAGES = sorted((DOCS / "guide").glob("*.md"))
 BLOCK = re.compile(r"```(console|python)\n(.*?)```", re.DOTALL)
 
 LEAST = ("--set", "probe.epochs=2", "--set", "probe.views=1")
@@ -25,7 +25,7 @@ SHORTER = {
 
 @pytest.fixture
 def place(shapes, tmp_path, monkeypatch):
-    """A folder with the images that the tutorials speak of."""
+    """A folder with the images that the guide uses."""
     shutil.copytree(shapes, tmp_path / "birds")
     with Image.open(next(shapes.rglob("*.png"))) as image:
         image.save(tmp_path / "photo.jpg")
@@ -43,10 +43,10 @@ def shortened(command):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_tutorial_runs_from_top_to_bottom(page, place, scs):
+def test_a_page_runs_from_top_to_bottom(page, place, scs):
     names = {}
     blocks = BLOCK.findall(page.read_text())
-    assert blocks, "a tutorial has something to try"
+    assert blocks, "a guide page has something to run"
     for kind, text in blocks:
         if kind == "python":
             exec(text, names)
