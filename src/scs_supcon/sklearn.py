@@ -49,7 +49,7 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
         n_features_in_: columns of the vectors; absent after images.
     """
 
-    def __init__(  # noqa: PLR0913 (scikit-learn wants every argument here)
+    def __init__(
         self,
         method: str = "scs_supcon",
         *,

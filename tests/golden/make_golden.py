@@ -113,7 +113,6 @@ def make_data() -> None:
 def make_weights() -> None:
     """Weights of `tiny` in which one group of channels per layer is alive."""
     from safetensors.torch import save_file
-
     from scs_supcon.encoders import build_encoder
 
     torch.manual_seed(0)

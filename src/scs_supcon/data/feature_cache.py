@@ -68,7 +68,7 @@ def keyed_views(
     return [(json.dumps({**common, "number": number}), view) for number in range(count)]
 
 
-def frozen_features(  # noqa: PLR0913 - each names one part of what a row depends on
+def frozen_features(
     images: ImageDataset,
     indices: Sequence[int] | NDArray[np.int64],
     *,

@@ -23,7 +23,7 @@ MAX_REPEATS = 4  # more copies of a few images would only be learnt by heart
 LONELY_LIMIT = 0.05
 
 
-def plan_epoch(  # noqa: PLR0913 (what a plan depends on, all of it)
+def plan_epoch(
     labels: Positions,
     batch_size: int,
     *,

@@ -35,7 +35,7 @@ def listed_pairs(
 
 class _ListedPairs(torch.autograd.Function):
     @staticmethod
-    def forward(  # noqa: PLR0913
+    def forward(
         ctx: Any,
         queries: Tensor,
         references: Tensor,

@@ -28,7 +28,7 @@ FEW = 1 << 14  # numbers that are added in one step
 Weighting = Literal["all", "balanced", "positives"]
 
 
-def sigmoid_pairs(  # noqa: PLR0913
+def sigmoid_pairs(
     queries: Tensor,
     rows: Rows,
     t: Tensor,

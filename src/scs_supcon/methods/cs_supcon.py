@@ -26,7 +26,7 @@ class CSSupCon(CommonStyleMethod):
         overlap, normalize, gather_across_devices: see `CommonStyleMethod`.
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         common_dim: int | None = None,
         *,

@@ -50,7 +50,7 @@ class CSTCN(JointMethod):
     step: Tensor
     resting: Tensor
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         temperature: float = 0.1,
         *,

@@ -55,7 +55,7 @@ class PaCo(ClassifierMethod):
 
     log_prior: Tensor
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         temperature: float = 0.2,
         *,

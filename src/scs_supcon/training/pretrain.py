@@ -121,7 +121,7 @@ def _training_set(
     return TrainingSet(names, images.labels[indices], batches, look)
 
 
-def pretrain(  # noqa: PLR0913
+def pretrain(
     fabric: Fabric,
     run: RunDir,
     network: Network,

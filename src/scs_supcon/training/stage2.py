@@ -80,7 +80,7 @@ def see(
     return Seen(indices, torch.from_numpy(labels[indices]), features, shaped)
 
 
-def train_classifiers(  # noqa: PLR0913
+def train_classifiers(
     fabric: Fabric,
     run: RunDir,
     seen: Mapping[str, Seen],
