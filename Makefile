@@ -1,49 +1,69 @@
-# `make help` lists the targets. Everything runs in the project's own .venv, made on first use.
+# `make help` lists the targets. Everything runs in the project's own .venv, created on first use.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-help: ## this list
+help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	$(PIP) --editable '.[all,dev]'
 	@touch $@
 
-demo: $(READY) ## install, then train on the handwritten digits and show the result
+demo: $(READY) ## install, train on the handwritten digits, show the result
 	$(BIN)/scs train digits --out runs/digits
 
-test: $(READY) ## install, then run every test
-	$(BIN)/python -m pytest -n 2 -m "not browser"
+test: $(READY) ## install, run all tests except those of the browser and the docs
+	$(BIN)/python -m pytest -n 2 -m "not browser and not docs"
 
-test-fast: $(READY) ## the quick tests only
-	$(BIN)/python -m pytest -n 2 -m "not slow and not browser"
+test-fast: $(READY) ## run the quick tests
+	$(BIN)/python -m pytest -n 2 -m "not slow and not browser and not docs"
 
 test-browser: $(READY) ## open reports in a real Chromium (CHROMIUM=path of another one)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all,browser]'
+	$(PIP) --editable '.[all,browser]'
 	$(BIN)/python -m pytest tests/browser
 
-check: $(READY) ## format, lint, types, import directions
+test-min: ## run the quick tests with the lowest supported versions, in .venv-min
+	$(PYTHON) tools/lowest_versions.py > .venv-min.txt
+	$(PYTHON) -m venv .venv-min
+	.venv-min/bin/python -m pip install --quiet --constraint .venv-min.txt --editable '.[all,dev]'
+	.venv-min/bin/python -m pytest -n 2 -m "not slow and not browser and not docs"
+
+check: $(READY) ## check format, lint, types, import directions and vocabulary
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/check_vocabulary.py
 
-fix: $(READY) ## let ruff repair what it can
-	$(BIN)/ruff format .
+fix: $(READY) ## format, and fix what ruff can
 	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
-bench: $(READY) ## measure against the peers, side by side; writes docs/benchmarks/
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[all,bench]'
+bench: $(READY) ## measure against other libraries, side by side; writes docs/benchmarks/
+	$(PIP) --editable '.[all,bench]'
 	$(BIN)/python benchmarks/pairs.py
 	$(BIN)/python benchmarks/loop.py
 
-docs: $(READY) ## make docs/methods.md anew from the docstrings
-	$(BIN)/scs methods --markdown > docs/methods.md
-
-torture: $(READY) ## kill runs at random moments and compare what comes out
+torture: $(READY) ## kill runs at random moments and compare the results
 	$(BIN)/python -m pytest tests/test_torture.py
 
-.PHONY: help demo test test-fast test-browser check fix bench docs torture
+docs: $(READY) ## update docs/methods.md, run the notebook, build the site in build/site
+	$(PIP) --editable '.[all,docs]'
+	$(BIN)/scs methods --markdown > docs/methods.md
+	$(BIN)/python -m pytest -m docs
+	$(BIN)/mkdocs build --strict
+
+dist: ## build sdist and wheel in dist/, install the wheel in a new environment and test it
+	rm -rf dist build/dist-env
+	$(PYTHON) -m venv build/dist-env
+	build/dist-env/bin/python -m pip install --quiet build
+	build/dist-env/bin/python -m build --outdir dist .
+	$(PYTHON) -m venv --clear build/dist-env
+	build/dist-env/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[train]"
+	cd build && dist-env/bin/python ../tools/test_wheel.py
+
+.PHONY: help demo test test-fast test-browser test-min check fix bench torture docs dist

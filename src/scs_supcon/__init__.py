@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from scs_supcon.sklearn import ContrastiveClassifier
     from scs_supcon.training.train import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "SCSSupCon": "methods.scs_supcon",
