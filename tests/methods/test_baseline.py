@@ -28,7 +28,7 @@ def reference(
 
 def ready(classes: int = 3) -> tuple[Baseline, Network]:
     network = Network(nn.Linear(6, 4), nn.Linear(4, 2)).double()
-    task = TaskInfo(network, (5,) * classes, features=4, dim=2, epochs=3)
+    task = TaskInfo(network, torch.arange(classes), classes, 4, 2, epochs=3)
     return Baseline().setup(task), network
 
 

@@ -31,7 +31,7 @@ def reference(q1: Vectors, q2: Vectors, k1: Vectors, k2: Vectors) -> float:
 def ready(**options: float) -> tuple[BYOL, Network]:
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 4), Projection(4, 3, centre=True)).double()
-    method = BYOL(hidden=8, **options).setup(TaskInfo(network, (5, 5), 4, 3, epochs=3))
+    method = BYOL(hidden=8, **options).setup(TaskInfo(network, torch.arange(2), 2, 4, 3, epochs=3))
     return method, network
 
 

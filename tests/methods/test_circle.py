@@ -44,7 +44,9 @@ def cosines(x: Vectors, y: Vectors) -> Vectors:
 
 def ready(classes: int = 3, **options: float) -> Circle:
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
-    return Circle(**options).setup(TaskInfo(network, (5,) * classes, 5, 4, epochs=3))  # type: ignore[arg-type]
+    return Circle(**options).setup(
+        TaskInfo(network, torch.arange(classes), classes, 5, 4, epochs=3)
+    )  # type: ignore[arg-type]
 
 
 def directions(method: Circle) -> Tensor:

@@ -18,8 +18,10 @@ from scs_supcon.methods import (
     available,
     build_method,
     method_class,
+    probe_input_for,
 )
 from scs_supcon.nn.head import Projection
+from scs_supcon.nn.network import probe_features
 
 CLASSES, SIZE, FEATURES, DIM = 3, 6, 16, 64
 
@@ -52,9 +54,8 @@ def batch(method: Method, labels: Tensor) -> Batch:
 def ready(name: str, labels: Tensor, net: Network) -> Method:
     """A method that knows its task and has begun its first epoch."""
     torch.manual_seed(0)
-    counts = tuple(torch.bincount(labels, minlength=CLASSES).tolist())
     method = build_method(name, **OPTIONS.get(name, {})).setup(
-        TaskInfo(net, counts, FEATURES, DIM, epochs=4)
+        TaskInfo(net, labels, CLASSES, FEATURES, DIM, epochs=4)
     )
     method.on_epoch_start(0, looking_at(labels))
     return method
@@ -213,8 +214,10 @@ def test_what_stage_two_sees(name: str) -> None:
     net = network()
     method = ready(name, LABELS["mixed"], net)
     output = net(noisy_images(LABELS["mixed"]))
-    readout = method.readout(output.features, output.embeddings)
-    assert len(readout) == len(LABELS["mixed"]) and readout.isfinite().all()
+    for frozen in (False, True):
+        probe_input = probe_input_for(method, frozen=frozen)
+        rows = probe_features(output, probe_input, common_dim=48)
+        assert len(rows) == len(LABELS["mixed"]) and rows.isfinite().all()
     logits = method.classify(output.features, output.embeddings)
     assert logits is None or logits.shape == (len(LABELS["mixed"]), CLASSES)
     assert all(math.isfinite(value) for value in method.scalars().values())

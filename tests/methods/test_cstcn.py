@@ -56,7 +56,9 @@ def dot(x: list[float], y: list[float]) -> float:
 def ready(**options: Any) -> tuple[CSTCN, Network]:
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
-    return CSTCN(**options).setup(TaskInfo(network, (5,) * 3, 5, 4, epochs=3)), network
+    return CSTCN(**options).setup(
+        TaskInfo(network, torch.arange(3).repeat(5), 3, 5, 4, epochs=3)
+    ), network
 
 
 def prototypes(method: CSTCN) -> Tensor:
@@ -125,7 +127,7 @@ def test_codes_have_no_gradient() -> None:
 def test_three_prototypes_per_class_at_least_three_hundred() -> None:
     assert len(prototypes(ready()[0])) == 300
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4))
-    many = CSTCN().setup(TaskInfo(network, (2,) * 150, 5, 4, epochs=3))
+    many = CSTCN().setup(TaskInfo(network, torch.arange(150).repeat(2), 150, 5, 4, epochs=3))
     assert len(prototypes(many)) == 450
     lengths = torch.linalg.vector_norm(prototypes(many), dim=1)
     torch.testing.assert_close(lengths, torch.ones(450))

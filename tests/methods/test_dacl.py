@@ -123,7 +123,9 @@ def test_the_budget_is_kept_by_the_nearest_point(
 def ready(**options: float) -> tuple[DACL, Network]:
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
-    return DACL(**options).setup(TaskInfo(network, (5,) * 3, 5, 4, epochs=3)), network
+    return DACL(**options).setup(
+        TaskInfo(network, torch.arange(3).repeat(5), 3, 5, 4, epochs=3)
+    ), network
 
 
 def test_margins_rise_where_it_hurts_most_and_their_mean_stays() -> None:

@@ -101,7 +101,9 @@ def test_one_class_alone_has_no_negatives() -> None:
 
 def ready(**options: float) -> tuple[FNCL, Network]:
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
-    return FNCL(**options).setup(TaskInfo(network, (5,) * 3, 5, 4, epochs=3)), network  # type: ignore[arg-type]
+    return FNCL(**options).setup(
+        TaskInfo(network, torch.arange(3).repeat(5), 3, 5, 4, epochs=3)
+    ), network  # type: ignore[arg-type]
 
 
 def test_training_pairs_the_views_of_a_image() -> None:

@@ -1,8 +1,13 @@
+import tomllib
+from typing import Any
+
 import pytest
+import tomli_w
+import torch
 
 from scs_supcon import SCSSupCon
 from scs_supcon.errors import UserError
-from scs_supcon.methods import available, build_method, method_class, parse
+from scs_supcon.methods import available, build_method, method_class, method_defaults, parse
 
 PAIR_LOSSES = {"scs_supcon", "supcon", "simclr", "cs_supcon", "cs_supcon_overlap"}
 
@@ -56,3 +61,49 @@ def test_presets_where_there_are_none() -> None:
         build_method("supcon", preset="paper")
     with pytest.raises(UserError, match="preset is 'papper'"):
         build_method("scs_supcon", preset="papper")
+
+
+def variants() -> list[tuple[str, str | None]]:
+    presets = [(name, preset) for name in available() for preset in method_class(name).presets]
+    return [(name, None) for name in available()] + presets
+
+
+@pytest.mark.parametrize(("name", "preset"), variants())
+def test_the_defaults_of_a_method_build_the_same_method(name: str, preset: str | None) -> None:
+    defaults = method_defaults(name, preset)
+    assert not {"preset", "gather_across_devices", "common_dim", "overlap"} & defaults.keys()
+    assert tomllib.loads(tomli_w.dumps(defaults)) == defaults
+    plain, explicit = build_method(name, preset), build_method(name, preset, **defaults)
+    assert {key: value for key, value in vars(plain).items() if is_option(value)} == {
+        key: value for key, value in vars(explicit).items() if is_option(value)
+    }
+    states = plain.state_dict(), explicit.state_dict()
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
+
+
+def is_option(value: object) -> bool:
+    return isinstance(value, bool | int | float | str | list | tuple)
+
+
+def test_defaults_hold_the_numbers_of_the_preset() -> None:
+    assert method_defaults("supcon") == {"temperature": 0.1, "loss_scale": 1.0}
+    assert method_defaults("simclr")["temperature"] == 0.5
+    solved, paper = method_defaults("scs_supcon"), method_defaults("oscs_supcon", "paper")
+    assert (solved["t0"], solved["pairs"], solved["learn"]) == (10.0, "positives", [])
+    assert (paper["t0"], paper["pairs"], paper["learn"]) == (0.1, "all", ["t", "b"])
+    assert paper["weight"] == 0.01
+    with pytest.raises(UserError, match="preset is 'papper'"):
+        method_defaults("scs_supcon", "papper")
+
+
+@pytest.mark.parametrize(
+    "options", [{"bias": "learn"}, {"learn": ["b"]}, {"bias": "fixed"}], ids=str
+)
+@pytest.mark.parametrize("preset", ["solved", "paper"])
+def test_defaults_follow_the_given_options(preset: str, options: dict[str, Any]) -> None:
+    full = method_defaults("scs_supcon", preset, **options)
+    given, completed = (build_method("scs_supcon", preset, **some) for some in (options, full))
+    assert isinstance(given, SCSSupCon) and isinstance(completed, SCSSupCon)
+    assert (completed.bias, completed.learn) == (given.bias, given.learn)
+    assert method_defaults("scs_supcon", preset, **full) == full

@@ -138,8 +138,7 @@ def test_presets_and_options_reach_it() -> None:
     made = build_method("oscs_supcon", preset="paper", orthogonality="xcov", beta=0.5)
     assert isinstance(made, OSCSSupCon)
     assert (made.pairs, made.orthogonality, made.beta) == ("all", "xcov", 0.5)
-    embeddings = torch.randn(3, 8)
-    torch.testing.assert_close(made.readout(embeddings, embeddings), unit(embeddings[:, :6]))
+    assert made.probe_input == "common"
 
 
 @pytest.mark.parametrize("options", [{"orthogonality": "both"}, {"weight": -1.0}], ids=str)

@@ -92,7 +92,9 @@ def test_gradcheck() -> None:
 def ready(**options: Any) -> tuple[PaCo, Network]:
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
-    return PaCo(**options).setup(TaskInfo(network, (6, 3, 1), 5, 4, epochs=3)), network
+    return PaCo(**options).setup(
+        TaskInfo(network, torch.tensor([0] * 6 + [1] * 3 + [2]), 3, 5, 4, epochs=3)
+    ), network
 
 
 def batch(seed: int = 0, count: int = 4) -> Batch:

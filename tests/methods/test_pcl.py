@@ -199,7 +199,7 @@ LABELS = torch.tensor([0, 1, 2, 1, 0, 0, 2, 1, 1, 2, 0, 0])
 def ready(**options: Any) -> tuple[PCL, Network, Callable[[nn.Module], Output]]:
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
-    method = PCL(**options).setup(TaskInfo(network, (5, 4, 3), 5, 4, epochs=20))
+    method = PCL(**options).setup(TaskInfo(network, LABELS, 3, 5, 4, epochs=20))
     images = torch.randn(12, 6, dtype=torch.float64)
 
     def look(network: nn.Module) -> Output:
@@ -215,7 +215,7 @@ def batch(indices: Tensor) -> Batch:
     return Batch(images, LABELS[indices], indices)
 
 
-def test_warm_up_is_supcon_alone_and_learns_the_labels() -> None:
+def test_during_the_warm_up_the_loss_is_supcon() -> None:
     method, network, look = ready()
     for indices in torch.arange(12).split(4):
         method.on_epoch_start(1, look)
@@ -224,7 +224,6 @@ def test_warm_up_is_supcon_alone_and_learns_the_labels() -> None:
         z = network(seen.images).embeddings
         torch.testing.assert_close(parts["contrast"], SupCon(0.1)(z, seen.labels.repeat(2)))
         assert parts["prototype"] == 0
-    assert torch.equal(method.known, LABELS)
 
 
 def test_afterwards_each_granularity_adds_its_mean() -> None:
@@ -264,6 +263,19 @@ def test_the_state_brings_the_clusters_back() -> None:
     other.load_state_dict(method.state_dict())
     seen = batch(torch.arange(4))
     assert other.training_step(seen, network) == method.training_step(seen, network)
+
+
+def test_states_saved_before_version_0_2_load() -> None:
+    """They hold the labels, which were collected from the batches then."""
+    method, network, _ = ready()
+    state = method.state_dict() | {"known": LABELS}
+    assert not {"known", "labels"} & method.state_dict().keys()
+    other, _, _ = ready()
+    other.load_state_dict(state)
+    assert torch.equal(other.labels, LABELS)
+    batch_of_four = batch(torch.arange(4))
+    expected = method.training_step(batch_of_four, network)
+    assert other.training_step(batch_of_four, network) == expected
 
 
 def test_forward_is_supcon() -> None:

@@ -46,7 +46,9 @@ class Convolutions(nn.Sequential):
 
 def ready(encoder: nn.Module, features: int = 4) -> tuple[SelfCon, Network]:
     network = Network(encoder, nn.Linear(features, 3)).double()
-    return SelfCon().setup(TaskInfo(network, (5,) * 3, features, 3, epochs=3)), network
+    return SelfCon().setup(
+        TaskInfo(network, torch.arange(3).repeat(5), 3, features, 3, epochs=3)
+    ), network
 
 
 def batch(*shape: int) -> Batch:

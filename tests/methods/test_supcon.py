@@ -179,8 +179,3 @@ def test_float32_from_raw_embeddings() -> None:
 def test_a_temperature_must_be_positive(temperature: float) -> None:
     with pytest.raises(UserError, match=f"temperature is {temperature}"):
         SupCon(temperature)
-
-
-def test_stage_two_sees_the_features() -> None:
-    features, embeddings = torch.randn(3, 7), torch.randn(3, 4)
-    assert SupCon().readout(features, embeddings) is features

@@ -91,7 +91,7 @@ def look(_network: nn.Module) -> Output:
 
 def ready(epochs: int) -> tuple[TimeSCL, Network]:
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
-    return TimeSCL().setup(TaskInfo(network, (5,) * 3, 5, 4, epochs)), network
+    return TimeSCL().setup(TaskInfo(network, torch.arange(3).repeat(5), 3, 5, 4, epochs)), network
 
 
 def test_kappa_falls_evenly_on_a_logarithmic_scale() -> None:

@@ -86,7 +86,7 @@ class Noisy(nn.Module):
 def test_the_trial_leaves_everything_as_it_was(name):
     network = Network(Noisy(), nn.Linear(4, 8)).eval()
     method = build_method(name)
-    method.setup(TaskInfo(network, (8, 8), 4, 8, 1))
+    method.setup(TaskInfo(network, torch.arange(16) % 2, 2, 4, 8, 1))
     labels = torch.arange(16) % 2
     batch = Batch(torch.randn(16 * method.views, 3), labels, torch.arange(16))
     before = copy.deepcopy((network.state_dict(), method.state_dict()))

@@ -288,5 +288,6 @@ def test_the_method_is_told_what_it_will_train_on():
     network = small_network()
     task = task_of(network, labels, classes=4, width=6, recipe=recipe())
     assert task.class_counts == (2, 0, 3, 0)
-    assert (task.features, task.dim, task.epochs) == (6, 256, 2)
+    assert task.labels.tolist() == labels.tolist()
+    assert (task.feature_dim, task.embedding_dim, task.epochs) == (6, 256, 2)
     assert task.network is network

@@ -11,10 +11,10 @@ from torch import nn
 from scs_supcon.data.folder import load_images
 from scs_supcon.data.splits import read_splits_csv
 from scs_supcon.inference import load
-from scs_supcon.methods import Network, TaskInfo, build_method
+from scs_supcon.methods import Network, TaskInfo, build_method, probe_input_for
 from scs_supcon.nn.head import Projection, unit
 from scs_supcon.training.probe import Classifier, Member
-from scs_supcon.training.stage2 import Seen, describe, headline, reading, see, settle_on
+from scs_supcon.training.stage2 import Seen, describe, headline, see, settle_on
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +33,9 @@ def test_every_view_is_read_out_as_the_method_says(name, width):
     projection = Projection(5, 256, centre=name == "scs_supcon").eval()
     features = torch.randn(7, 3, 5)
     indices, labels = np.array([1, 3, 5, 7, 9, 11, 13]), np.arange(20)
-    reads, read = reading(method, frozen=False)
+    reads = probe_input_for(method, frozen=False)
     assert reads == ("common" if name == "scs_supcon" else "features")
-    seen = see(features, indices, labels, projection, read)
+    seen = see(features, indices, labels, projection, reads, 192)
     assert seen.labels.tolist() == indices.tolist()
     assert seen.readout.shape == (7, 3, width)
     for image in range(7):
@@ -52,15 +52,7 @@ def test_every_view_is_read_out_as_the_method_says(name, width):
     [("scs_supcon", "common"), ("supcon", "embeddings"), ("baseline", "features")],
 )
 def test_a_frozen_run_reads_what_the_head_has_learnt(name, reads):
-    found, read = reading(build_method(name), frozen=True)
-    assert found == reads
-    features, embeddings = torch.randn(4, 5), torch.randn(4, 256)
-    expected = {
-        "common": unit(embeddings[:, :192]),
-        "embeddings": unit(embeddings),
-        "features": features,
-    }
-    assert torch.equal(read(features, embeddings), expected[reads])
+    assert probe_input_for(build_method(name), frozen=True) == reads
 
 
 def test_a_split_without_images_is_empty_and_no_error():
@@ -69,7 +61,8 @@ def test_a_split_without_images_is_empty_and_no_error():
         np.empty(0, dtype=np.int64),
         np.arange(3),
         nn.Linear(5, 256),
-        build_method("scs_supcon").readout,
+        "common",
+        192,
     )
     assert seen.readout.shape == (0, 1, 192)
     assert len(seen.labels) == 0
@@ -92,10 +85,10 @@ def test_a_split_without_images_is_empty_and_no_error():
 def test_a_single_stage_method_classifies_by_itself(name, frozen, own, uses_own):
     """Where its classifier reads what stage 2 reads; both are judged beside each other."""
     network = Network(nn.Identity(), Projection(5, 256)).eval()
-    method = build_method(name).setup(TaskInfo(network, (4, 4, 4), 5, 256, epochs=1))
-    reads, read = reading(method, frozen)
+    method = build_method(name).setup(TaskInfo(network, torch.arange(12) % 3, 3, 5, 256, epochs=1))
+    reads = probe_input_for(method, frozen=frozen)
     features, labels = torch.randn(12, 1, 5), np.arange(12) % 3
-    part: Seen = see(features, np.arange(12), labels, network.projection, read)
+    part: Seen = see(features, np.arange(12), labels, network.projection, reads, 192)
     seen = {"train": part, "val": part, "test": part}
     width = part.readout.shape[-1]
     members = (Member(3.0, 0.0, True, chosen=True), Member(1.0, 0.0, False))  # both never right

@@ -9,8 +9,20 @@ from importlib import import_module
 from typing import Any
 
 from scs_supcon.errors import UserError, did_you_mean
-from scs_supcon.methods.shared.base import Batch, Look, Method, Network, Output, TaskInfo
+from scs_supcon.methods.shared.base import (
+    Batch,
+    Look,
+    Method,
+    TaskInfo,
+    constructor_parameters,
+    probe_input_for,
+)
 from scs_supcon.methods.shared.plugins import code_digest, is_plugin, plugin_class
+from scs_supcon.nn.network import Network, Output
+
+OptionValue = bool | int | float | str | list[Any]
+
+DETERMINED_BY_RUN = ("preset", "gather_across_devices", "common_dim", "overlap")
 
 
 def available() -> list[str]:
@@ -45,14 +57,8 @@ def parse(text: str) -> tuple[str, str | None]:
 
 def build_method(name: str, preset: str | None = None, **options: Any) -> Method:
     """Make a method from its name and options; unknown options are errors."""
-    made = method_class(name)
-    known = [
-        p.name
-        for c in made.__mro__
-        if issubclass(c, Method) and "__init__" in vars(c)
-        for p in inspect.signature(c.__init__).parameters.values()
-        if p.kind is not p.VAR_KEYWORD and p.name != "self"
-    ]
+    method = method_class(name)
+    known = list(constructor_parameters(method))
     for key in options:
         if key not in known:
             raise UserError(
@@ -63,7 +69,30 @@ def build_method(name: str, preset: str | None = None, **options: Any) -> Method
         if "preset" not in known:
             raise UserError(f"method {name} has no presets: write {name!r} without @{preset}")
         options["preset"] = preset
-    return made(**options)
+    return method(**options)
+
+
+def method_defaults(
+    name: str, preset: str | None = None, **options: OptionValue
+) -> dict[str, OptionValue]:
+    """Return every option of a method with its effective value, as plain TOML values.
+
+    `build_method(name, preset, **method_defaults(name, preset))` is the method that
+    `build_method(name, preset)` returns. Options that the run or the projection head determines
+    (`DETERMINED_BY_RUN`) are left out, as are those without a value.
+
+    Args:
+        name: the method.
+        preset: one of its presets; None means its default preset.
+        options: values that replace the defaults; options that depend on them follow.
+    """
+    values = method_class(name).effective_options(preset, options)
+    return {
+        option: list(value) if isinstance(value, tuple) else value
+        for option, value in values.items()
+        if option not in DETERMINED_BY_RUN
+        and isinstance(value, bool | int | float | str | list | tuple)
+    }
 
 
 __all__ = [
@@ -71,6 +100,7 @@ __all__ = [
     "Look",
     "Method",
     "Network",
+    "OptionValue",
     "Output",
     "TaskInfo",
     "available",
@@ -78,5 +108,7 @@ __all__ = [
     "code_digest",
     "is_plugin",
     "method_class",
+    "method_defaults",
     "parse",
+    "probe_input_for",
 ]

@@ -21,7 +21,7 @@ class Baseline(ClassifierMethod):
     """
 
     views = 1
-    frozen_reads = "features"  # it trains no head
+    trains_head = False
 
     def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
         return {"classify": cross_entropy(self.logits(rows), labels)}

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.shared.base import Batch, TaskInfo
-from scs_supcon.methods.shared.checks import share
+from scs_supcon.methods.shared.base import Batch, TaskInfo, share
 from scs_supcon.methods.shared.joint import JointMethod
 from scs_supcon.methods.shared.momentum import MomentumEncoder, like, needs_images, ready
 from scs_supcon.nn.head import unit
@@ -53,10 +52,10 @@ class BYOL(JointMethod):
         """Copy the network and make the predictor."""
         self.twin = MomentumEncoder(task.network)
         self.predictor = nn.Sequential(
-            nn.Linear(task.dim, self.hidden),
+            nn.Linear(task.embedding_dim, self.hidden),
             nn.BatchNorm1d(self.hidden),
             nn.ReLU(),
-            nn.Linear(self.hidden, task.dim),
+            nn.Linear(self.hidden, task.embedding_dim),
         ).to(like(task.network))
         return self
 

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.shared.base import TaskInfo
-from scs_supcon.methods.shared.checks import positive
+from scs_supcon.methods.shared.base import TaskInfo, positive
 from scs_supcon.methods.shared.joint import JointMethod
 from scs_supcon.methods.shared.momentum import check_classes, like, ready
 from scs_supcon.nn.head import unit
@@ -50,7 +49,7 @@ class Circle(JointMethod):
 
     def setup(self, task: TaskInfo) -> Self:
         """Draw a direction for every class."""
-        drawn = torch.randn(len(task.class_counts), task.dim).to(like(task.network))
+        drawn = torch.randn(task.classes, task.embedding_dim).to(like(task.network))
         self.directions = nn.Parameter(unit(drawn))
         return self
 

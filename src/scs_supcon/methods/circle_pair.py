@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.shared.checks import one_of, positive
+from scs_supcon.methods.shared.base import one_of, positive
 from scs_supcon.methods.shared.joint import JointMethod
 from scs_supcon.nn.head import unit
 

@@ -9,8 +9,7 @@ the mean. α and τ are printed nowhere: see docs/readings.md. The total may be 
 from torch import Tensor
 
 from scs_supcon.kernels import class_distances, softmax_pairs
-from scs_supcon.methods.shared.base import prepare
-from scs_supcon.methods.shared.checks import not_negative, positive
+from scs_supcon.methods.shared.base import not_negative, positive, prepare
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
 from scs_supcon.nn.head import Normalise
 

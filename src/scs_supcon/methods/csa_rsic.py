@@ -12,7 +12,7 @@ scales are left out, since no other method here has modules of its own. λ = 0 i
 
 from torch import Tensor
 
-from scs_supcon.methods.shared.checks import not_negative, positive
+from scs_supcon.methods.shared.base import not_negative, positive
 from scs_supcon.methods.shared.joint import JointMethod, supcon, two_views
 from scs_supcon.nn.head import unit
 

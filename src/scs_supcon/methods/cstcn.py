@@ -23,8 +23,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.methods.shared.base import Look, TaskInfo
-from scs_supcon.methods.shared.checks import not_negative, positive
+from scs_supcon.methods.shared.base import Look, TaskInfo, not_negative, positive
 from scs_supcon.methods.shared.joint import JointMethod, supcon, two_views
 from scs_supcon.methods.shared.momentum import Queue, like, ready
 from scs_supcon.nn.head import unit
@@ -75,10 +74,10 @@ class CSTCN(JointMethod):
 
     def setup(self, task: TaskInfo) -> Self:
         """Draw the prototypes, set up an empty queue."""
-        count = self.count or max(300, 3 * len(task.class_counts))
+        count = self.count or max(300, 3 * task.classes)
         kind = like(task.network).detach()
-        self.prototypes = nn.Parameter(unit(torch.randn(count, task.dim).to(kind)))
-        self.queue = Queue(self.size, 2 * task.dim, kind)
+        self.prototypes = nn.Parameter(unit(torch.randn(count, task.embedding_dim).to(kind)))
+        self.queue = Queue(self.size, 2 * task.embedding_dim, kind)
         return self
 
     def on_epoch_start(self, epoch: int, look: Look) -> None:

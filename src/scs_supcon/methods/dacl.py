@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.shared.base import TaskInfo
-from scs_supcon.methods.shared.checks import not_negative, positive
+from scs_supcon.methods.shared.base import TaskInfo, not_negative, positive
 from scs_supcon.methods.shared.momentum import ClassifierMethod, check_classes
 from scs_supcon.nn.head import unit
 

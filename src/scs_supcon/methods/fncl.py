@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.shared.base import Batch, TaskInfo
-from scs_supcon.methods.shared.checks import not_negative, positive
+from scs_supcon.methods.shared.base import Batch, TaskInfo, not_negative, positive
 from scs_supcon.methods.shared.joint import JointMethod, several_views
 from scs_supcon.methods.shared.momentum import ClassifierMethod
 from scs_supcon.nn.head import unit

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.methods.scs_supcon import SCSSupCon
-from scs_supcon.methods.shared.base import flatten
-from scs_supcon.methods.shared.checks import not_negative, one_of
+from scs_supcon.methods.shared.base import flatten, not_negative, one_of
 from scs_supcon.methods.shared.joint import gather
 from scs_supcon.nn.head import unit
 

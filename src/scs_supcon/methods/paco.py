@@ -25,8 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.shared.base import Batch, TaskInfo, flatten
-from scs_supcon.methods.shared.checks import not_negative, positive, share
+from scs_supcon.methods.shared.base import Batch, TaskInfo, flatten, not_negative, positive, share
 from scs_supcon.methods.shared.momentum import (
     ClassifierMethod,
     MomentumEncoder,
@@ -83,7 +82,7 @@ class PaCo(ClassifierMethod):
         """Make the classifier, copy the network, set up an empty queue."""
         super().setup(task)
         self.twin = MomentumEncoder(task.network)
-        self.queue = Queue(self.size, task.dim, like(task.network).detach())
+        self.queue = Queue(self.size, task.embedding_dim, like(task.network).detach())
         counts = torch.tensor(task.class_counts, dtype=torch.float64)
         shift = (counts / counts.sum()).log() if self.prior else torch.zeros_like(counts)
         self.register_buffer("log_prior", shift.to(like(task.network).detach()))

@@ -21,16 +21,15 @@ members far apart, so it needs no seed and no restarts. The warm-up is a tenth o
 20 of 200), at least one. The twin's momentum is lower in the first steps.
 """
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.shared.base import Batch, Look, TaskInfo
-from scs_supcon.methods.shared.checks import positive, share
+from scs_supcon.methods.shared.base import Batch, Look, TaskInfo, positive, share
 from scs_supcon.methods.shared.joint import JointMethod, supcon
-from scs_supcon.methods.shared.momentum import MomentumEncoder, check_classes, like, ready
+from scs_supcon.methods.shared.momentum import MomentumEncoder, like, ready
 from scs_supcon.nn.head import unit
 
 SMOOTHING = 10
@@ -49,7 +48,7 @@ class PCL(JointMethod):
     """
 
     adapted = True
-    known: Tensor
+    labels: Tensor
 
     def __init__(
         self,
@@ -69,17 +68,16 @@ class PCL(JointMethod):
         self.granularities = tuple(granularities)
         self.twin: MomentumEncoder | None = None
         self.clusterings: nn.ModuleList | None = None
-        self.classes, self.first = 0, 1
+        self.first = 1
 
     def setup(self, task: TaskInfo) -> Self:
         """Copy the network and make room for the prototypes."""
-        images, classes = sum(task.class_counts), len(task.class_counts)
-        self.classes = classes
+        images, classes = len(task.labels), task.classes
         kind = like(task.network).detach()
         self.twin = MomentumEncoder(task.network)
-        self.register_buffer("known", torch.full((images,), -1, device=kind.device))
+        self.register_buffer("labels", task.labels.to(kind.device, torch.long), persistent=False)
         self.clusterings = nn.ModuleList(
-            Clustering(m, classes, images, kind.new_zeros(classes * m, task.dim))
+            Clustering(m, classes, images, kind.new_zeros(classes * m, task.embedding_dim))
             for m in self.granularities
         )
         self.first = max(1, round(self.warmup * task.epochs))
@@ -92,28 +90,30 @@ class PCL(JointMethod):
         clusterings = ready(self, self.clusterings)
         seen = self.forward_batch(batch, network)
         indices = self.gather(batch.indices).to(seen.labels.device)
-        self._meet(indices, seen.labels[: len(indices)])
+        self._check(indices)
         z, images = unit(seen.embeddings), indices.repeat(self.views)
         drawn = torch.stack([c(z, images) for c in clusterings]).mean()
         return self.compute_loss(seen.embeddings, seen.labels, self.views) | {"prototype": drawn}
 
-    def _meet(self, indices: Tensor, labels: Tensor) -> None:
-        """Note the classes of images: clustering needs all, and each is met once per epoch."""
-        check_classes(labels, self.classes)
-        if len(indices) and int(indices.max()) >= len(self.known):
+    def _check(self, indices: Tensor) -> None:
+        if len(indices) and int(indices.max()) >= len(self.labels):
             raise UserError(
-                f"batch.indices go up to {int(indices.max())}, the task has {len(self.known)} "
-                "training images: number them from 0, in the order in which `look` shows them"
+                f"batch.indices go up to {int(indices.max())}, the task has {len(self.labels)} "
+                "training images: number them from 0, in the order of the task's labels"
             )
-        self.known[indices] = labels
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        # Before version 0.2 the labels were collected from the batches and saved.
+        state_dict.pop(f"{prefix}known", None)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     @torch.no_grad()
     def on_epoch_start(self, epoch: int, look: Look) -> None:
         if epoch < self.first:
             return
-        rows = unit(look(ready(self, self.twin).network).embeddings).to(self.known.device)
+        rows = unit(look(ready(self, self.twin).network).embeddings).to(self.labels.device)
         for clustering in ready(self, self.clusterings):
-            clustering.renew(rows, self.known, self.temperature)  # type: ignore[operator]
+            clustering.renew(rows, self.labels, self.temperature)  # type: ignore[operator]
 
     def after_step(self, network: nn.Module, done: float) -> None:
         twin = ready(self, self.twin)
@@ -149,7 +149,7 @@ class Clustering(nn.Module):
         ) / max(len(z), 1)
 
     def renew(self, rows: Tensor, labels: Tensor, temperature: float) -> None:
-        """Cluster unit rows inside their classes; label −1: not known yet."""
+        """Cluster unit rows inside their classes."""
         self.centres.zero_()
         self.member.fill_(-1)
         for k in range(self.classes):

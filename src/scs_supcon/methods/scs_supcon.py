@@ -12,7 +12,7 @@ section of docs/readings.md.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -30,8 +30,7 @@ from scs_supcon.kernels import (
     sort_rows,
 )
 from scs_supcon.kernels.layout import members, same_class_pairs
-from scs_supcon.methods.shared.base import flatten, prepare
-from scs_supcon.methods.shared.checks import not_negative, one_of, positive
+from scs_supcon.methods.shared.base import flatten, not_negative, one_of, positive, prepare
 from scs_supcon.methods.shared.common_style import CommonStyleMethod, PairInputs
 from scs_supcon.methods.shared.dense import MOST_ROWS, Reading, judge_at_once
 from scs_supcon.methods.shared.unused_parameters import Watch
@@ -73,6 +72,15 @@ class SCSSupCon(CommonStyleMethod):
     """
 
     b: Tensor
+    presets = PRESETS
+
+    @classmethod
+    def effective_options(cls, preset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+        """As in `Method`; `bias` and `learn` follow each other if only one of them is given."""
+        values = super().effective_options(preset, options)
+        chosen = PRESETS[preset or "solved"]
+        bias, learn = _who_sets(chosen, options.get("learn"), options.get("bias"))
+        return values | {"bias": bias, "learn": learn}
 
     @classmethod
     def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:

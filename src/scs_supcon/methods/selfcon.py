@@ -18,8 +18,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.methods.shared.base import Batch, TaskInfo, flatten
-from scs_supcon.methods.shared.checks import positive
+from scs_supcon.methods.shared.base import Batch, TaskInfo, flatten, positive
 from scs_supcon.methods.shared.joint import JointMethod, supcon
 from scs_supcon.methods.shared.momentum import like, ready
 from scs_supcon.nn.head import Projection
@@ -46,9 +45,11 @@ class SelfCon(JointMethod):
 
     def setup(self, task: TaskInfo) -> Self:
         """Make an exit for each tap of the encoder."""
-        self.widths = list(taps_of(task.network.encoder, task.features).values())
+        self.widths = list(taps_of(task.network.encoder, task.feature_dim).values())
         self.exits = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, task.features), Projection(task.features, task.dim))
+            nn.Sequential(
+                nn.Linear(width, task.feature_dim), Projection(task.feature_dim, task.embedding_dim)
+            )
             for width in self.widths
         ).to(like(task.network))
         return self

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from scs_supcon.kernels import Rows, gather_rows, softmax_pairs, sort_rows
 from scs_supcon.kernels.layout import TILE
-from scs_supcon.methods.shared.base import Method, flatten, prepare
-from scs_supcon.methods.shared.checks import positive
+from scs_supcon.methods.shared.base import Method, flatten, positive, prepare
 from scs_supcon.methods.shared.common_style import several_processes
 from scs_supcon.nn.head import unit
 

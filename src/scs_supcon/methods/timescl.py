@@ -19,8 +19,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from scs_supcon.methods.shared.base import Look, TaskInfo
-from scs_supcon.methods.shared.checks import not_negative, positive
+from scs_supcon.methods.shared.base import Look, TaskInfo, not_negative, positive
 from scs_supcon.methods.shared.momentum import ClassifierMethod
 from scs_supcon.nn.head import unit
 

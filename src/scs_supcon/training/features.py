@@ -13,14 +13,14 @@ from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.feature_cache import ViewKind, frozen_features, keyed_views
 from scs_supcon.device import Compute
 from scs_supcon.errors import UserError
-from scs_supcon.methods import Method, Network
+from scs_supcon.methods import Method, Network, probe_input_for
 from scs_supcon.nn.encoder import Encoder, build_encoder
 from scs_supcon.nn.tapped import Tapped, rows_key
 from scs_supcon.nn.weights import fetch_weights, load_weights
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe
 from scs_supcon.recipe.resolve import TrainOptions
-from scs_supcon.training.stage2 import Seen, reading, see
+from scs_supcon.training.stage2 import Seen, see
 
 
 @dataclass(frozen=True)
@@ -113,5 +113,11 @@ class FeatureExtractor:
         kept = None if encoder.frozen else folder
         rows = self.features(parts, indices, kind, views if split == "train" else 0, kept)
         features = rows[..., : parts.encoder.num_features]
-        _, read = reading(parts.method, encoder.frozen)
-        return see(features, indices, parts.images.labels, parts.network.projection, read)
+        return see(
+            features,
+            indices,
+            parts.images.labels,
+            parts.network.projection,
+            probe_input_for(parts.method, frozen=encoder.frozen),
+            self.recipe.head.common_dim,
+        )

@@ -21,7 +21,14 @@ from scs_supcon.data.transforms import seeded
 from scs_supcon.device import Compute, accelerator
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import replacing
-from scs_supcon.methods import Batch, Method, Network, build_method, method_class
+from scs_supcon.methods import (
+    Batch,
+    Method,
+    Network,
+    build_method,
+    method_class,
+    probe_input_for,
+)
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
 from scs_supcon.nn.head import Projection
 from scs_supcon.nn.tapped import for_cache
@@ -40,7 +47,6 @@ from scs_supcon.training.stage2 import (
     assemble,
     headline,
     judge_splits,
-    reading,
     settle_on,
     summarise,
     train_classifiers,
@@ -132,7 +138,7 @@ class Session:
             fabric, run, seen, len(self.images.classes), recipe.probe, recipe.seed, self.display
         )
         method = parts.method
-        reads, _ = reading(method, recipe.encoder.frozen)
+        reads = probe_input_for(method, frozen=recipe.encoder.frozen)
         projection = parts.network.projection
         classifier, beside = settle_on(method, reads, probe, projection, seen)
         network = model.Network(parts.encoder, projection, reads)

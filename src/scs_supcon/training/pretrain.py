@@ -203,8 +203,9 @@ def task_of(
     network: Network, labels: NDArray[np.int64], classes: int, width: int, recipe: Recipe
 ) -> TaskInfo:
     """What the method is told before training."""
-    counts = np.bincount(labels, minlength=classes)
-    return TaskInfo(network, tuple(counts.tolist()), width, recipe.head.dim, recipe.pretrain.epochs)
+    return TaskInfo(
+        network, torch.as_tensor(labels), classes, width, recipe.head.dim, recipe.pretrain.epochs
+    )
 
 
 def _planner(

@@ -1,7 +1,7 @@
 """After stage 1: the classifier, the judgement beside its baselines, and what the run leaves."""
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from scs_supcon.evaluation.record import Rows, baselines
 from scs_supcon.evaluation.splits import PARTS, UNTESTED
 from scs_supcon.inference.decision import Decision
 from scs_supcon.methods import Method
-from scs_supcon.nn.head import unit
+from scs_supcon.nn.network import Output, ProbeInput, probe_features
 from scs_supcon.progress import Display, Tell
 from scs_supcon.recipe import ProbeRecipe, Recipe
 from scs_supcon.runs.run_dir import RunDir
@@ -28,20 +28,6 @@ from scs_supcon.training.loop import Progress
 from scs_supcon.training.probe import Classifier, Readouts, train_bank, with_own
 
 CHUNK = 4096
-
-
-Read = Callable[[Tensor, Tensor], Tensor]
-
-
-def reading(method: Method, frozen: bool) -> tuple[model.Readout, Read]:
-    """What stage 2 sees, by name and as a function of features and embeddings.
-
-    Where the encoder is frozen its features are the same for all methods: what a method has learnt
-    is in the head, so those that would read features read the embeddings.
-    """
-    if frozen and method.frozen_reads == "embeddings":
-        return "embeddings", lambda _, embeddings: unit(embeddings)
-    return method.reads, method.readout
 
 
 @dataclass(frozen=True)
@@ -67,14 +53,16 @@ def see(
     indices: NDArray[np.int64],
     labels: NDArray[np.int64],
     projection: nn.Module,
-    read: Read,
+    probe_input: ProbeInput,
+    common_dim: int,
 ) -> Seen:
     """Read out every view of one split; `labels` are those of the whole set."""
     device = next(projection.parameters()).device
     parts = []
     for piece in torch.split(features.flatten(0, 1), CHUNK):
         here = piece.to(device)
-        parts.append(read(here, projection(here)).cpu())
+        output = Output(here, projection(here))
+        parts.append(probe_features(output, probe_input, common_dim).cpu())
     readout = torch.cat(parts)
     shaped = readout.view(*features.shape[:2], readout.shape[-1])
     return Seen(indices, torch.from_numpy(labels[indices]), features, shaped)

@@ -26,7 +26,7 @@ from scs_supcon.inference.decision import (
 )
 from scs_supcon.inference.readout import Network as ReadNetwork
 from scs_supcon.inference.readout import ReadOut, in_passes
-from scs_supcon.methods import Network, method_class
+from scs_supcon.methods import Network, method_class, probe_input_for
 from scs_supcon.nn.head import Projection
 from scs_supcon.recipe import Recipe, Values, make_recipe, merge, write_toml
 from scs_supcon.runs.run_dir import RunDir
@@ -34,7 +34,7 @@ from scs_supcon.training.distributed import make_fabric
 from scs_supcon.training.pipeline import make_method
 from scs_supcon.training.pretrain import from_features, pretrain, task_of
 from scs_supcon.training.probe import Readouts, train_bank, with_own
-from scs_supcon.training.stage2 import Seen, reading, see
+from scs_supcon.training.stage2 import Seen, see
 
 NOISE = 0.2  # of a column's standard deviation
 VIEWS = 4
@@ -125,9 +125,9 @@ def train_on_vectors(
         views = _views(features[learn], recipe.encoder.frozen_views)
         training = from_features(views, rows, learn, recipe, method.views)
         pretrain(fabric, run, network, method, training, recipe)
-        reads, read = reading(method, frozen=True)
-        train = see(views, learn, labels, projection, read)
-        val = see(features[choose][:, None], choose, labels, projection, read)
+        reads = probe_input_for(method, frozen=True)
+        train = see(views, learn, labels, projection, reads, head.common_dim)
+        val = see(features[choose][:, None], choose, labels, projection, reads, head.common_dim)
         readouts = Readouts(
             "probe", train.readout, train.labels, val.readout[:, 0], val.labels, len(rows.classes)
         )

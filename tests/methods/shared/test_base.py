@@ -1,11 +1,13 @@
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.methods import Batch, Method, Network, Output, TaskInfo
-from scs_supcon.methods.shared.base import flatten, prepare
+from scs_supcon.errors import UserError
+from scs_supcon.methods import Batch, Method, Network, Output, TaskInfo, probe_input_for
+from scs_supcon.methods.shared.base import flatten, not_negative, one_of, positive, prepare, share
 from scs_supcon.nn.head import Projection
 
 
@@ -35,11 +37,13 @@ def test_a_method_must_have_terms() -> None:
 def test_defaults_suit_a_method_of_two_views_and_two_stages() -> None:
     method = Sum()
     network = Network(nn.Linear(4, 3), Projection(3, 2))
-    task = TaskInfo(network, (5, 6), features=3, dim=2, epochs=9)
+    task = TaskInfo(network, torch.tensor([0, 1, 1]), 4, 3, 2, epochs=9)
     assert method.views == 2
     assert method.setup(task) is method
     features, embeddings = torch.ones(2, 3), torch.ones(2, 2)
-    assert method.readout(features, embeddings) is features
+    assert task.class_counts == (1, 2, 0, 0)
+    assert probe_input_for(method, frozen=False) == "features"
+    assert probe_input_for(method, frozen=True) == "embeddings"
     assert method.classify(features, embeddings) is None
     assert method.scalars() == {}
     assert method.boundary_of() is None
@@ -73,12 +77,6 @@ def test_a_batch_is_judged_view_by_view() -> None:
     assert seen["labels"].tolist() == [7, 8, 9, 7, 8, 9]
 
 
-def test_a_network_gives_features_and_embeddings() -> None:
-    network = Network(nn.Linear(4, 3), Projection(3, 2))
-    output = network(torch.ones(5, 4))
-    assert output.features.shape == (5, 3) and output.embeddings.shape == (5, 2)
-
-
 def test_flatten_is_view_major_and_at_least_float32() -> None:
     x = torch.arange(12.0).view(3, 2, 2)
     rows, labels = flatten(x, torch.tensor([5, 6, 7]))
@@ -96,3 +94,30 @@ def test_prepare_sorts_by_label() -> None:
     rows, order = prepare(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([9, -1, 9]))
     assert rows[:, 0].tolist() == [2, 1, 3]
     assert order.labels.tolist() == [-1, 9, 9]
+
+
+@pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
+def test_positive(value: float) -> None:
+    positive(radius=1e-9)
+    with pytest.raises(UserError, match=f"radius is {value}"):
+        positive(radius=value)
+
+
+@pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf])
+def test_not_negative(value: float) -> None:
+    not_negative(weight=0.0)
+    with pytest.raises(UserError, match=f"weight is {value}"):
+        not_negative(weight=value)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, math.nan])
+def test_share(value: float) -> None:
+    share(least=0.0, most=1.0)
+    with pytest.raises(UserError, match=f"part is {value}: choose 0 ≤ part ≤ 1"):
+        share(part=value)
+
+
+def test_one_of() -> None:
+    one_of("colour", "red", ("red", "green"))
+    with pytest.raises(UserError, match="colour is 'blue': choose one of 'red', 'green'"):
+        one_of("colour", "blue", ("red", "green"))

@@ -3,6 +3,7 @@ import torch
 
 from scs_supcon.errors import UserError
 from scs_supcon.kernels import Rows
+from scs_supcon.methods import probe_input_for
 from scs_supcon.methods.shared.base import prepare
 from scs_supcon.methods.shared.common_style import CommonStyleMethod, PairInputs, several_processes
 
@@ -32,12 +33,9 @@ def test_overlap_out_of_range(overlap: int) -> None:
         CommonStyleMethod(3, overlap=overlap).fields(torch.ones(2, 5))
 
 
-def test_stage_two_sees_unit_common_fields() -> None:
-    embeddings = torch.tensor([[3.0, 4.0, 9.0], [0.0, 0.0, 1.0]])
-    for normalize in ("separate", "joint", "none"):
-        method = CommonStyleMethod(2, normalize=normalize)  # type: ignore[arg-type]
-        readout = method.readout(torch.ones(2, 7), embeddings)
-        torch.testing.assert_close(readout, torch.tensor([[0.6, 0.8], [0.0, 0.0]]))
+def test_the_probe_sees_the_common_field() -> None:
+    for frozen in (False, True):
+        assert probe_input_for(CommonStyleMethod(2), frozen=frozen) == "common"
 
 
 def test_one_process_is_held_against_itself() -> None:

@@ -46,7 +46,7 @@ def trained(name: str, rank: int | None) -> Arrays:
     network = Network(nn.Linear(6, 5), Projection(5, 4, centre=True)).double()
     joined = {"gather_across_devices": rank is not None}
     method = build_method(name, **OPTIONS[name], **joined).setup(
-        TaskInfo(network, (3, 2, 2), 5, 4, epochs=4)
+        TaskInfo(network, LABELS, 3, 5, 4, epochs=4)
     )
     optimizer = torch.optim.SGD(
         [{"params": list(network.parameters())}, *method.param_groups(0.05)], 0.05
@@ -78,8 +78,8 @@ def images(step: int) -> Tensor:
 
 
 def batch(step: int, views: int, mine: slice) -> Batch:
-    images = torch.cat([images(10 * step + v)[mine] for v in range(views)])
-    return Batch(images, LABELS[mine], torch.arange(7)[mine])
+    rows = torch.cat([images(10 * step + view)[mine] for view in range(views)])
+    return Batch(rows, LABELS[mine], torch.arange(7)[mine])
 
 
 def look(network: nn.Module) -> Output:

@@ -104,7 +104,7 @@ class Run:
         self.network = network()
         torch.manual_seed(1)
         self.method: Method = build_method(name, **OPTIONS[name]).setup(
-            TaskInfo(self.network, (6, 6, 6), 5, 4, EPOCHS)
+            TaskInfo(self.network, LABELS, 3, 5, 4, EPOCHS)
         )
         groups = [{"params": list(self.network.parameters())}, *self.method.param_groups(0.05)]
         self.optimizer = torch.optim.SGD(groups, 0.05, momentum=0.9)

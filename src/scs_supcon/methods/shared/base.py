@@ -1,16 +1,17 @@
 """What every method is: a loss with a few optional hooks."""
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.kernels import Rows, sort_rows
-from scs_supcon.nn.micro_batch import in_micro_batches
+from scs_supcon.nn.network import Network, Output, ProbeInput
 
 
 @dataclass(frozen=True)
@@ -28,47 +29,30 @@ class Batch:
     indices: Tensor
 
 
-class Output(NamedTuple):
-    features: Tensor
-    embeddings: Tensor
-
-
-class Network(nn.Module):
-    """Encoder and projection: images -> features and embeddings.
-
-    Args:
-        encoder: images -> features.
-        projection: features -> embeddings, always of the whole batch: its statistics are exact.
-        micro_batch: images that the encoder works on at a time, see `chunks`; 0: all.
-    """
-
-    def __init__(self, encoder: nn.Module, projection: nn.Module, micro_batch: int = 0) -> None:
-        super().__init__()
-        self.encoder, self.projection = encoder, projection
-        self.micro_batch = micro_batch
-
-    def forward(self, images: Tensor) -> Output:
-        features = in_micro_batches(self.encoder, images, self.micro_batch)
-        return Output(features, self.projection(features))
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TaskInfo:
-    """What a method may need to know before training starts.
+    """What a method learns about the task before training starts.
 
     Attributes:
-        network: as it stands before the first step; a method may keep a copy, never this one.
-        class_counts: training images of each class.
-        features: columns of the features.
-        dim: columns of the embeddings.
-        epochs: how many epochs training will have.
+        network: the network before the first step. A method may keep a copy, never the original.
+        labels: `(n,)` class of each training image, in the order of `Batch.indices`.
+        classes: number of classes; some may have no training image.
+        feature_dim: number of columns of the features.
+        embedding_dim: number of columns of the embeddings.
+        epochs: number of epochs of stage 1.
     """
 
     network: Network
-    class_counts: tuple[int, ...]
-    features: int
-    dim: int
+    labels: Tensor
+    classes: int
+    feature_dim: int
+    embedding_dim: int
     epochs: int
+
+    @property
+    def class_counts(self) -> tuple[int, ...]:
+        """Number of training images of each class."""
+        return tuple(torch.bincount(self.labels.cpu(), minlength=self.classes).tolist())
 
 
 Look = Callable[[nn.Module], Output]
@@ -85,9 +69,26 @@ class Method(nn.Module):
     uses_taps = False  # whether it looks at what the encoder holds half-way, see `taps`
     gather_across_devices = False  # whether the loss is that of the rows of all processes
     adapted = False  # whether the original is for other data, or could not be found
-    # What stage 2 sees, and what it sees where the encoder is frozen and only the head learns.
-    reads: Literal["common", "features"] = "features"
-    frozen_reads: Literal["common", "embeddings", "features"] = "embeddings"
+    trains_head = True  # False: the loss is on the features, the projection head stays untrained
+    probe_input: ProbeInput = "features"  # what stage 2 (the probe) sees; see `probe_input_for`
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named sets of options
+
+    @classmethod
+    def effective_options(cls, preset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return every option of the constructor with the value it takes.
+
+        Given options win over those of the preset, which win over the constructor's defaults.
+        """
+        defaults = {
+            name: parameter.default
+            for name, parameter in constructor_parameters(cls).items()
+            if parameter.default is not parameter.empty
+        }
+        if cls.presets:
+            chosen = preset or defaults["preset"]
+            one_of("preset", chosen, tuple(cls.presets))
+            defaults |= cls.presets[chosen]
+        return defaults | dict(options)
 
     @classmethod
     def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:
@@ -115,10 +116,6 @@ class Method(nn.Module):
         """Look at a batch through the network and return the terms."""
         embeddings = network(batch.images).embeddings
         return self.loss_terms(embeddings, batch.labels.repeat(self.views))
-
-    def readout(self, features: Tensor, embeddings: Tensor) -> Tensor:
-        """What stage 2 sees, as `reads` says."""
-        return features
 
     def scalars(self) -> dict[str, float]:
         """Numbers worth a curve."""
@@ -150,6 +147,31 @@ class Method(nn.Module):
 
     def after_step(self, network: nn.Module, done: float) -> None:
         """Called after each step of the optimiser; `done` is the share of training behind us."""
+
+
+def constructor_parameters(method: type[Method]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a method's constructor, following `**options` to its parents."""
+    parameters: dict[str, inspect.Parameter] = {}
+    for parent in method.__mro__:
+        if not issubclass(parent, Method) or "__init__" not in vars(parent):
+            continue
+        _, *own = inspect.signature(parent.__init__).parameters.values()
+        named = {p.name: p for p in own if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        parameters = named | parameters
+        if not any(p.kind is p.VAR_KEYWORD for p in own):
+            break
+    return parameters
+
+
+def probe_input_for(method: Method, *, frozen: bool) -> ProbeInput:
+    """Return what stage 2 sees of the trained network.
+
+    The features of a frozen encoder are the same for every method: what a method has learnt is in
+    the projection head, so the probe sees the embeddings instead of the features.
+    """
+    if frozen and method.trains_head and method.probe_input == "features":
+        return "embeddings"
+    return method.probe_input
 
 
 def total(terms: Callable[..., dict[str, Tensor]], *arguments: Any) -> Tensor:
@@ -211,3 +233,30 @@ def _check_labels(labels: Tensor, embeddings: Tensor) -> None:
         raise UserError(
             f"{len(labels)} labels for {len(embeddings)} rows of embeddings: give one each"
         )
+
+
+def positive(**numbers: float) -> None:
+    """Raise unless every number is positive and finite."""
+    for name, value in numbers.items():
+        if not 0 < value < math.inf:
+            raise UserError(f"{name} is {value}: give a positive, finite number")
+
+
+def not_negative(**numbers: float) -> None:
+    """Raise unless every number is finite and at least 0."""
+    for name, value in numbers.items():
+        if not 0 <= value < math.inf:
+            raise UserError(f"{name} is {value}: give a finite number that is not negative")
+
+
+def share(**numbers: float) -> None:
+    """Raise unless every number is between 0 and 1."""
+    for name, value in numbers.items():
+        if not 0 <= value <= 1:
+            raise UserError(f"{name} is {value}: choose 0 ≤ {name} ≤ 1")
+
+
+def one_of(name: str, value: object, options: tuple[object, ...]) -> None:
+    """Raise unless the value is one of the options."""
+    if value not in options:
+        raise UserError(f"{name} is {value!r}: choose one of {', '.join(map(repr, options))}")

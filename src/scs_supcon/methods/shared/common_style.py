@@ -8,9 +8,8 @@ from torch import Tensor
 
 from scs_supcon.errors import UserError
 from scs_supcon.kernels import Rows, gather_rows
-from scs_supcon.methods.shared.base import Method
-from scs_supcon.methods.shared.checks import one_of
-from scs_supcon.nn.head import Normalise, fields, unit
+from scs_supcon.methods.shared.base import Method, one_of
+from scs_supcon.nn.head import Normalise, fields
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,7 @@ class CommonStyleMethod(Method):
             joined one, the gradient of this process's rows too; see `pairs.sum_gradients`.
     """
 
-    reads = "common"
-    frozen_reads = "common"
+    probe_input = "common"
 
     def __init__(
         self,
@@ -102,9 +100,6 @@ class CommonStyleMethod(Method):
         everyone, columns = gather_rows(both, rows.labels)
         k = common.shape[1]
         return PairInputs(rows, common, style, columns, everyone[:, :k], everyone[:, k:])
-
-    def readout(self, features: Tensor, embeddings: Tensor) -> Tensor:
-        return unit(embeddings[:, : self.width(embeddings)])
 
 
 def several_processes() -> bool:

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.shared.base import Batch, Method, Output, TaskInfo
+from scs_supcon.methods.shared.base import Batch, Method, TaskInfo
 from scs_supcon.methods.shared.joint import JointMethod
+from scs_supcon.nn.network import Output
 
 Part = TypeVar("Part")
 
@@ -23,7 +24,7 @@ class ClassifierMethod(JointMethod):
 
     def setup(self, task: TaskInfo) -> Self:
         """Make the classifier."""
-        self.classifier = nn.Linear(task.features, len(task.class_counts)).to(like(task.network))
+        self.classifier = nn.Linear(task.feature_dim, task.classes).to(like(task.network))
         return self
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:

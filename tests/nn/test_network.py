@@ -1,4 +1,4 @@
-"""Chunks of a batch: the features, gradients and statistics of the whole."""
+"""The network, its micro-batches, and what the probe sees of its output."""
 
 import copy
 
@@ -7,7 +7,26 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.nn.encoder import build_encoder
-from scs_supcon.nn.micro_batch import in_micro_batches
+from scs_supcon.nn.head import Projection
+from scs_supcon.nn.network import Network, Output, in_micro_batches, probe_features
+
+
+def test_a_network_gives_features_and_embeddings() -> None:
+    network = Network(nn.Linear(4, 3), Projection(3, 2))
+    output = network(torch.ones(5, 4))
+    assert output.features.shape == (5, 3) and output.embeddings.shape == (5, 2)
+
+
+def test_the_probe_sees_features_or_unit_embeddings_or_the_unit_common_field() -> None:
+    output = Output(torch.randn(2, 7), torch.tensor([[3.0, 4.0, 12.0], [0.0, 0.0, 1.0]]))
+    assert probe_features(output, "features", 2) is output.features
+    torch.testing.assert_close(
+        probe_features(output, "embeddings", 2),
+        torch.tensor([[3 / 13, 4 / 13, 12 / 13], [0.0, 0.0, 1.0]]),
+    )
+    torch.testing.assert_close(
+        probe_features(output, "common", 2), torch.tensor([[0.6, 0.8], [0.0, 0.0]])
+    )
 
 
 def gradients(encoder: nn.Module, images: Tensor, size: int) -> tuple[Tensor, list[Tensor]]:

@@ -1,0 +1,110 @@
+"""The network: an encoder, a projection head, and what stage 2 (the probe) sees of them.
+
+`Network` can encode a large batch in little memory (`micro_batch`). The first pass keeps the
+features and nothing else. In the backward pass each micro-batch is encoded again, with the same
+random numbers, and its gradient is computed at once. The memory is that of one micro-batch, the
+price is a second forward pass, and the gradient is that of the whole batch: the loss still sees
+every pair.
+
+This is exact if an image's features do not depend on the other images. Batch normalisation takes
+its statistics from each micro-batch instead of the whole batch; only the first pass updates the
+running statistics.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from scs_supcon.nn.head import unit
+
+ProbeInput = Literal["features", "embeddings", "common"]
+
+
+class Output(NamedTuple):
+    """The output of a network: `(n, F)` features and `(n, D)` embeddings."""
+
+    features: Tensor
+    embeddings: Tensor
+
+
+class Network(nn.Module):
+    """Encoder and projection head: images -> features and embeddings.
+
+    Args:
+        encoder: images -> features.
+        projection: features -> embeddings. It always gets the whole batch, so that its batch
+            statistics are exact.
+        micro_batch: number of images that are encoded at a time; 0 means all.
+    """
+
+    def __init__(self, encoder: nn.Module, projection: nn.Module, micro_batch: int = 0) -> None:
+        super().__init__()
+        self.encoder, self.projection = encoder, projection
+        self.micro_batch = micro_batch
+
+    def forward(self, images: Tensor) -> Output:
+        features = in_micro_batches(self.encoder, images, self.micro_batch)
+        return Output(features, self.projection(features))
+
+
+def probe_features(output: Output, probe_input: ProbeInput, common_dim: int) -> Tensor:
+    """Return what stage 2 (the probe) sees of a network's output.
+
+    Args:
+        output: features and embeddings of n images.
+        probe_input: "features": the features, unchanged. "embeddings": the embeddings, at unit
+            length. "common": the common field, at unit length.
+        common_dim: number of columns of the common field.
+    """
+    if probe_input == "features":
+        return output.features
+    if probe_input == "embeddings":
+        return unit(output.embeddings)
+    return unit(output.embeddings[:, :common_dim])
+
+
+def in_micro_batches(encoder: nn.Module, images: Tensor, size: int) -> Tensor:
+    """Return the features of all images, encoding at most `size` at a time; 0 means all.
+
+    The micro-batches differ in size by at most one image: a single image at the end would have no
+    batch statistics.
+    """
+    count = -(-len(images) // size) if size else 1
+    if count <= 1:
+        features: Tensor = encoder(images)
+        return features
+    chunks = torch.tensor_split(images, count)
+    if not torch.is_grad_enabled():
+        return torch.cat([encoder(chunk) for chunk in chunks])
+    return torch.cat([_recomputed(encoder, chunk) for chunk in chunks])
+
+
+def _recomputed(encoder: nn.Module, images: Tensor) -> Tensor:
+    """Encode images now, and again in the backward pass."""
+    from torch.utils.checkpoint import checkpoint
+
+    features: Tensor = checkpoint(
+        encoder,
+        images,
+        use_reentrant=False,
+        context_fn=lambda: (nullcontext(), _running_statistics_kept(encoder)),
+    )
+    return features
+
+
+@contextmanager
+def _running_statistics_kept(encoder: nn.Module) -> Iterator[None]:
+    """Do not update the running statistics of batch normalisation."""
+    norms = [module for module in encoder.modules() if isinstance(module, _NormBase)]
+    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    for norm in norms:
+        norm.momentum, norm.num_batches_tracked = 0.0, None
+    try:
+        yield
+    finally:
+        for norm, (momentum, tracked) in zip(norms, before, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, tracked
