@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from scs_supcon.benchmark.results import read_outcomes, results_csv
-from scs_supcon.benchmark.scheduler import is_finished, work
+from scs_supcon.benchmark.scheduler import is_finished, train_cells
 from scs_supcon.benchmark.table import write_table_file
 from scs_supcon.io.lock import is_held
 
@@ -151,7 +151,7 @@ def test_a_cell_whose_process_is_killed_is_named_and_the_others_go_on(
     assert process != owner
     said = processes.wait()
     assert said.code == 1
-    assert "supcon on shapes, seed 0: its process ended by signal 9" in said.err
+    assert "supcon on shapes, seed 0: the process ended with signal 9" in said.err
     statuses = [row["status"] for row in numbers(tmp_path / "out" / "results.csv")]
     assert sorted(statuses) == ["done", "failed"]
     again = processes.run(*line(table, tmp_path))
@@ -185,7 +185,7 @@ def test_a_cell_that_cannot_be_trained(small_table, cells_of, suite_of, silent, 
     broken = {"method": "supcon", "name": "broken", "settings": ["method.options.temprature=1"]}
     suite = suite_of(small_table([broken, "supcon"]))
     cells = cells_of(suite.table)
-    failures = work(cells, suite.runs, tmp_path / "recipes", suite.place, 1, silent)
+    failures = train_cells(cells, suite.runs, tmp_path / "recipes", suite.place, 1, silent)
     (address,) = failures
     assert address == cells[0].address
     assert "unknown option 'temprature'" in failures[address]
@@ -196,5 +196,5 @@ def test_a_cell_that_cannot_be_trained(small_table, cells_of, suite_of, silent, 
 def test_finished_cells_need_no_process(two_seeds, cells_of, suite_of, silent, tmp_path):
     table, runs = two_seeds
     suite = suite_of(table, runs)
-    assert work(cells_of(table), runs, tmp_path / "recipes", suite.place, 2, silent) == {}
+    assert train_cells(cells_of(table), runs, tmp_path / "recipes", suite.place, 2, silent) == {}
     assert not (tmp_path / "recipes").exists()

@@ -13,7 +13,7 @@ from scs_supcon.benchmark.dot_plot import draw_dot_plot
 from scs_supcon.benchmark.expand import Cell, Source, expand
 from scs_supcon.benchmark.page import Content, make_page
 from scs_supcon.benchmark.results import Outcome, judged_cells, read_outcomes, results_csv
-from scs_supcon.benchmark.scheduler import work
+from scs_supcon.benchmark.scheduler import train_cells
 from scs_supcon.benchmark.table import Table, write_table_file
 from scs_supcon.benchmark.tables import latex_table, legend, markdown_table, text_table
 from scs_supcon.data.check import UNUSABLE
@@ -91,7 +91,7 @@ def compare(suite: Suite, display: Display, *, train: bool = True) -> Report:
     failures: dict[str, str] = {}
     if train:
         recipes = suite.out / "recipes"
-        failures = work(cells, suite.runs, recipes, suite.place, suite.jobs, display)
+        failures = train_cells(cells, suite.runs, recipes, suite.place, suite.jobs, display)
     return report(suite, cells, failures, left_out)
 
 

@@ -118,8 +118,8 @@ def open_study(search: Search) -> Any:
     return optuna.create_study(study_name=STUDY, storage=storage, load_if_exists=True)
 
 
-def work(search: Search) -> None:
-    """Compute trials until enough are completed; many workers may do so at once."""
+def work(search: Search) -> str:
+    """Compute trials until enough are complete; many workers may do so at once."""
     study = open_study(search)
     while (claimed := _claim(search, study)) is not None:
         trial, lock = claimed
@@ -130,6 +130,7 @@ def work(search: Search) -> None:
             _compute(search, study, trial)
         finally:
             lock.release()
+    return ""
 
 
 def completed(study: Any) -> list[Trial]:

@@ -4,7 +4,7 @@ import csv
 import io
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -14,12 +14,12 @@ from scs_supcon.errors import UserError
 from scs_supcon.evaluation.splits import PARTS, UNTESTED
 from scs_supcon.io.atomic import write_text
 from scs_supcon.io.lock import InUse, is_held
-from scs_supcon.progress import Display, Tell
+from scs_supcon.progress import Display
 from scs_supcon.recipe import from_toml
 from scs_supcon.training.train import train
+from scs_supcon.training.workers import WorkerPool
 from scs_supcon.tuning.figure import draw_search
 from scs_supcon.tuning.study import Search, Trial, best, completed, open_study, prepare, work
-from scs_supcon.tuning.workers import side_by_side
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ def tune(search: Search, *, jobs: int, retrain: int, display: Display) -> Found:
     prepare(search)
     study = open_study(search)
     display.line("varying   " + ", ".join(search.over))
-    with display.progress("trials") as tell:
-        side_by_side(work, search, jobs, _teller(study, search.trials, tell))
+    messages = _search(search, study, jobs, display)
     trials = completed(study)
     if len(trials) < search.trials:
+        reason = f": {messages[0]}" if messages else ""
         raise UserError(
-            f"{len(trials)} of {search.trials} trials are completed and no worker is left: run "
-            "the same line again to go on"
+            f"{len(trials)} of {search.trials} trials are complete and no worker is left{reason}. "
+            "Run the same command again to resume"
         )
     found = best(trials)
     _keep(search, trials, found)
@@ -68,18 +68,21 @@ def tune(search: Search, *, jobs: int, retrain: int, display: Display) -> Found:
     return Found(tuple(trials), found, accuracies, judged_on)
 
 
-def _teller(study: Any, total: int, tell: Tell) -> Callable[[], None]:
-    """Tell how many trials are completed, whenever there are more."""
-    last = -1
-
-    def watch() -> None:
-        nonlocal last
-        done = len(completed(study))
-        if done > last:
-            last = done
-            tell(done, total)
-
-    return watch
+def _search(search: Search, study: Any, jobs: int, display: Display) -> list[str]:
+    """Run the workers until all have ended; return the errors of those that failed."""
+    messages: list[str] = []
+    shown = -1
+    with display.progress("trials") as progress, WorkerPool(jobs, [work.__module__]) as pool:
+        for number in range(jobs):
+            pool.start(str(number), work, search)
+        while pool.workers:
+            reports = pool.wait(0.5).values()
+            messages += [report.message for report in reports if report.message]
+            count = len(completed(study))
+            if count > shown:
+                shown = count
+                progress(count, search.trials)
+    return messages
 
 
 def describe(search: Search, found: Found) -> str:
