@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scs_supcon.device import accelerator, cores, find_compute, first_process, torch_device
+from scs_supcon.device import cores, find_compute, first_process, has_gpu, torch_device
 from scs_supcon.errors import UserError
 
 
@@ -49,9 +49,9 @@ def test_cores_are_those_this_process_may_use():
     assert cores() == len(os.sched_getaffinity(0))
 
 
-def test_a_cpu_is_no_accelerator():
-    assert not accelerator("cpu")
-    assert accelerator("cuda:1")
+def test_a_cpu_is_not_a_gpu():
+    assert not has_gpu("cpu")
+    assert has_gpu("cuda:1")
     assert torch_device("cuda:1") == "cuda:1"
     assert torch_device("auto") == ("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -66,7 +66,7 @@ def first_process() -> bool:
     return int(os.environ.get("RANK", "0")) == 0
 
 
-def accelerator(device: str) -> bool:
+def has_gpu(device: str) -> bool:
     """Whether this device is more than a CPU."""
     if device == "auto":
         return torch.cuda.is_available()
@@ -76,5 +76,5 @@ def accelerator(device: str) -> bool:
 def torch_device(device: str) -> str:
     """The device by torch's name: "auto" is the accelerator if there is one."""
     if device == "auto":
-        return "cuda" if accelerator(device) else "cpu"
+        return "cuda" if has_gpu(device) else "cpu"
     return device

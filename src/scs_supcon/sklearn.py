@@ -136,7 +136,7 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
 
     def _fit_images(self, images: NDArray[np.uint8], labels: NDArray[np.int64], seed: int) -> Model:
         options = TrainOptions(
-            "images",
+            source="images",
             method=self.method,
             encoder=self.encoder,
             weights=Path(self.weights) if self.weights else None,
@@ -144,7 +144,7 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
             epochs=self.epochs,
             batch_size=self.batch_size,
             seed=seed,
-            assignments=("data.test_share=0", *self.settings),
+            settings=("data.test_share=0", *self.settings),
         )
         names = tuple(str(label) for label in range(len(self.classes_)))
         dataset = in_memory("images", images, labels, names, {})

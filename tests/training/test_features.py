@@ -43,23 +43,23 @@ def looking(tmp_path):
 def parts():
     images = drawn(per_class=1)
     splits = np.array(["train", "train", "train", "val", "val", "test"])
-    encoder, _ = build_initial_encoder(recipe_for(), TrainOptions("drawn"), offline=True)
+    encoder, _ = build_initial_encoder(recipe_for(), TrainOptions(source="drawn"), offline=True)
     network = Network(encoder, Projection(encoder.num_features, 256).eval())
     return Parts(images, splits, encoder, encoder, network, build_method("scs_supcon"))
 
 
 def test_an_encoder_starts_as_the_recipe_says(weights):
-    encoder, line = build_initial_encoder(recipe_for(), TrainOptions("drawn"), offline=True)
+    encoder, line = build_initial_encoder(recipe_for(), TrainOptions(source="drawn"), offline=True)
     assert line == "encoder   tiny, random weights; it is trained"
     kept = recipe_for(weights=f"sha256:{'0' * 64}", small_stem=False, frozen=True)
     encoder, line = build_initial_encoder(
-        kept, TrainOptions("drawn", weights=weights), offline=True
+        kept, TrainOptions(source="drawn", weights=weights), offline=True
     )
     assert line == f"encoder   tiny, weights from {weights}; its features are computed once"
     for name, value in load_file(weights).items():
         assert torch.equal(encoder.body.state_dict()[name], value)
     with pytest.raises(UserError, match="give it with --weights FILE"):
-        build_initial_encoder(kept, TrainOptions("drawn"), offline=True)
+        build_initial_encoder(kept, TrainOptions(source="drawn"), offline=True)
 
 
 def test_training_images_are_seen_under_random_views_too(looking, parts, tmp_path):

@@ -361,11 +361,11 @@ def test_bad_data_gives_its_own_error_and_leaves_no_folder(make, message, train_
         ({"settings": ["pretrain.lrr=1"]}, "unknown key 'lrr' in .pretrain.; did you mean 'lr'"),
         ({"settings": ["method.options.tt=1"]}, "unknown option 'tt' of method scs_supcon"),
         ({"settings": ["pretrain.precision=16-mixed"]}, "16-mixed needs a GPU"),
-        ({"frozen": True}, "--frozen keeps the encoder as it is"),
+        ({"frozen": True}, "--frozen needs an encoder with weights"),
         ({"device": "cuba"}, "device 'cuba' is not available"),
         ({"recipe": "gone.toml"}, "cannot read the recipe gone.toml"),
         ({"init_from": "gone"}, "there is no gone"),
-        ({"weights": "gone.safetensors"}, "cannot read the weights gone.safetensors"),
+        ({"weights": "gone.safetensors"}, "cannot read gone.safetensors"),
     ],
 )
 def test_bad_options_give_their_own_error_and_leave_no_folder(

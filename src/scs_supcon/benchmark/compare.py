@@ -18,7 +18,7 @@ from scs_supcon.benchmark.table import Table, write_table_file
 from scs_supcon.benchmark.tables import latex_table, legend, markdown_table, text_table
 from scs_supcon.data.check import UNUSABLE
 from scs_supcon.data.load import content_digest, load_dataset
-from scs_supcon.device import Compute, accelerator, cores
+from scs_supcon.device import Compute, cores, has_gpu
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.splits import PARTS
 from scs_supcon.io.atomic import write_json, write_text
@@ -68,7 +68,7 @@ def plan(suite: Suite, display: Display) -> tuple[tuple[Cell, ...], dict[str, So
         for detail in left_out:
             display.line(f"left out: {detail}")
         sources[source] = Source(images, content_digest(images), left_out)
-    cells = expand(suite.table, sources, accelerator=accelerator(suite.place.device))
+    cells = expand(suite.table, sources, accelerator=has_gpu(suite.place.device))
     return cells, sources
 
 

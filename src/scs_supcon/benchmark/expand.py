@@ -9,7 +9,8 @@ from scs_supcon.benchmark.pairwise import Key
 from scs_supcon.benchmark.table import Column, Row, Table
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.recipe import Recipe, make_recipe, merge, recipe_hash
-from scs_supcon.recipe.resolve import TrainOptions, resolve_recipe
+from scs_supcon.recipe.resolve import DatasetFacts, TrainOptions, resolve_recipe
+from scs_supcon.training.input_files import read_input_files
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,12 @@ def _cells(
     seed, fold = key
     for row in table.methods:
         options = _wishes(table, column, row, source, key)
-        recipe = resolve_recipe(options, source.images, accelerator)
+        recipe = resolve_recipe(
+            options,
+            DatasetFacts.of(source.images),
+            read_input_files(options),
+            has_gpu=accelerator,
+        )
         yield Cell(row.name, column.name, seed, fold, recipe, column.weights)
 
 
@@ -95,14 +101,14 @@ def _wishes(table: Table, column: Column, row: Row, source: Source, key: Key) ->
     seed, fold = key
     folds = [] if fold is None else [f"data.folds={table.folds}", f"data.fold={fold}"]
     return TrainOptions(
-        column.data,
-        row.method,
-        column.encoder,
-        Path(column.weights) if column.weights else None,
-        column.from_scratch,
-        column.frozen,
+        source=column.data,
+        method=row.method,
+        encoder=column.encoder,
+        weights=Path(column.weights) if column.weights else None,
+        from_scratch=column.from_scratch,
+        frozen=column.frozen,
         seed=seed,
-        assignments=(
+        settings=(
             *table.settings,
             *column.settings,
             *row.settings,

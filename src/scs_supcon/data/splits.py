@@ -4,6 +4,7 @@ import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,28 @@ Splits = NDArray[np.str_]
 Counts = NDArray[np.int64]
 Misfit = Callable[[Counts, Counts], NDArray[np.float64]]
 
+
+class SplitColumns(Protocol):
+    """The columns of a dataset that decide its splits; `ImageDataset` has them."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]: ...
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+    @property
+    def splits(self) -> NDArray[np.str_] | None: ...
+    @property
+    def groups(self) -> NDArray[np.str_] | None: ...
+    @property
+    def folds(self) -> NDArray[np.int64] | None: ...
+    def __len__(self) -> int: ...
+
+
 TRIES = 5  # random orders of the groups
 ROUNDS = 4  # times each group may move
 
 
-def assign_splits(images: ImageDataset, val_share: float, test_share: float, seed: int) -> Splits:
+def assign_splits(images: SplitColumns, val_share: float, test_share: float, seed: int) -> Splits:
     """Keep the splits that the data gives and draw what is missing.
 
     Without any, each class is dealt into train, val and test by the shares. With a training part
@@ -55,7 +73,7 @@ def assign_splits(images: ImageDataset, val_share: float, test_share: float, see
     return splits
 
 
-def assign_folds(images: ImageDataset, folds: int, seed: int) -> NDArray[np.int64]:
+def assign_folds(images: SplitColumns, folds: int, seed: int) -> NDArray[np.int64]:
     """Say in which fold each image is tested: 0 to `folds` − 1.
 
     A fold column of the data wins, its numbers counted from 0 in their order; checking names the
@@ -89,7 +107,7 @@ def assign_folds(images: ImageDataset, folds: int, seed: int) -> NDArray[np.int6
     return numbers.astype(np.int64)
 
 
-def fold_splits(images: ImageDataset, fold: int, folds: int, val_share: float, seed: int) -> Splits:
+def fold_splits(images: SplitColumns, fold: int, folds: int, val_share: float, seed: int) -> Splits:
     """Test on one fold; validation is `val_share` of each class's other images."""
     if len(images.classes) < 2:
         return assign_splits(images, val_share, 0.0, seed)  # says what is wrong
@@ -143,7 +161,7 @@ def read_splits_csv(path: Path, images: ImageDataset) -> Splits:
     return np.array([written[name]["split"] for name in images.names])
 
 
-def _must_be_trained(images: ImageDataset, splits: Splits) -> None:
+def _must_be_trained(images: SplitColumns, splits: Splits) -> None:
     trained = np.bincount(images.labels[splits == "train"], minlength=len(images.classes))
     trained_names = [images.classes[label] for label in np.flatnonzero(trained)]
     for label in np.flatnonzero(trained == 0):
@@ -164,7 +182,7 @@ class _Group:
 
 
 def _deal(
-    images: ImageDataset, members: NDArray[np.int64], shares: tuple[float, float], seed: int
+    images: SplitColumns, members: NDArray[np.int64], shares: tuple[float, float], seed: int
 ) -> Splits:
     """Deal into train, val and test by the shares."""
     totals = np.bincount(images.labels[members], minlength=len(images.classes))
@@ -173,7 +191,7 @@ def _deal(
 
 
 def _dealt_closest(
-    images: ImageDataset, members: NDArray[np.int64], wanted: Counts, seed: int, misfit: Misfit
+    images: SplitColumns, members: NDArray[np.int64], wanted: Counts, seed: int, misfit: Misfit
 ) -> Counts:
     """Deal whole groups in a few random orders and keep the deal that comes closest.
 
@@ -231,7 +249,7 @@ def _unevenness(placed: Counts, wanted: Counts) -> NDArray[np.float64]:
     return far
 
 
-def _group_numbers(images: ImageDataset, members: NDArray[np.int64]) -> NDArray[np.int64]:
+def _group_numbers(images: SplitColumns, members: NDArray[np.int64]) -> NDArray[np.int64]:
     """A number for each image's group; an image without one is a group of its own."""
     if images.groups is None:
         return np.arange(len(members))

@@ -1,12 +1,12 @@
-"""From what a person asked for, and what the data is like, to one whole recipe.
+"""Turn user options and facts about the data into a complete recipe.
 
-Three layers, the later ones winning: what suits the data, the encoder and the method; a recipe
-file; the options of the command line.
+Three layers, where later ones win: defaults that fit the data, the encoder and the method; the
+recipe file; the options. `resolve_recipe` reads no files, and resolving a resolved recipe changes
+nothing.
 """
 
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,40 @@ from numpy.typing import NDArray
 
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.sampler import choose_batches
-from scs_supcon.data.splits import assign_splits, fold_splits
+from scs_supcon.data.splits import SplitColumns, assign_splits, fold_splits
 from scs_supcon.errors import UserError
-from scs_supcon.inference.files import WEIGHTS, read_model
-from scs_supcon.methods import Method, code_digest, is_plugin, method_class, parse
+from scs_supcon.methods import build_method, code_digest, is_plugin, method_class, parse
 from scs_supcon.nn.catalogue import data_config
 from scs_supcon.nn.stems import has_small_stem
-from scs_supcon.recipe import Recipe, Values, make_recipe, merge, override, read_recipe
+from scs_supcon.recipe.defaults import complete_options, default_options, preset_name
+from scs_supcon.recipe.schema import Recipe
+from scs_supcon.recipe.toml import Values, make_recipe, merge, override
 
-SMALL = 64  # images up to this many pixels get an encoder made for small images
-MOST_PER_BATCH = 256
+SMALL_IMAGE = 64  # images up to this many pixels get an encoder made for small images
+MAX_BATCH_SIZE = 256  # unless the user gives another one
+DEFAULT_METHOD = "scs_supcon"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """What a person asked for; None is left to us."""
+    """User options of a run. `None` means: choose a default from the data.
+
+    Attributes:
+        source: folder of class folders, train/val/test folders, .csv, .parquet, or a built-in
+            dataset.
+        method: name of the method, such as "supcon" or "scs_supcon@paper".
+        encoder: name of a timm model, or "tiny".
+        weights: safetensors file with the weights of the encoder.
+        from_scratch: start the encoder from random weights.
+        frozen: train on cached features of the encoder instead of training the encoder.
+        epochs: epochs of stage 1.
+        batch_size: images per step of stage 1.
+        micro_batch: views that the encoder processes at a time.
+        seed: seed of all random numbers.
+        recipe: TOML file with any part of a recipe.
+        init_from: finished run whose encoder and head to start from.
+        settings: `section.key=value` assignments; they win over everything else.
+    """
 
     source: str
     method: str | None = None
@@ -39,100 +58,194 @@ class TrainOptions:
     frozen: bool | None = None
     epochs: int | None = None
     batch_size: int | None = None
+    micro_batch: int | None = None
     seed: int | None = None
     recipe: Path | None = None
     init_from: Path | None = None
-    assignments: Sequence[str] = ()
-    micro_batch: int | None = None
+    settings: Sequence[str] = ()
 
 
-def resolve_recipe(options: TrainOptions, images: ImageDataset, accelerator: bool) -> Recipe:
-    """Return the whole recipe.
+@dataclass(frozen=True, kw_only=True)
+class InputFiles:
+    """Contents of the files that the options name, read by `training.input_files`.
+
+    Attributes:
+        recipe: values of the recipe file.
+        weights_sha256: digest of the file with the encoder's weights.
+        initial_recipe: recipe of the run to start from.
+        initial_sha256: digest of that run's weights.
+    """
+
+    recipe: Values = field(default_factory=dict)
+    weights_sha256: str | None = None
+    initial_recipe: Recipe | None = None
+    initial_sha256: str | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DatasetFacts:
+    """Facts about a dataset that decide defaults.
+
+    Attributes:
+        native_size: usual short side of an image in pixels.
+        labels: index into `classes` for each image.
+        classes: names of the classes.
+        splits: "train", "val" or "test" for each image, if the data has splits.
+        groups: group of each image, if the data has groups; a group stays in one split.
+        folds: fold of each image, if the data has folds.
+        view_defaults: fields of `DataRecipe` that this dataset sets.
+    """
+
+    native_size: int
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    splits: NDArray[np.str_] | None = None
+    groups: NDArray[np.str_] | None = None
+    folds: NDArray[np.int64] | None = None
+    view_defaults: Mapping[str, object] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @classmethod
+    def of(cls, images: ImageDataset) -> "DatasetFacts":
+        """Return the facts about a dataset."""
+        return cls(
+            native_size=images.native_size,
+            labels=images.labels,
+            classes=images.classes,
+            splits=images.splits,
+            groups=images.groups,
+            folds=images.folds,
+            view_defaults=images.view_defaults,
+        )
+
+
+def resolve_recipe(
+    options: TrainOptions,
+    facts: DatasetFacts,
+    files: InputFiles | None = None,
+    *,
+    has_gpu: bool = False,
+) -> Recipe:
+    """Return the complete recipe of a run.
 
     Args:
-        wishes: what was asked for.
-        images: the data, for its size and its classes.
-        accelerator: whether there is more than a CPU.
+        options: user options.
+        facts: facts about the data.
+        files: contents of the files that the options name; none by default.
+        has_gpu: whether the run computes on a GPU.
+
+    Raises:
+        UserError: an option is invalid, or options contradict each other or the data.
     """
-    asked = _asked(options)
-    encoder = _encoder(asked.get("encoder", {}), images, accelerator)
-    data = _data(encoder, images) | asked.get("data", {})
-    method = asked.get("method", {})
-    made = method_class(method.get("name", "scs_supcon"))
-    own = _own_code(method, made)
-    schedule = _pretrain(encoder, asked.get("pretrain", {}))
-    suited = merge(
-        {"encoder": encoder, "data": data, "pretrain": schedule, "method": own},
-        made.recipe_defaults(method.get("preset")),
+    requested = requested_values(options, files or InputFiles())
+    encoder = _encoder(requested.get("encoder", {}), facts, has_gpu)
+    method = _method(requested.get("method", {}))
+    defaults = merge(
+        {
+            "data": _data(encoder, facts),
+            "encoder": encoder,
+            "pretrain": _schedule(encoder, requested.get("pretrain", {})),
+        },
+        method_class(method["name"]).recipe_defaults(method.get("preset")),
     )
-    first = make_recipe(merge(suited, asked))
-    splits = split_dataset(images, first)
+    requested = requested | {"method": method}
+    recipe = make_recipe(merge(defaults, requested))
+    splits = split_dataset(facts, recipe)
     if "val" not in splits:
         raise UserError(
             "no image is left for validation, which chooses the classifier: add images, or "
             "set data.val_share above 0"
         )
-    labels = images.labels[splits == "train"]
-    return make_recipe(merge(suited, {"pretrain": _batches(first, labels)}, asked))
+    batches = _batches(recipe, facts.labels[splits == "train"])
+    return make_recipe(merge(defaults, {"pretrain": batches}, requested))
 
 
-def split_dataset(images: ImageDataset, recipe: Recipe) -> NDArray[np.str_]:
-    """ "train", "val" or "test" for every image."""
+def check_options(options: TrainOptions, files: InputFiles) -> None:
+    """Raise a `UserError` for every mistake that can be found without the data."""
+    requested = requested_values(options, files)
+    method = _method(requested.get("method", {}))
+    build_method(method["name"], method.get("preset"), **method["options"])
+    if "name" in requested.get("encoder", {}):
+        data_config(requested["encoder"]["name"])
+
+
+def split_dataset(images: SplitColumns, recipe: Recipe) -> NDArray[np.str_]:
+    """Return "train", "val" or "test" for each image."""
     data = recipe.data
     if data.folds is not None and data.fold is not None:
         return fold_splits(images, data.fold, data.folds, data.val_share, recipe.split_seed)
     return assign_splits(images, data.val_share, data.test_share, recipe.split_seed)
 
 
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"cannot read the weights {path}: {error.strerror}") from error
+def requested_values(options: TrainOptions, files: InputFiles) -> Values:
+    """Return the values that the files and the options set, without any defaults."""
+    from_options = _option_values(options, files)
+    requested = merge(_initial_values(files), files.recipe, from_options)
+    requested = override(requested, options.settings)
+    before, after = files.recipe.get("method", {}), requested.get("method", {})
+    if before:
+        explicit = _explicit_options(before, after)
+        chosen = override(merge(from_options, {"method": {}}), options.settings)["method"]
+        requested["method"] = merge(explicit, chosen)
+    _check_plugin_was_named(requested.get("method", {}).get("name", ""), options.method)
+    return requested
 
 
-def _asked(options: TrainOptions) -> Values:
-    before = _as_before(options.init_from) if options.init_from else {}
-    file = _from_file(options.recipe) if options.recipe else {}
-    given = _given(options)
-    name = given["method"].get("name")
-    if name and file.get("method", {}).get("name", name) != name:
-        del file["method"]  # another method's preset and options say nothing about this one
-    asked = override(merge(before, file, given), options.assignments)
-    _only_code_that_was_named(asked.get("method", {}).get("name", ""), name)
-    return asked
+def _explicit_options(before: Values, after: Values) -> Values:
+    """Return the part of a recipe file's method section that still applies.
 
-
-def _only_code_that_was_named(method: str, named: str | None) -> None:
-    """A file may hold the name of a method; importing it takes a person who names it too."""
-    if is_plugin(method) and method != named:
-        raise UserError(
-            f"the recipe names the method {method}, which is code from outside this package: name "
-            f"it on the command line too, and only if you trust it: --method {method}"
-        )
-
-
-def _own_code(asked: Values, made: type[Method]) -> Values:
-    """Code from outside this package stands in the recipe by its digest, as data does."""
-    if not is_plugin(asked.get("name", "")):
+    Options belong to a method and its preset. Another method drops all of them; another preset
+    drops those that only repeat the defaults of the file's preset.
+    """
+    name = after.get("name", DEFAULT_METHOD)
+    if before.get("name", name) != name:
         return {}
-    found = code_digest(made)
-    if asked.get("code", found) != found:
+    if is_plugin(name) or after.get("preset") == before.get("preset"):
+        return before
+    options, defaults = before.get("options", {}), default_options(name, before.get("preset"))
+    if not defaults.keys() <= options.keys():  # not a resolved recipe: the user wrote them all
+        return before
+    return before | {
+        "options": {key: value for key, value in options.items() if defaults.get(key) != value}
+    }
+
+
+def _check_plugin_was_named(method: str, named: str | None) -> None:
+    """Refuse to import code that only a recipe file names: the user must name it too."""
+    if is_plugin(method) and method != (parse(named)[0] if named else None):
         raise UserError(
-            f"{asked['name']} is not the code this recipe was made for: bring that back, or leave "
-            "out method.code to train with this"
+            f"the recipe names the method {method}, which is code from outside this package: if "
+            f"you trust it, name it on the command line too: --method {method}"
         )
-    return {"code": found}
 
 
-def _given(options: TrainOptions) -> Values:
-    """What the options of the command line say, section by section."""
+def _method(requested: Values) -> Values:
+    """Return the method section with its preset, all options, and the digest of a plug-in."""
+    name = requested.get("name", DEFAULT_METHOD)
+    preset = preset_name(name, requested.get("preset"))
+    options = complete_options(name, preset, requested.get("options", {}))
+    method = requested | {"name": name, "options": options}
+    if preset is not None:
+        method["preset"] = preset
+    if is_plugin(name):
+        digest = code_digest(method_class(name))
+        if requested.get("code", digest) != digest:
+            raise UserError(
+                f"the code of {name} has changed since this recipe was written: restore the old "
+                "code, or remove method.code from the recipe to train with the new code"
+            )
+        method["code"] = digest
+    return method
+
+
+def _option_values(options: TrainOptions, files: InputFiles) -> Values:
+    """Return the values that named options set, section by section."""
     name, preset = parse(options.method) if options.method is not None else (None, None)
     weights = "scratch" if options.from_scratch else None
     if options.weights is not None:
-        weights = f"sha256:{file_digest(options.weights)}"
+        weights = f"sha256:{files.weights_sha256}"
     sections: Values = {
         "data": {"source": options.source},
         "encoder": {"name": options.encoder, "weights": weights, "frozen": options.frozen},
@@ -143,84 +256,75 @@ def _given(options: TrainOptions) -> Values:
             "micro_batch": options.micro_batch,
         },
     }
-    given: Values = {
-        section: {key: value for key, value in values.items() if value is not None}
-        for section, values in sections.items()
+    values: Values = {
+        section: {key: value for key, value in fields.items() if value is not None}
+        for section, fields in sections.items()
     }
-    return given if options.seed is None else given | {"seed": options.seed}
+    return values if options.seed is None else values | {"seed": options.seed}
 
 
-def _from_file(path: Path) -> Values:
-    values = read_recipe(path)
-    try:
-        make_recipe(merge({"data": {"source": "?"}}, values))
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
-    return values
-
-
-def _as_before(run: Path) -> Values:
-    """Encoder, head and preparation of the images as in the run that is started from."""
-    facts, _ = read_model(run)
-    before = facts.recipe.model_dump(mode="json")
-    kept = ("image_size", "mean", "std", "interpolation", "crop_pct")
-    folder = run if (run / WEIGHTS).is_file() else run / "model"
+def _initial_values(files: InputFiles) -> Values:
+    """Return encoder, head and image preparation of the run to start from."""
+    if files.initial_recipe is None:
+        return {}
+    before = files.initial_recipe.model_dump(mode="json")
+    data_keys = ("image_size", "mean", "std", "interpolation", "crop_pct")
     encoder = {key: before["encoder"][key] for key in ("name", "small_stem", "frozen")}
     return {
-        "data": {key: before["data"][key] for key in kept},
-        "encoder": encoder | {"weights": f"sha256:{file_digest(folder / WEIGHTS)}"},
+        "data": {key: before["data"][key] for key in data_keys},
+        "encoder": encoder | {"weights": f"sha256:{files.initial_sha256}"},
         "head": before["head"],
     }
 
 
-def _encoder(asked: Values, images: ImageDataset, accelerator: bool) -> Values:
-    small = images.native_size <= SMALL
-    tiny = images.native_size <= 32 and len(images) <= 5000
-    usual = "tiny" if tiny else "resnet18" if small else "tf_efficientnet_lite0"
-    name = asked.get("name", usual)
-    weights = asked.get("weights", "scratch" if name == "tiny" or small else "pretrained")
-    frozen = asked.get("frozen", weights != "scratch" and not accelerator)
+def _encoder(requested: Values, facts: DatasetFacts, has_gpu: bool) -> Values:
+    small = facts.native_size <= SMALL_IMAGE
+    tiny = facts.native_size <= 32 and len(facts) <= 5000
+    default = "tiny" if tiny else "resnet18" if small else "tf_efficientnet_lite0"
+    name = requested.get("name", default)
+    weights = requested.get("weights", "scratch" if name == "tiny" or small else "pretrained")
+    frozen = requested.get("frozen", weights != "scratch" and not has_gpu)
     if frozen and weights == "scratch":
         raise UserError(
-            "--frozen keeps the encoder as it is, and this one is random: give --weights FILE, "
-            "or leave out --frozen"
+            "--frozen needs an encoder with weights, but this one starts from random weights: "
+            "give --weights FILE, or leave out --frozen"
         )
     return {
         "name": name,
         "weights": weights,
         "frozen": frozen,
         "small_stem": small and weights == "scratch" and has_small_stem(name),
-        "frozen_views": 8 if accelerator else 4,
+        "frozen_views": 8 if has_gpu else 4,
     }
 
 
-def _data(encoder: Values, images: ImageDataset) -> dict[str, Any]:
-    made_for: dict[str, Any] = dict(data_config(encoder["name"]))
-    if encoder["weights"] == "scratch" and images.native_size <= SMALL:
-        made_for |= {"image_size": max(8, images.native_size), "crop_pct": 1.0}
-    return made_for | dict(images.view_defaults)
+def _data(encoder: Values, facts: DatasetFacts) -> dict[str, Any]:
+    prepared: dict[str, Any] = dict(data_config(encoder["name"]))
+    if encoder["weights"] == "scratch" and facts.native_size <= SMALL_IMAGE:
+        prepared |= {"image_size": max(8, facts.native_size), "crop_pct": 1.0}
+    return prepared | dict(facts.view_defaults)
 
 
-def _pretrain(encoder: Values, asked: Values) -> Values:
-    """Schedules for four cases; short ones warm up for less.
+def _schedule(encoder: Values, requested: Values) -> Values:
+    """Return the schedule of stage 1; a short one has a short warm-up.
 
-    The first two were chosen by trying (docs/benchmarks/recipes.md); the others are the usual ones.
+    The first two were chosen by experiment (docs/benchmarks/recipes.md); the others are common
+    values.
     """
-    usual = {"lr": 0.1, "warmup_epochs": 2.0, "clip_norm": 1.0}
+    common = {"lr": 0.1, "warmup_epochs": 2.0, "clip_norm": 1.0}
     if encoder["frozen"]:
-        tried = usual | {"epochs": 60, "weight_decay": 1e-3}
+        schedule = common | {"epochs": 60, "weight_decay": 1e-3}
     elif encoder["name"] == "tiny":
-        tried = usual | {"epochs": 20}
+        schedule = common | {"epochs": 20}
     elif encoder["weights"] == "scratch":
-        tried = usual | {"epochs": 200, "warmup_epochs": 10.0}
+        schedule = common | {"epochs": 200, "warmup_epochs": 10.0}
     else:
-        tried = usual | {"epochs": 50, "lr": 0.01}
-    epochs = asked.get("epochs", tried["epochs"])
-    return tried | {"warmup_epochs": min(tried["warmup_epochs"], epochs / 10)}
+        schedule = common | {"epochs": 50, "lr": 0.01}
+    epochs = requested.get("epochs", schedule["epochs"])
+    return schedule | {"warmup_epochs": min(schedule["warmup_epochs"], epochs / 10)}
 
 
 def _batches(recipe: Recipe, labels: NDArray[np.int64]) -> Values:
-    size = min(MOST_PER_BATCH, len(labels))
-    asked = recipe.pretrain.batch_size
-    kind, per_class = choose_batches(labels, min(asked, size))
+    size = min(MAX_BATCH_SIZE, len(labels))
+    kind, per_class = choose_batches(labels, min(recipe.pretrain.batch_size, size))
     return {"batch_size": size, "batches": kind, "per_class": per_class}

@@ -18,6 +18,7 @@ from lightning_fabric import Fabric
 from scs_supcon.errors import UserError
 from scs_supcon.io import atomic
 from scs_supcon.io.lock import Lock
+from scs_supcon.recipe.defaults import complete_old_values
 from scs_supcon.runs.checkpoint_io import (
     Checkpoint,
     last_stage,
@@ -268,6 +269,7 @@ def _differences(file: Path, recipe: str) -> list[str]:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{file} cannot be read ({error}): choose another folder") from error
     now = tomllib.loads(recipe)
+    then = complete_old_values(then, now)
     content = then.get("data", {}).get("content")
     if content is not None and content == now["data"].get("content"):
         del then["data"]["source"], now["data"]["source"]  # the same data, wherever it lies

@@ -18,7 +18,7 @@ from scs_supcon.data.dataset import SPLITS, ImageDataset, Problem, without
 from scs_supcon.data.load import content_digest, load_dataset
 from scs_supcon.data.splits import read_splits_csv, write_splits_csv
 from scs_supcon.data.transforms import seeded
-from scs_supcon.device import Compute, accelerator
+from scs_supcon.device import Compute, has_gpu
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import replacing
 from scs_supcon.methods import (
@@ -34,7 +34,12 @@ from scs_supcon.nn.head import Projection
 from scs_supcon.nn.tapped import for_cache
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe, make_recipe, merge, write_toml
-from scs_supcon.recipe.resolve import TrainOptions, resolve_recipe, split_dataset
+from scs_supcon.recipe.resolve import (
+    DatasetFacts,
+    TrainOptions,
+    resolve_recipe,
+    split_dataset,
+)
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training import estimate as forecast
 from scs_supcon.training.artifacts import keep_records
@@ -42,6 +47,7 @@ from scs_supcon.training.assess import RunArtifacts
 from scs_supcon.training.checkpointing import Stopped
 from scs_supcon.training.distributed import make_fabric
 from scs_supcon.training.features import FeatureExtractor, Parts, build_initial_encoder
+from scs_supcon.training.input_files import read_input_files
 from scs_supcon.training.pretrain import TrainingSet, from_features, from_images, pretrain, task_of
 from scs_supcon.training.stage2 import (
     assemble,
@@ -64,8 +70,11 @@ class Session:
         given: ImageDataset | None = None,
     ) -> None:
         self.options, self.place, self.display = options, place, display
+        files = read_input_files(options)
         self.images, self.problems = (given, []) if given else self._read()
-        self.recipe = resolve_recipe(options, self.images, accelerator(place.device))
+        self.recipe = resolve_recipe(
+            options, DatasetFacts.of(self.images), files, has_gpu=has_gpu(place.device)
+        )
         expected = self.recipe.data.content
         if expected is not None and expected != content_digest(self.images):
             raise UserError(

@@ -70,19 +70,19 @@ def train(  # noqa: PLR0913
         The summary of the run: accuracies, where things are.
     """
     options = TrainOptions(
-        str(source),
-        method,
-        encoder,
-        Path(weights) if weights else None,
-        from_scratch,
-        frozen,
-        epochs,
-        batch_size,
-        seed,
-        Path(recipe) if recipe else None,
-        Path(init_from) if init_from else None,
-        settings,
-        micro_batch,
+        source=str(source),
+        method=method,
+        encoder=encoder,
+        weights=Path(weights) if weights else None,
+        from_scratch=from_scratch,
+        frozen=frozen,
+        epochs=epochs,
+        batch_size=batch_size,
+        micro_batch=micro_batch,
+        seed=seed,
+        recipe=Path(recipe) if recipe else None,
+        init_from=Path(init_from) if init_from else None,
+        settings=tuple(settings),
     )
     place = find_compute(device, workers, cache, offline)
     session = Session(options, place, Display(quiet or not first_process()))
@@ -114,7 +114,6 @@ def recipe_of(source: str | Path, *, device: str = "auto", **options: Any) -> st
     """The whole recipe that `train` would follow, as TOML."""
     for name in ("weights", "recipe", "init_from"):
         options[name] = Path(options[name]) if options.get(name) else None
-    assignments = options.pop("settings", ())
-    chosen = TrainOptions(str(source), **options, assignments=assignments)
+    chosen = TrainOptions(source=str(source), **options)
     place = find_compute(device, offline=True)
     return write_toml(Session(chosen, place, Display(quiet=True)).recipe)

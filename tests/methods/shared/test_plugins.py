@@ -12,7 +12,8 @@ from scs_supcon.data.shapes import drawn
 from scs_supcon.errors import UserError
 from scs_supcon.methods import build_method, method_class, parse
 from scs_supcon.recipe import make_recipe, write_toml
-from scs_supcon.recipe.resolve import TrainOptions, resolve_recipe
+from scs_supcon.recipe.resolve import DatasetFacts, TrainOptions, resolve_recipe
+from scs_supcon.training.input_files import read_input_files
 
 LOSS = '''"""SoftCircle: classmates are drawn onto one point.
 
@@ -63,6 +64,11 @@ QUICK = (
     *("--epochs", "2", "--batch-size", "8", "--workers", "0", "--device", "cpu", "--quiet"),
     *("--set", "probe.epochs=2", "--set", "probe.views=1"),
 )
+
+
+def resolved(options):
+    facts = DatasetFacts.of(drawn(per_class=10))
+    return resolve_recipe(options, facts, read_input_files(options))
 
 
 @pytest.fixture
@@ -137,9 +143,7 @@ def test_a_recipe_holds_the_digest_of_the_code_and_refuses_other_code(lab, name,
     file.write_text(LOSS)
 
     def asked(**more):
-        return resolve_recipe(
-            TrainOptions("drawn", name, **more), drawn(per_class=10), accelerator=False
-        )
+        return resolved(TrainOptions(source="drawn", method=name, **more))
 
     monday = asked()
     assert monday.method.code == hashlib.sha256(LOSS.encode()).hexdigest()
@@ -149,12 +153,9 @@ def test_a_recipe_holds_the_digest_of_the_code_and_refuses_other_code(lab, name,
     assert asked().method == monday.method, "the code that is imported is the one before"
     forget()
     assert asked().method.code == hashlib.sha256(file.read_bytes()).hexdigest()
-    with pytest.raises(UserError, match=r"not the code this recipe was made for.*method\.code"):
+    with pytest.raises(UserError, match=r"has changed since .*method\.code"):
         asked(recipe=lab / "r.toml")
-    assert (
-        resolve_recipe(TrainOptions("drawn", "supcon"), drawn(per_class=10), False).method.code
-        is None
-    )
+    assert resolved(TrainOptions(source="drawn", method="supcon")).method.code is None
 
 
 def test_python_s_path_is_left_as_it_was(lab):
@@ -195,21 +196,21 @@ def test_no_file_makes_us_import(lab):
     (lab / "r.toml").write_text('[method]\nname = "./trap.py:Trap"\n')
     told = re.escape("--method ./trap.py:Trap")
     for options in (
-        TrainOptions("drawn", recipe=lab / "r.toml"),
-        TrainOptions("drawn", assignments=["method.name=./trap.py:Trap"]),
+        TrainOptions(source="drawn", recipe=lab / "r.toml"),
+        TrainOptions(source="drawn", settings=["method.name=./trap.py:Trap"]),
     ):
-        with pytest.raises(UserError, match=f"only if you trust it: {told}"):
-            resolve_recipe(options, drawn(per_class=10), accelerator=False)
+        with pytest.raises(UserError, match=f"if you trust it.*: {told}"):
+            resolved(options)
     table = '[[columns]]\ndata = "drawn"\n'
     for row in ('"./trap.py:Trap"', '{ method = "./trap.py:Trap" }'):
         (lab / "table.toml").write_text(f"methods = [{row}]\n{table}")
         with pytest.raises(UserError, match=r"table.toml: the method ./trap.py:Trap is code"):
             read_table_file(lab / "table.toml")
-    elsewhere = TrainOptions("drawn", recipe=lab / "r.toml", method="supcon")
-    assert resolve_recipe(elsewhere, drawn(per_class=10), False).method.name == "supcon"
-    named = TrainOptions("drawn", recipe=lab / "r.toml", method="./trap.py:Trap")
+    elsewhere = TrainOptions(source="drawn", recipe=lab / "r.toml", method="supcon")
+    assert resolved(elsewhere).method.name == "supcon"
+    named = TrainOptions(source="drawn", recipe=lab / "r.toml", method="./trap.py:Trap")
     with pytest.raises(SystemExit, match="imported"):
-        resolve_recipe(named, drawn(per_class=10), accelerator=False)
+        resolved(named)
 
 
 @pytest.mark.parametrize("name", [NAME, "./x y/å.py:A", "C:\\labs\\loss.py:A", "../a@b/c.py:A_1"])

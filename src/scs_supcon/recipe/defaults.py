@@ -1,0 +1,143 @@
+"""Write the defaults of a method into its recipe, so that a recipe holds every number.
+
+Recipes written before version 0.2 left the defaults out. `OPTIONS_OF_0_1` fixes their meaning,
+whatever the defaults of a method are today.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from scs_supcon.methods import Method, build_method, method_class
+from scs_supcon.methods.scs_supcon import PRESETS, SCSSupCon
+from scs_supcon.recipe.schema import Option
+
+# Set by other parts of a run: the head (common_dim, overlap) and the number of processes.
+SET_ELSEWHERE = ("common_dim", "overlap", "gather_across_devices", "preset")
+
+_SCS: dict[str, Option] = {
+    "beta": 0.001,
+    "scale": "multiply",
+    "include_self": True,
+    "normalize": "separate",
+}
+_CS: dict[str, Option] = {
+    "temperature": 0.1,
+    "alpha": 0.01,
+    "beta": 0.001,
+    "normalize": "separate",
+}
+_PRESETS_OF_0_1: dict[str, dict[str, Option]] = {
+    "solved": {"pairs": "positives", "t0": 10.0, "b0": 0.0, "learn": [], "bias": "solve"},
+    "paper": {"pairs": "all", "t0": 0.1, "b0": 0.0, "learn": ["t", "b"], "bias": "learn"},
+    "siglip": {"pairs": "all", "t0": 10.0, "b0": 10.0, "learn": ["t", "b"], "bias": "learn"},
+}
+OPTIONS_OF_0_1: dict[str, dict[str, Option]] = {
+    "baseline": {},
+    "byol": {"momentum": 0.996, "hidden": 4096},
+    "circle": {"margin": 0.25, "gamma": 256.0},
+    "circle_pair": {"margin": 0.25, "gamma": 256.0, "reduction": "anchor"},
+    "cs_supcon": _CS,
+    "cs_supcon_overlap": _CS,
+    "csa_rsic": {"temperature": 0.1, "weight": 0.1},
+    "cstcn": {
+        "temperature": 0.1,
+        "weight": 1.0,
+        "prototypes": 0,
+        "prototype_temperature": 0.1,
+        "queue": 3840,
+        "alternate": False,
+    },
+    "dacl": {"temperature": 0.1, "weight": 1.0, "margin": 0.1, "cap": 0.5, "rate": 0.01},
+    "fncl": {"temperature": 0.1, "attract": 0, "threshold": 0.7, "classifier_weight": 0.0},
+    "oscs_supcon": {"orthogonality": "projected", "weight": 0.01, **_SCS},
+    "paco": {
+        "temperature": 0.2,
+        "alpha": 0.05,
+        "beta": 1.0,
+        "gamma": 1.0,
+        "queue": 1024,
+        "momentum": 0.999,
+        "prior": False,
+    },
+    "pcl": {"temperature": 0.1, "granularities": [1, 2, 4], "warmup": 0.1, "momentum": 0.999},
+    "scs_supcon": _SCS,
+    "selfcon": {"temperature": 0.1},
+    "simclr": {"temperature": 0.5, "loss_scale": 1.0},
+    "supcon": {"temperature": 0.1, "loss_scale": 1.0},
+    "timescl": {"temperature": 0.1, "weight": 0.5, "first": 10.0, "last": 0.5},
+}
+
+
+def preset_name(name: str, preset: str | None) -> str | None:
+    """Return the name of the preset that a method uses: its default one if none is given."""
+    if preset is None:
+        default = _signature(method_class(name)).get("preset")
+        return default if isinstance(default, str) else None
+    return preset
+
+
+def default_options(name: str, preset: str | None) -> dict[str, Option]:
+    """Return the default options of a method as they are written into a recipe.
+
+    Values that a TOML file cannot hold are left out, such as None.
+    """
+    defaults = _signature(method_class(name))
+    if issubclass(method_class(name), SCSSupCon):
+        defaults |= PRESETS.get(preset_name(name, preset) or "", {})
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in defaults.items()
+        if key not in SET_ELSEWHERE and isinstance(value, bool | int | float | str | list | tuple)
+    }
+
+
+def complete_options(
+    name: str, preset: str | None, options: Mapping[str, Option]
+) -> dict[str, Option]:
+    """Return the given options together with the defaults of all others."""
+    defaults = default_options(name, preset)
+    # One of the two follows from the other, so the preset's value may not fit.
+    if issubclass(method_class(name), SCSSupCon) and ("bias" in options) != ("learn" in options):
+        method: Any = build_method(name, preset, **options)
+        defaults |= {"bias": method.bias, "learn": list(method.learn)}
+    return defaults | dict(options)
+
+
+def complete_old_options(
+    name: str, preset: str | None, options: Mapping[str, Option]
+) -> dict[str, Option]:
+    """Complete the options of a recipe that may have been written by version 0.1."""
+    old = dict(OPTIONS_OF_0_1.get(name, {}))
+    if name in ("scs_supcon", "oscs_supcon"):
+        in_preset = _PRESETS_OF_0_1.get(preset or "solved", {})
+        coupled = {"bias", "learn"} if {"bias", "learn"} & options.keys() else set()
+        old |= {key: value for key, value in in_preset.items() if key not in coupled}
+    return complete_options(name, preset, old | dict(options))
+
+
+def complete_old_values(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a run's recipe with the method's options written out.
+
+    The method is imported only if the new recipe names it too: a file alone never makes us import
+    a plug-in.
+    """
+    method = then.get("method", {})
+    name = method.get("name")
+    if name is None or name != now.get("method", {}).get("name"):
+        return dict(then)
+    preset = preset_name(name, method.get("preset"))
+    options = complete_old_options(name, preset, method.get("options", {}))
+    written = {"preset": preset} if preset is not None else {}
+    return dict(then) | {"method": method | written | {"options": options}}
+
+
+def _signature(method: type[Method]) -> dict[str, Any]:
+    """Return the default of every argument, of the base classes too where **options reach them."""
+    defaults: dict[str, Any] = {}
+    for base in method.__mro__:
+        if issubclass(base, Method) and "__init__" in vars(base):
+            for parameter in inspect.signature(base.__init__).parameters.values():
+                if parameter.default is not parameter.empty:
+                    defaults.setdefault(parameter.name, parameter.default)
+    return defaults
