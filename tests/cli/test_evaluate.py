@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from scs_supcon.evaluation.format import describe
+from scs_supcon.evaluation.record import Evaluation
 
 
 @pytest.fixture(scope="module")
@@ -15,49 +16,49 @@ def run(finished, tmp_path_factory):
     return copy
 
 
-def test_the_runs_own_test_part_in_words_and_for_programs(scs, run):
-    record = json.loads((run / "evaluation.json").read_text())
-    said = scs("evaluate", run)
-    assert (said.code, said.err) == (0, "")
-    assert said.out == describe(record) + "\n"
-    said = scs("evaluate", run, "--json")
-    assert json.loads(said.out) == record
+def test_the_stored_evaluation_is_printed_as_text_and_as_json(scs, run):
+    evaluation = Evaluation.read(run / "evaluation.json")
+    result = scs("evaluate", run)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == describe(evaluation) + "\n"
+    result = scs("evaluate", run, "--json")
+    assert json.loads(result.out) == json.loads(evaluation.to_json())
 
 
-def test_other_data_is_judged_kept_and_shown(scs, run, shapes):
-    said = scs("evaluate", run, shapes, "--workers", "0", "--device", "cpu")
-    assert said.code == 0
-    assert f"{shapes}: 24 images of 4 classes" in said.out
-    assert "16 of them were trained on" in said.out
-    assert f"kept in   {run / 'evaluations' / 'shapes.json'}" in said.out
-    assert "features: 24 of 24" in said.err
+def test_other_data_is_evaluated_and_saved(scs, run, shapes):
+    result = scs("evaluate", run, shapes, "--workers", "0", "--device", "cpu")
+    assert result.code == 0
+    assert f"{shapes}: 24 images of 4 classes" in result.out
+    assert "16 of them are training images" in result.out
+    assert f"saved to  {run / 'evaluations' / 'shapes.json'}" in result.out
+    assert "features: 24 of 24" in result.err
     quiet = scs("evaluate", run, shapes, "--workers", "0", "--quiet", "--json")
     assert quiet.err == ""
     assert json.loads(quiet.out)["images"] == 24
 
 
-def test_unreadable_images_are_listed_and_the_rest_is_done(scs, run, shapes, tmp_path):
+def test_unreadable_images_are_listed_and_skipped(scs, run, shapes, tmp_path):
     data = tmp_path / "data"
     shutil.copytree(shapes, data)
     (data / "bar" / "broken.png").write_bytes(b"")
-    said = scs("evaluate", run, data, "--workers", "0", "--quiet")
-    assert said.code == 1
-    assert "24 images of 4 classes" in said.out
-    assert said.err.count("not read: ") == 1
-    assert "broken.png is empty (0 bytes)" in said.err
+    result = scs("evaluate", run, data, "--workers", "0", "--quiet")
+    assert result.code == 1
+    assert "24 images of 4 classes" in result.out
+    assert result.err.count("not read: ") == 1
+    assert "broken.png is empty (0 bytes)" in result.err
 
 
-def test_bad_asks_are_one_sentence(scs, run, shapes, tmp_path):
+def test_user_errors_are_one_sentence(scs, run, shapes, tmp_path):
     (tmp_path / "empty").mkdir()
     cases = {
-        ("evaluate", tmp_path / "empty"): "holds no evaluation.json",
+        ("evaluate", tmp_path / "empty"): "has no evaluation.json",
         ("evaluate", run, tmp_path / "gone"): "there is no",
         ("evaluate", tmp_path / "empty", shapes): "empty",
-        ("evaluate", run, "digits"): "the model knows none of the classes of digits",
+        ("evaluate", run, "digits"): "the model has none of the classes of digits",
     }
     for line, message in cases.items():
-        said = scs(*line)
-        assert said.code == 2, line
-        assert message in said.err
-        assert "Traceback" not in said.err
-        assert said.out == ""
+        result = scs(*line)
+        assert result.code == 2, line
+        assert message in result.err
+        assert "Traceback" not in result.err
+        assert result.out == ""

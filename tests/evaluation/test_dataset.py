@@ -1,4 +1,4 @@
-"""Which images a model is asked about."""
+"""Loading the images to evaluate on."""
 
 import shutil
 
@@ -6,78 +6,85 @@ import numpy as np
 import pytest
 
 from scs_supcon.errors import UserError
-from scs_supcon.evaluation.dataset import read_asked
+from scs_supcon.evaluation.dataset import load_evaluation_set
 from scs_supcon.progress import Display
 
 QUIET = Display(quiet=True)
 CLASSES = ("bar", "circle", "cross", "square")
 
 
-def test_all_of_a_folder_without_parts(shapes):
-    asked = read_asked(str(shapes), CLASSES, 1, QUIET)
-    assert (asked.split, len(asked.indices), asked.unreadable, asked.strange) == ("all", 24, [], [])
-    assert asked.label_names == [name.split("/")[0] for name in asked.names]
-    assert [CLASSES[label] for label in asked.labels] == asked.label_names
+def test_a_folder_without_splits_is_used_completely(shapes):
+    images = load_evaluation_set(str(shapes), CLASSES, 1, QUIET)
+    assert (images.split, len(images.indices), images.unreadable, images.unknown_classes) == (
+        "all",
+        24,
+        [],
+        [],
+    )
+    assert images.label_names == [name.split("/")[0] for name in images.names]
+    assert [CLASSES[label] for label in images.labels] == images.label_names
 
 
-def test_the_test_part_of_data_with_parts(shapes, tmp_path):
+def test_data_with_splits_uses_the_test_split(shapes, tmp_path):
     for split in ("train", "test"):
         shutil.copytree(shapes / "bar", tmp_path / split / "bar")
         shutil.copytree(shapes / "cross", tmp_path / split / "cross")
-    asked = read_asked(str(tmp_path), CLASSES, 1, QUIET)
-    assert asked.split == "test"
-    assert all(name.startswith("test/") for name in asked.names)
-    assert len(asked.names) == 12
-    assert set(asked.labels.tolist()) == {0, 2}
+    images = load_evaluation_set(str(tmp_path), CLASSES, 1, QUIET)
+    assert images.split == "test"
+    assert all(name.startswith("test/") for name in images.names)
+    assert len(images.names) == 12
+    assert set(images.labels.tolist()) == {0, 2}
     shutil.rmtree(tmp_path / "test")
-    with pytest.raises(UserError, match="no test part: name the folder"):
-        read_asked(str(tmp_path), CLASSES, 1, QUIET)
+    with pytest.raises(UserError, match="no test split: give the folder"):
+        load_evaluation_set(str(tmp_path), CLASSES, 1, QUIET)
 
 
-def test_classes_it_does_not_know_are_held_out(shapes):
-    asked = read_asked(str(shapes), ("square", "star", "bar"), 2, QUIET)
-    assert asked.strange == ["circle", "cross"]
-    labels = dict(zip(asked.label_names, asked.labels.tolist(), strict=True))
+def test_unknown_classes_get_label_minus_1(shapes):
+    images = load_evaluation_set(str(shapes), ("square", "star", "bar"), 2, QUIET)
+    assert images.unknown_classes == ["circle", "cross"]
+    labels = dict(zip(images.label_names, images.labels.tolist(), strict=True))
     assert labels == {"bar": 2, "circle": -1, "cross": -1, "square": 0}
 
 
-def test_nothing_it_knows_is_an_error_that_names_both_sides(shapes):
-    with pytest.raises(UserError) as told:
-        read_asked(str(shapes), ("Bar", "b", "c", "d", "e", "f", "g"), 1, QUIET)
+def test_data_without_known_classes_is_an_error(shapes):
+    with pytest.raises(UserError) as raised:
+        load_evaluation_set(str(shapes), ("Bar", "b", "c", "d", "e", "f", "g"), 1, QUIET)
     for part in (
-        "knows none of the classes",
-        "which are bar, circle, cross, square; it knows Bar, b, c, d, e and 2 more",
+        "the model has none of the classes",
+        "(bar, circle, cross, square); its classes are Bar, b, c, d, e and 2 more",
         "did you mean 'Bar'",
     ):
-        assert part in str(told.value)
+        assert part in str(raised.value)
 
 
-def test_unreadable_images_are_named_and_left_out(shapes, tmp_path):
+def test_unreadable_images_are_listed_and_left_out(shapes, tmp_path):
     folder = tmp_path / "data"
     shutil.copytree(shapes, folder)
     (folder / "bar" / "text.png").write_text("no image")
     whole = next((folder / "circle").iterdir())
     whole.write_bytes(whole.read_bytes()[:60])
-    asked = read_asked(str(folder), CLASSES, 2, QUIET)
-    names = {one["name"] for one in asked.unreadable}
+    images = load_evaluation_set(str(folder), CLASSES, 2, QUIET)
+    names = {unreadable.image for unreadable in images.unreadable}
     assert names == {"bar/text.png", f"circle/{whole.name}"}
-    assert all(one["name"].split("/")[1] in one["detail"] for one in asked.unreadable)
-    assert not names & set(asked.names)
-    assert len(asked.names) == len(asked.labels) == 23
+    assert all(
+        unreadable.image.split("/")[1] in unreadable.detail for unreadable in images.unreadable
+    )
+    assert not names & set(images.names)
+    assert len(images.names) == len(images.labels) == 23
 
 
-def test_a_class_without_a_readable_image_is_no_error_unless_it_is_the_last(shapes, tmp_path):
+def test_at_least_one_readable_image_is_needed(shapes, tmp_path):
     folder = tmp_path / "data"
     shutil.copytree(shapes, folder)
     for file in (folder / "bar").iterdir():
         file.write_bytes(b"")
-    asked = read_asked(str(folder), CLASSES, 1, QUIET)
-    assert set(asked.labels.tolist()) == {1, 2, 3}
+    images = load_evaluation_set(str(folder), CLASSES, 1, QUIET)
+    assert set(images.labels.tolist()) == {1, 2, 3}
     with pytest.raises(UserError, match=r"no readable image of a class.*\(0 bytes\)"):
-        read_asked(str(folder), ("bar",), 1, QUIET)
+        load_evaluation_set(str(folder), ("bar",), 1, QUIET)
 
 
-def test_built_in_sets_are_asked_about_too():
-    asked = read_asked("drawn", CLASSES, 1, QUIET)
-    assert asked.strange == ["star", "triangle"]
-    assert np.array_equal(asked.indices, np.arange(240))
+def test_built_in_datasets_can_be_evaluated():
+    images = load_evaluation_set("drawn", CLASSES, 1, QUIET)
+    assert images.unknown_classes == ["star", "triangle"]
+    assert np.array_equal(images.indices, np.arange(240))

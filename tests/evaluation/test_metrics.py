@@ -185,9 +185,9 @@ def test_counts_by_class_cover_every_class_asked_for() -> None:
 
 
 def test_rows_are_chosen_evenly() -> None:
-    assert metrics.evenly(10, 4).tolist() == [0, 2, 5, 7]
-    assert metrics.evenly(3, 5).tolist() == [0, 1, 2]
-    assert metrics.evenly(0, 5).tolist() == []
+    assert metrics.evenly_spaced(10, 4).tolist() == [0, 2, 5, 7]
+    assert metrics.evenly_spaced(3, 5).tolist() == [0, 1, 2]
+    assert metrics.evenly_spaced(0, 5).tolist() == []
 
 
 def test_chunks_cover_all_rows_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from pytorch_metric_learning.utils.inference import CustomKNN
 
 from scs_supcon.evaluation import metrics
+from scs_supcon.evaluation.record import Retrieval
 from scs_supcon.evaluation.retrieval import retrieval
 from scs_supcon.nn.head import unit
 
@@ -40,40 +41,47 @@ def reference(vectors: list[list[float]], labels: list[int]) -> tuple[float, flo
     return sum(firsts) / len(firsts), sum(averages) / len(averages)
 
 
-def test_it_is_the_definition_and_the_peers_number(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_agree_with_the_definition_and_pytorch_metric_learning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     vectors, labels = rows()
-    found = retrieval(vectors, labels)
+    result = retrieval(vectors, labels)
     first, precision = reference(vectors.tolist(), labels.tolist())
-    assert found["p_at_1"] == pytest.approx(first, abs=1e-12)
-    assert found["map_at_r"] == pytest.approx(precision, abs=1e-12)
-    peer = AccuracyCalculator(
+    assert result.precision_at_1 == pytest.approx(first, abs=1e-12)
+    assert result.map_at_r == pytest.approx(precision, abs=1e-12)
+    expected = AccuracyCalculator(
         include=("precision_at_1", "mean_average_precision_at_r"),
         k="max_bin_count",
         device=torch.device("cpu"),
         knn_func=CustomKNN(CosineSimilarity()),
     ).get_accuracy(vectors, labels)
-    assert found["p_at_1"] == pytest.approx(peer["precision_at_1"], abs=1e-9)
-    assert found["map_at_r"] == pytest.approx(peer["mean_average_precision_at_r"], abs=1e-9)
+    assert result.precision_at_1 == pytest.approx(expected["precision_at_1"], abs=1e-9)
+    assert result.map_at_r == pytest.approx(expected["mean_average_precision_at_r"], abs=1e-9)
     monkeypatch.setattr(metrics, "CHUNK", 7 * 120)
-    assert retrieval(vectors, labels) == pytest.approx(found, abs=1e-12)
+    chunked = retrieval(vectors, labels)
+    assert dict(chunked) == pytest.approx(dict(result), abs=1e-12)
 
 
-def test_a_image_alone_in_its_class_asks_nothing_but_can_be_found() -> None:
+def test_the_only_image_of_a_class_is_no_query() -> None:
     vectors, labels = rows(30, 3)
     labels[4] = 9
-    found = retrieval(vectors, labels)
+    result = retrieval(vectors, labels)
     first, precision = reference(vectors.tolist(), labels.tolist())
-    assert found == pytest.approx({"p_at_1": first, "map_at_r": precision})
-    assert retrieval(vectors[:3], torch.tensor([0, 1, 2])) == {"p_at_1": None, "map_at_r": None}
+    assert dict(result) == pytest.approx({"precision_at_1": first, "map_at_r": precision})
+    assert retrieval(vectors[:3], torch.tensor([0, 1, 2])) == Retrieval(
+        precision_at_1=None, map_at_r=None
+    )
 
 
-def test_many_images_are_asked_in_part() -> None:
+def test_at_most_max_queries_are_used() -> None:
     vectors, labels = rows(400)
-    all_of_them, some = retrieval(vectors, labels), retrieval(vectors, labels, queries=200)
-    assert some != all_of_them
-    assert some["map_at_r"] == pytest.approx(all_of_them["map_at_r"], abs=0.05)
+    all_queries, half = retrieval(vectors, labels), retrieval(vectors, labels, max_queries=200)
+    assert half != all_queries
+    assert half.map_at_r == pytest.approx(all_queries.map_at_r, abs=0.05)
 
 
-def test_classes_apart_are_found_whole() -> None:
+def test_separated_classes_are_retrieved_completely() -> None:
     labels = torch.arange(12) % 3
-    assert retrieval(torch.eye(3).double()[labels], labels) == {"p_at_1": 1.0, "map_at_r": 1.0}
+    assert retrieval(torch.eye(3).double()[labels], labels) == Retrieval(
+        precision_at_1=1.0, map_at_r=1.0
+    )

@@ -54,5 +54,5 @@ def test_another_format_is_refused(written):
     run = written()
     found = json.loads((run / "evaluation.json").read_text())
     (run / "evaluation.json").write_text(json.dumps(found | {"format_version": 9}))
-    with pytest.raises(UserError, match="has format 9, and this version reads 1"):
+    with pytest.raises(UserError, match="has format 9, this version reads formats up to 2"):
         read_inputs(run)

@@ -1,6 +1,5 @@
 """`scs evaluate`: how good a model is."""
 
-import json
 import sys
 from typing import Annotated
 
@@ -33,13 +32,12 @@ def evaluate(
         scs evaluate runs/birds
         scs evaluate runs/birds ./birds/test
     """
-    from scs_supcon.evaluation.evaluate import evaluate as judge
+    from scs_supcon.evaluation.evaluate import evaluate as evaluate_model
     from scs_supcon.evaluation.format import describe
 
-    record = judge(run, data, device=device, workers=workers, quiet=quiet)
-    print(json.dumps(record, indent=1) if as_json else describe(record))
-    unreadable = record.get("unreadable", [])
-    for one in unreadable:
-        print(f"not read: {one['detail']}", file=sys.stderr)
-    if unreadable:
+    evaluation = evaluate_model(run, data, device=device, workers=workers, quiet=quiet)
+    print(evaluation.to_json().rstrip() if as_json else describe(evaluation))
+    for image in evaluation.unreadable:
+        print(f"not read: {image.detail}", file=sys.stderr)
+    if evaluation.unreadable:
         raise typer.Exit(1)

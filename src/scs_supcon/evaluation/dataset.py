@@ -1,8 +1,9 @@
-"""Labelled images that a model is asked about: which of a set, and what it can know of them."""
+"""Labelled images to evaluate a model on."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,111 +14,119 @@ from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.folder import load_images
 from scs_supcon.data.image_io import ImageError
 from scs_supcon.errors import UserError, did_you_mean
+from scs_supcon.evaluation.record import UnreadableImage
 from scs_supcon.progress import Display
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Images to judge a model on.
+class EvaluationSet:
+    """Images to evaluate a model on.
 
     Attributes:
-        source: the data as it was named.
-        images: all of it.
-        split: "test", or "all" of data without parts.
-        indices: the readable ones of that part.
-        labels: the model's number of each one's class; −1 for a class that it does not know.
-        strange: the classes that it does not know.
-        unreadable: name and detail of those that could not be read.
+        data: the dataset as given by the user.
+        images: the whole dataset.
+        split: "test", or "all" if the dataset has no splits.
+        indices: the readable images of that split.
+        labels: index of the model's class of each image; −1 for an unknown class.
+        unknown_classes: classes that the model does not have.
+        unreadable: images that could not be opened.
     """
 
-    source: str
+    data: str
     images: ImageDataset
-    split: str
+    split: Literal["test", "all"]
     indices: NDArray[np.int64]
     labels: Tensor
-    strange: list[str]
-    unreadable: list[dict[str, str]]
+    unknown_classes: list[str]
+    unreadable: list[UnreadableImage]
 
     @property
     def names(self) -> list[str]:
-        """Of the images to judge."""
+        """Names of the images."""
         return [self.images.names[index] for index in self.indices]
 
     @property
     def label_names(self) -> list[str]:
-        """The class of each, as the data names it."""
+        """Class name of each image in the dataset."""
         return [self.images.classes[label] for label in self.images.labels[self.indices]]
 
 
-def read_asked(source: str, classes: Sequence[str], workers: int, display: Display) -> Asked:
-    """Read data; images that cannot be opened are named and left out.
+def load_evaluation_set(
+    data: str, classes: Sequence[str], workers: int, display: Display
+) -> EvaluationSet:
+    """Load a dataset; images that cannot be opened are left out and listed.
 
     Args:
-        source: as for `train`; if it has parts, the test part is taken.
-        classes: that the model knows.
-        workers: threads that decode.
-        display: shows how far it is.
+        data: as for `train`; if it has splits, its test split is used.
+        classes: the model's classes.
+        workers: number of decoding threads.
+        display: shows the progress.
 
     Raises:
-        UserError: there is no test part, no class that the model knows, or no readable image.
+        UserError: there is no test split, no known class, or no readable image of a known class.
     """
-    images = load_images(source)
-    split, indices = _part(source, images)
-    there = [images.classes[label] for label in np.unique(images.labels[indices])]
-    if not set(there) & set(classes):
+    images = load_images(data)
+    split, indices = _choose_split(data, images)
+    present = [images.classes[label] for label in np.unique(images.labels[indices])]
+    if not set(present) & set(classes):
         raise UserError(
-            f"the model knows none of the classes of {source}, which are {_listed(there)}; "
-            f"it knows {_listed(classes)}{did_you_mean(there[0], classes)}"
+            f"the model has none of the classes of {data} ({_shorten(present)}); "
+            f"its classes are {_shorten(classes)}{did_you_mean(present[0], classes)}"
         )
-    reasons = _reasons(images, indices, workers, display)
-    bad = {int(index): why for index, why in zip(indices, reasons, strict=True) if why}
-    indices = np.array([index for index in indices if index not in bad], dtype=np.int64)
-    number = {name: place for place, name in enumerate(classes)}
-    of_class = torch.tensor([number.get(name, -1) for name in images.classes])
-    labels = of_class[torch.from_numpy(images.labels[indices])]
+    errors = _decode_errors(images, indices, workers, display)
+    unreadable = [
+        UnreadableImage(image=images.names[index], detail=error)
+        for index, error in zip(indices, errors, strict=True)
+        if error
+    ]
+    indices = indices[[error is None for error in errors]]
+    index_of = {name: index for index, name in enumerate(classes)}
+    model_labels = torch.tensor([index_of.get(name, -1) for name in images.classes])
+    labels = model_labels[torch.from_numpy(images.labels[indices])]
     if not (labels >= 0).any():
-        why = f": {next(iter(bad.values()))}" if bad else ""
-        raise UserError(f"{source} has no readable image of a class that the model knows{why}")
-    unreadable = [{"name": images.names[index], "detail": why} for index, why in bad.items()]
-    strange = sorted(set(there) - set(classes))
-    return Asked(source, images, split, indices, labels, strange, unreadable)
+        reason = f": {unreadable[0].detail}" if unreadable else ""
+        raise UserError(f"{data} has no readable image of a class of the model{reason}")
+    unknown_classes = sorted(set(present) - set(classes))
+    return EvaluationSet(data, images, split, indices, labels, unknown_classes, unreadable)
 
 
-def _part(source: str, images: ImageDataset) -> tuple[str, NDArray[np.int64]]:
+def _choose_split(
+    data: str, images: ImageDataset
+) -> tuple[Literal["test", "all"], NDArray[np.int64]]:
     if images.splits is None:
         return "all", np.arange(len(images))
     indices = np.flatnonzero(images.splits == "test")
     if not len(indices):
         raise UserError(
-            f"{source} is divided into parts, but has no test part: name the folder or table that "
-            "holds just the images to judge"
+            f"{data} has splits, but no test split: give the folder or table with the images to "
+            "evaluate on"
         )
     return "test", indices
 
 
-def _reasons(
+def _decode_errors(
     images: ImageDataset, indices: NDArray[np.int64], workers: int, display: Display
 ) -> list[str | None]:
-    """Why each image cannot be read, or None."""
+    """Return why each image cannot be opened, or None."""
 
-    def look(index: int) -> str | None:
+    def decode(index: int) -> str | None:
         try:
             images.open(index)
         except ImageError as error:
             return str(error)
         return None
 
-    found = []
+    errors: list[str | None] = []
     with (
-        display.progress("checking images") as tell,
+        display.progress("checking images") as progress,
         ThreadPoolExecutor(max(1, workers)) as pool,
     ):
-        for reason in pool.map(look, indices.tolist()):
-            found.append(reason)
-            tell(len(found), len(indices))
-    return found
+        for error in pool.map(decode, indices.tolist()):
+            errors.append(error)
+            progress(len(errors), len(indices))
+    return errors
 
 
-def _listed(names: Sequence[str], most: int = 5) -> str:
+def _shorten(names: Sequence[str], most: int = 5) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

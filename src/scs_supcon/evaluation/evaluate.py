@@ -1,4 +1,4 @@
-"""Judge a finished model: on its own test part, or on any other labelled images."""
+"""Evaluate a trained model on its own test split or on other labelled images."""
 
 import json
 import tempfile
@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,200 +15,241 @@ from torch import Tensor
 from scs_supcon.data.feature_cache import ViewKind, frozen_features, keyed_views
 from scs_supcon.device import Compute, find_compute, torch_device
 from scs_supcon.errors import UserError
-from scs_supcon.evaluation import label_errors
-from scs_supcon.evaluation import record as evaluation
-from scs_supcon.evaluation.dataset import Asked, read_asked
-from scs_supcon.evaluation.metrics import evenly
-from scs_supcon.evaluation.record import Answers, Rows, Strangers
+from scs_supcon.evaluation.compute import EmbeddedImages, compute_evaluation, embedding_baselines
+from scs_supcon.evaluation.dataset import EvaluationSet, load_evaluation_set
+from scs_supcon.evaluation.label_errors import suspected_labels
+from scs_supcon.evaluation.leakage import view_agreement
+from scs_supcon.evaluation.metrics import evenly_spaced
+from scs_supcon.evaluation.predictions import prediction_columns, write_predictions
+from scs_supcon.evaluation.record import Evaluation, ViewAgreement
 from scs_supcon.inference import Model, load
 from scs_supcon.inference.decision import Decision
 from scs_supcon.nn.encoder import encoder_key
 from scs_supcon.progress import Display
-from scs_supcon.training import artifacts as records
-from scs_supcon.training.assess import agreement_of, rules_of
 
-VIEWED = 300  # images whose views are compared, at most: views have to be made and encoded
+MAX_VIEWED_IMAGES = 300  # whose views are made, encoded and compared
+MAX_COMPARED_IMAGES = 2000  # whose cached views are compared
 
 
 def evaluate(
-    run: str | Path,
-    source: str | Path | None = None,
+    model: Model | str | Path,
+    data: str | Path | None = None,
     *,
     device: str = "auto",
     workers: int | None = None,
     cache: str | Path | None = None,
     quiet: bool = False,
-) -> dict[str, Any]:
-    """Say how good a model is, in every number that `results.evaluation` knows.
+) -> Evaluation:
+    """Evaluate a model.
 
-    Classes that the model was not trained on are no mistakes of it: they are held out, and what
-    counts is how many of their images it calls none of these.
+    Images of unknown classes do not count as errors; the evaluation reports how many of them are
+    rejected.
 
     Args:
-        run: a run's folder, or its model folder.
-        source: data as for `train`. Of data with parts the test part is judged, of other data all.
-            Without it, the record of the run's own test part is returned.
-        device: "auto", "cpu", "cuda", …
+        model: a run directory, its model directory, or a loaded model.
+        data: as for `train`; its test split if it has splits, otherwise all of it. If omitted, the
+            evaluation of the run's own test split is read from the run directory.
+        device: "auto", "cpu", "cuda", … for a model that is not loaded yet.
         workers: processes that load images; default: one per core.
-        cache: folder for the features of frozen encoders.
-        quiet: show nothing.
+        cache: directory for cached features of frozen encoders.
+        quiet: show no progress.
 
     Returns:
-        The record. For other data it is also kept in RUN/evaluations, beside a table of what the
-        model says of every image; "kept" is its file, "unreadable" what was left out. Where the
-        run cannot be written to, a warning says so and "kept" is missing.
+        The evaluation. If a run directory and `data` are given, it is also written to
+        RUN/evaluations, together with a table of predictions, and `saved_to` is its path. If the
+        directory is not writable, a warning is issued and `saved_to` is None.
     """
-    home = _home(Path(run))
-    if source is None:
-        return _own_record(home)
-    place, display = find_compute(device, workers, cache), Display(quiet)
-    made = load(run, torch_device(device))
-    asked = read_asked(str(source), made.classes, place.workers, display)
-    features = _features(made, asked, asked.indices, "eval", place, display)[:, 0]
-    judgement = made.judge(features)
-    found = _judge(made, home, asked, features, judgement)
-    if found["leakage"]:
-        found["leakage"]["view_agreement"] = _agreement(made, asked, place, display)
+    run = None if isinstance(model, Model) else _run_directory(Path(model))
+    if data is None:
+        return _stored_evaluation(run)
+    compute, display = find_compute(device, workers, cache), Display(quiet)
+    loaded = model if isinstance(model, Model) else load(model, torch_device(device))
+    images = load_evaluation_set(str(data), loaded.classes, compute.workers, display)
+    features = _encode(loaded, images, images.indices, "eval", compute, display)[:, 0]
+    decision = loaded.judge(features)
+    train = _training_images(loaded, run)
+    agreement = (
+        _agreement_of_new_views(loaded, images, compute, display) if train.style.shape[1] else None
+    )
+    evaluation = _evaluate(loaded, train, images, features, decision, agreement)
+    if run is None:
+        return evaluation
     try:
-        return found | {"kept": str(_keep(home, asked, made, judgement, found))}
-    except UserError as error:  # as in a folder that is only for reading: the numbers are there
-        warnings.warn(f"the evaluation is not kept: {error}", RuntimeWarning, stacklevel=2)
-        return found
+        return evaluation.model_copy(
+            update={"saved_to": str(_save(run, images, loaded, decision, evaluation))}
+        )
+    except UserError as error:  # for example in a read-only directory
+        warnings.warn(f"the evaluation is not saved: {error}", RuntimeWarning, stacklevel=2)
+        return evaluation
 
 
-def _judge(
-    made: Model, home: Path, asked: Asked, features: Tensor, judgement: Decision
-) -> dict[str, Any]:
-    common, style = made.fields(features)
-    labels, ours = asked.labels, asked.labels >= 0
-    rows = Rows(labels[ours], common[ours], style[ours])
-    answers = Answers(rows, judgement.probabilities[ours], judgement.none_of_these[ours])
-    strangers = Strangers(asked.strange, judgement.none_of_these[~ours])
-    known = _known(made, home)
-    found = evaluation.evaluate(rules_of(made), known, answers, None, strangers)
-    suspects = label_errors.suspects(answers.probabilities, rows.labels)
-    names = [name for name, our in zip(asked.names, ours.tolist(), strict=True) if our]
-    return found | {
-        "data": asked.source,
-        "path": _place(asked.source),
-        "split": asked.split,
-        "baselines": evaluation.baselines(known, rows),
-        "unreadable": asked.unreadable,
-        "label_errors": label_errors.described(suspects, names, rows.labels, made.classes),
-    }
+def measure_view_agreement(model: Model, features: Tensor, labels: Tensor) -> ViewAgreement | None:
+    """Compare the last two views of images; None without two views or a style field.
+
+    Args:
+        model: computes the fields.
+        features: (n, views, F); the evaluation view, if present, comes first.
+        labels: (n,)
+    """
+    if features.shape[1] < 2 or not len(features):
+        return None
+    subset = evenly_spaced(len(features), MAX_COMPARED_IMAGES)
+    first, second = (model.fields(features[subset, view]) for view in (-2, -1))
+    if not first[1].shape[1]:
+        return None
+    return view_agreement((first[0], second[0]), (first[1], second[1]), labels[subset])
 
 
-def _keep(
-    home: Path, asked: Asked, made: Model, judgement: Decision, found: dict[str, Any]
-) -> Path:
-    """Write the record and what is said of every image; return the record's file."""
-    path = _free_path(home / "evaluations", asked.source)
-    columns = records.predictions(asked.names, asked.label_names, made.classes, judgement)
-    records.write_predictions(path.with_name(f"{path.name}.parquet"), columns)
-    file = path.with_name(f"{path.name}.json")
-    records.write_evaluation(file, found)
-    return file
+def _evaluate(
+    model: Model,
+    train: EmbeddedImages,
+    images: EvaluationSet,
+    features: Tensor,
+    decision: Decision,
+    agreement: ViewAgreement | None,
+) -> Evaluation:
+    common, style = model.fields(features)
+    known = images.labels >= 0
+    labels, probabilities = images.labels[known], decision.probabilities[known]
+    evaluated = EmbeddedImages(labels, common[known], style[known])
+    names = [name for name, is_known in zip(images.names, known.tolist(), strict=True) if is_known]
+    return compute_evaluation(
+        data=images.data,
+        path=_location(images.data),
+        split=images.split,
+        classes=model.classes,
+        temperature=model.facts.temperature,
+        rule=model.facts.boundary.rule,
+        threshold=model.facts.boundary.threshold,
+        train=train,
+        evaluated=evaluated,
+        probabilities=probabilities,
+        rejected=decision.none_of_these[known],
+        baselines=embedding_baselines(train, evaluated),
+        view_agreement=agreement,
+        unknown_classes=images.unknown_classes,
+        unknown_rejected=decision.none_of_these[~known],
+        label_errors=suspected_labels(probabilities, labels, names, model.classes),
+        unreadable=images.unreadable,
+    )
 
 
-def _home(run: Path) -> Path:
-    """The run's folder, also where its model folder was named."""
-    inside = run.name == "model" and (run.parent / "recipe.toml").exists()
-    return run.parent if inside else run
+def _run_directory(path: Path) -> Path:
+    """Return the run directory, also if its model directory was given."""
+    is_model = path.name == "model" and (path.parent / "recipe.toml").exists()
+    return path.parent if is_model else path
 
 
-def _own_record(home: Path) -> dict[str, Any]:
-    file = home / "evaluation.json"
+def _stored_evaluation(run: Path | None) -> Evaluation:
+    if run is None:
+        raise UserError("a loaded model can only be evaluated on data: evaluate(model, data)")
+    file = run / "evaluation.json"
     if not file.exists():
         raise UserError(
-            f"{home} holds no evaluation.json, which a run writes when it ends: finish the run, or "
-            "name the images to judge it on: scs evaluate RUN DATA"
+            f"{run} has no evaluation.json, which a run writes at its end: finish the run, or "
+            "give images to evaluate on: scs evaluate RUN DATA"
         )
-    record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return record
+    return Evaluation.read(file)
 
 
-def _features(
-    made: Model,
-    asked: Asked,
+def _encode(
+    model: Model,
+    images: EvaluationSet,
     indices: NDArray[np.int64],
     kind: ViewKind,
-    place: Compute,
+    compute: Compute,
     display: Display,
 ) -> Tensor:
-    """Features `(n, views, F)`: of the evaluation view, or of two random ones."""
-    recipe = made.facts.recipe
-    keyed = keyed_views(kind, recipe.data, 1 if kind == "eval" else 2)
-    with _folder(recipe.encoder.frozen, place) as folder, display.progress("features") as tell:
-        found = frozen_features(
-            asked.images,
+    """Return features `(n, views, F)` of the evaluation view, or of two random views."""
+    recipe = model.facts.recipe
+    transforms = keyed_views(kind, recipe.data, 1 if kind == "eval" else 2)
+    with (
+        _cache_directory(recipe.encoder.frozen, compute) as directory,
+        display.progress("features") as progress,
+    ):
+        features = frozen_features(
+            images.images,
             indices,
-            encoder=made.encoder,
-            encoder_key=encoder_key(made.encoder),
-            transforms=keyed,
-            cache_dir=folder,
-            workers=place.workers,
-            progress=tell,
+            encoder=model.encoder,
+            encoder_key=encoder_key(model.encoder),
+            transforms=transforms,
+            cache_dir=directory,
+            workers=compute.workers,
+            progress=progress,
         )
-    return torch.from_numpy(found)
+    return torch.from_numpy(features)
 
 
 @contextmanager
-def _folder(frozen: bool, place: Compute) -> Iterator[Path]:
-    """The cache that all runs share, or for an encoder that only this run has a passing one."""
+def _cache_directory(frozen: bool, compute: Compute) -> Iterator[Path]:
+    """Yield the shared cache for a frozen encoder, a temporary one for a trained encoder."""
     if frozen:
-        yield place.cache
+        yield compute.cache
         return
-    with tempfile.TemporaryDirectory(prefix="scs-evaluate-") as folder:
-        yield Path(folder)
+    with tempfile.TemporaryDirectory(prefix="scs-evaluate-") as directory:
+        yield Path(directory)
 
 
-def _agreement(
-    made: Model, asked: Asked, place: Compute, display: Display
-) -> dict[str, float | None] | None:
-    ours = torch.nonzero(asked.labels >= 0)[:, 0]
-    some = ours[evenly(len(ours), VIEWED)]
-    kind: ViewKind = "train" if made.facts.recipe.encoder.frozen else "probe"
-    features = _features(made, asked, asked.indices[some.numpy()], kind, place, display)
-    return agreement_of(made, features, asked.labels[some])
+def _agreement_of_new_views(
+    model: Model, images: EvaluationSet, compute: Compute, display: Display
+) -> ViewAgreement | None:
+    known = torch.nonzero(images.labels >= 0)[:, 0]
+    subset = known[evenly_spaced(len(known), MAX_VIEWED_IMAGES)]
+    kind: ViewKind = "train" if model.facts.recipe.encoder.frozen else "probe"
+    features = _encode(model, images, images.indices[subset.numpy()], kind, compute, display)
+    return measure_view_agreement(model, features, images.labels[subset])
 
 
-def _known(made: Model, home: Path) -> Rows:
-    """The training images: common from the model, style from the run's record if it is there."""
-    common, labels = made.gallery.vectors.double(), made.gallery.labels
-    style, file = common[:, :0], home / "embeddings.parquet"
-    if file.exists():
+def _training_images(model: Model, run: Path | None) -> EmbeddedImages:
+    """Return the training images: common field of the model, style field of the run if stored."""
+    common, labels = model.gallery.vectors.double(), model.gallery.labels
+    style = common[:, :0]
+    file = None if run is None else run / "embeddings.parquet"
+    if file is not None and file.exists():
         import pyarrow.parquet as pq
 
         table = pq.read_table(file, columns=["name", "style"]).to_pydict()
-        by_name = dict(zip(table["name"], table["style"], strict=True))
-        if by_name.keys() >= set(made.facts.images):  # not if classes were added since
-            rows = np.array([by_name[name] for name in made.facts.images], dtype=np.float64)
+        style_of = dict(zip(table["name"], table["style"], strict=True))
+        if style_of.keys() >= set(model.facts.images):  # False if classes were added since
+            rows = np.array([style_of[name] for name in model.facts.images], dtype=np.float64)
             style = torch.from_numpy(rows)
-    return Rows(labels, common, style)
+    return EmbeddedImages(labels, common, style)
 
 
-def _free_path(folder: Path, source: str) -> Path:
-    """RUN/evaluations/NAME without ending; NAME-2 and on if that is taken by other data."""
-    place = Path(_place(source))
-    stem = place.name if place.is_dir() else place.stem
+def _save(
+    run: Path, images: EvaluationSet, model: Model, decision: Decision, evaluation: Evaluation
+) -> Path:
+    """Write the evaluation and the predictions; return the path of the evaluation."""
+    path = _free_path(run / "evaluations", images.data)
+    columns = prediction_columns(images.names, images.label_names, model.classes, decision)
+    write_predictions(path.with_name(f"{path.name}.parquet"), columns)
+    file = path.with_name(f"{path.name}.json")
+    evaluation.write(file)
+    return file
+
+
+def _free_path(directory: Path, data: str) -> Path:
+    """Return DIRECTORY/NAME without extension, or NAME-2, … if other data has that name."""
+    location = Path(_location(data))
+    stem = location.name if location.is_dir() else location.stem
     for number in range(1, 10_000):
-        path = folder / (stem if number == 1 else f"{stem}-{number}")
+        path = directory / (stem if number == 1 else f"{stem}-{number}")
         file = path.with_name(f"{path.name}.json")
-        if not file.exists() or _judged_in(file) == str(place):
+        if not file.exists() or _evaluated_path(file) == str(location):
             return path
-    raise UserError(f"{folder} is full of evaluations: remove some")
+    raise UserError(f"{directory} has too many evaluations: remove some")
 
 
-def _place(source: str) -> str:
-    """Where data lies, whatever the folder it was named from; a built-in set goes by its name."""
-    path = Path(source)
-    return str(path.resolve()) if path.exists() else source
+def _location(data: str) -> str:
+    """Return the absolute path of the data, or the name of a built-in dataset."""
+    path = Path(data)
+    return str(path.resolve()) if path.exists() else data
 
 
-def _judged_in(file: Path) -> str | None:
-    """The data of a record; None of what is damaged or somebody else's, and not to be replaced."""
+def _evaluated_path(file: Path) -> str | None:
+    """Return the path in an evaluation; None if the file is something else."""
     try:
-        record: Any = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
         return None
-    return record.get("path") if isinstance(record, dict) else None
+    return content.get("path") if isinstance(content, dict) else None

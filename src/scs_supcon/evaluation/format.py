@@ -1,138 +1,185 @@
-"""An evaluation in words and columns, for people."""
+"""Titles, explanations and sentences for an evaluation."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-SCORES = {
-    "acc1": ("top-1 accuracy", "the first guess is right"),
-    "acc5": ("top-5 accuracy", "the right class is among the first five"),
-    "macro_f1": ("macro-F1", "precision and recall, every class counted alike"),
-    "balanced_acc": ("balanced accuracy", "share found, every class counted alike"),
+from scs_supcon.evaluation.record import Evaluation, Leakage
+
+SCORE_TITLES = {
+    "accuracy": "top-1 accuracy",
+    "top5_accuracy": "top-5 accuracy",
+    "macro_f1": "macro-F1",
+    "balanced_accuracy": "balanced accuracy",
 }
-BESIDE = {
-    "kNN on the readout": "vote of the ten most similar training images",
-    "nearest class mean": "the class whose mean is closest",
-    "linear probe of the encoder": "a linear classifier without stage 1",
-    "kNN on the encoder": "the vote, by the encoder's own features",
+SCORE_MEANINGS = {
+    "accuracy": "the first prediction is correct",
+    "top5_accuracy": "the correct class is among the first five",
+    "macro_f1": "mean F1 of the classes",
+    "balanced_accuracy": "mean recall of the classes",
 }
-FEW = 5
+BASELINE_TITLES = {
+    "knn_on_probe_input": "kNN on the probe input",
+    "nearest_class_mean": "nearest class mean",
+    "linear_probe_of_encoder": "linear probe of the encoder",
+    "knn_on_encoder": "kNN on the encoder",
+    "own_classifier": "the method's own classifier",
+    "probe": "stage 2 on the probe input",
+}
+BASELINE_MEANINGS = {
+    "knn_on_probe_input": "vote of the ten most similar training images",
+    "nearest_class_mean": "the class with the closest mean",
+    "linear_probe_of_encoder": "a linear classifier without stage 1",
+    "knn_on_encoder": "vote of ten training images by encoder features",
+}
+LISTED = 5
 
 
-def describe(record: Mapping[str, Any]) -> str:
-    """The whole record as a table with a few words on each number."""
-    parts = (_head, _scores, _beside, _vectors, _refused, _leakage, _classes, _suspects, _left)
-    blocks = ["\n".join(part(record)) for part in parts]
+def describe(evaluation: Evaluation) -> str:
+    """Return the whole evaluation as a table with a short explanation of each number."""
+    sections = (
+        _head,
+        _scores,
+        _baselines,
+        _embedding,
+        _rejection,
+        _leakage,
+        _classes,
+        _label_errors,
+        _saved,
+    )
+    blocks = ["\n".join(section(evaluation)) for section in sections]
     return "\n\n".join(block for block in blocks if block)
 
 
-def _head(record: Mapping[str, Any]) -> Iterator[str]:
-    part = "" if record["split"] == "all" else f", {record['split']} part"
-    present = sum(row["images"] > 0 for row in record["per_class"])
-    yield f"{record['data']}{part}: {record['images']:,} images of {present} classes"
-    if record["trained_on"]:
-        yield (
-            f"{record['trained_on']:,} of them were trained on: the numbers flatter the model, "
-            "judge it on others"
-        )
-
-
-def _scores(record: Mapping[str, Any]) -> Iterator[str]:
-    for name, (title, meaning) in SCORES.items():
-        score = record["scores"][name]
-        interval = f"{score['low']:.1%} to {score['high']:.1%}"
-        yield _line(title, f"{score['value']:.2%}", interval, meaning)
-    found = record["calibration"]
-    before = f"{found['before']['ece']:.2%} before"
-    meaning = f"how far stated chances are off; temperature {found['temperature']:.3g}"
-    yield _line("calibration error", f"{found['after']['ece']:.2%}", before, meaning)
-    yield "intervals: 95 %, for other images drawn like these"
-
-
-def _beside(record: Mapping[str, Any]) -> Iterator[str]:
-    for title, value in record["baselines"].items():
-        yield _line(title, f"{value:.2%}", "", BESIDE.get(title, ""))
-
-
-def _vectors(record: Mapping[str, Any]) -> Iterator[str]:
-    found, pairs = record["retrieval"], record["pairs"]
-    if found["p_at_1"] is not None:
-        meaning = "the most similar other image is of the same class"
-        yield _line("P@1", f"{found['p_at_1']:.2%}", "", meaning)
-        meaning = "how purely the most similar ones are of the class"
-        yield _line("MAP@R", f"{found['map_at_r']:.2%}", "", meaning)
-    if pairs["auc"] is not None:
-        meaning = "a same-class pair is more similar than another pair"
-        yield _line("pair AUC", f"{pairs['auc']:.4f}", "", meaning)
-        rule = "the boundary" if pairs["boundary"] is not None else "the threshold"
-        yield (
-            f"{rule} {pairs['threshold']:.3f} is reached by {pairs['true_positive_rate']:.1%} of "
-            f"same-class pairs and {pairs['false_positive_rate']:.2%} of the others"
-            f" ({pairs['images']:,} images, every pair)"
-        )
-
-
-def _refused(record: Mapping[str, Any]) -> Iterator[str]:
-    found = record["refused"]
-    yield _line("none of these", f"{found['known']:.2%}", "", "known classes, wrongly refused")
-    if found["unknown"] is not None:
-        names = found["unknown_classes"]
-        what = f"of {found['unknown_images']:,} images of held-out classes: {_some(names)}"
-        yield _line("", f"{found['unknown']:.2%}", "", what)
-
-
-def _leakage(record: Mapping[str, Any]) -> Iterator[str]:
-    found = record["leakage"]
-    if found is None:
-        return
-    yield found["sentence"]
-    agreement = found["view_agreement"]
-    if agreement and agreement["classmates"] is not None:
-        yield (
-            f"in style two views of one image have similarity {agreement['same_image']:.2f}, "
-            f"two images of one class {agreement['classmates']:.2f}"
-        )
-    yield (
-        f"style uses {found['style_rank']:.1f} of its {found['style_columns']} directions "
-        "(effective rank)"
+def leakage_sentence(leakage: Leakage) -> str:
+    """Return what the leakage means."""
+    chance, common, style = leakage.chance, leakage.class_from_common, leakage.class_from_style
+    excess = (style - chance) / max(common - chance, 1e-9)
+    if style <= chance + 0.02 or excess < 0.1:
+        meaning = "style reveals next to nothing about the class"
+    elif excess < 0.4:
+        meaning = "style reveals a little about the class"
+    elif excess < 0.8:
+        meaning = "style reveals much about the class"
+    else:
+        almost = "almost " if excess < 0.995 else ""
+        meaning = f"style reveals {almost}as much about the class as common"
+    return (
+        f"The class of {style:.0%} of the images can be predicted from the style field alone, "
+        f"compared to {common:.0%} from the common field and {chance:.0%} by chance: {meaning}."
     )
 
 
-def _classes(record: Mapping[str, Any]) -> Iterator[str]:
-    there = [row for row in record["per_class"] if row["images"]]
-    hard = sorted((row for row in there if row["f1"] < 1), key=lambda row: row["f1"])[:FEW]
-    if hard:
-        width = max(13, *(len(row["name"]) for row in hard))
-        yield f"{'hardest classes':<{width + 2}} images  precision   recall       F1  refused"
-    for row in hard:
-        shares = (f"{row[name]:>8.1%}" for name in ("precision", "recall", "f1", "refused"))
-        yield f"  {row['name']:<{width}} {row['images']:>8}   {' '.join(shares)}"
-    if record["confused"]:
+def _head(evaluation: Evaluation) -> Iterator[str]:
+    split = "" if evaluation.split == "all" else f", {evaluation.split} split"
+    present = sum(row.images > 0 for row in evaluation.per_class)
+    yield f"{evaluation.data}{split}: {evaluation.images:,} images of {present} classes"
+    if evaluation.training_images:
+        yield (
+            f"{evaluation.training_images:,} of them are training images: the numbers are too "
+            "optimistic, evaluate on other images"
+        )
+
+
+def _scores(evaluation: Evaluation) -> Iterator[str]:
+    for name, title in SCORE_TITLES.items():
+        score = getattr(evaluation.scores, name)
+        interval = f"{score.low:.1%} to {score.high:.1%}"
+        yield _line(title, f"{score.value:.2%}", interval, SCORE_MEANINGS[name])
+    calibration = evaluation.calibration
+    before = f"{calibration.before.ece:.2%} before"
+    meaning = f"error of the probabilities; temperature {calibration.temperature:.3g}"
+    yield _line("calibration error", f"{calibration.after.ece:.2%}", before, meaning)
+    yield "95 % confidence intervals"
+
+
+def _baselines(evaluation: Evaluation) -> Iterator[str]:
+    for name, value in evaluation.baselines.measured().items():
+        yield _line(BASELINE_TITLES[name], f"{value:.2%}", "", BASELINE_MEANINGS.get(name, ""))
+
+
+def _embedding(evaluation: Evaluation) -> Iterator[str]:
+    retrieval, pairs = evaluation.retrieval, evaluation.pairs
+    if retrieval.precision_at_1 is not None:
+        meaning = "the most similar other image is of the same class"
+        yield _line("P@1", f"{retrieval.precision_at_1:.2%}", "", meaning)
+        meaning = "mean average precision among the R most similar images"
+        yield _line("MAP@R", f"{retrieval.map_at_r:.2%}", "", meaning)
+    if pairs.auc is not None:
+        meaning = "a same-class pair is more similar than a different-class pair"
+        yield _line("pair AUC", f"{pairs.auc:.4f}", "", meaning)
+        rule = "decision boundary" if pairs.rule == "boundary" else "threshold"
+        yield (
+            f"{pairs.true_positive_rate:.1%} of the same-class pairs and "
+            f"{pairs.false_positive_rate:.2%} of the different-class pairs reach the {rule} "
+            f"{pairs.threshold:.3f} (all pairs of {pairs.images:,} images)"
+        )
+
+
+def _rejection(evaluation: Evaluation) -> Iterator[str]:
+    rejection = evaluation.rejection
+    yield _line(
+        "rejected as unknown",
+        f"{rejection.known_rejected:.2%}",
+        "",
+        "of the images of known classes (errors)",
+    )
+    if rejection.unknown_rejected is not None:
+        names = _shorten(rejection.unknown_classes)
+        meaning = f"of {rejection.unknown_images:,} images of unknown classes: {names}"
+        yield _line("", f"{rejection.unknown_rejected:.2%}", "", meaning)
+
+
+def _leakage(evaluation: Evaluation) -> Iterator[str]:
+    leakage = evaluation.leakage
+    if leakage is None:
+        return
+    yield leakage_sentence(leakage)
+    agreement = leakage.view_agreement
+    if agreement and agreement.style_same_class is not None:
+        yield (
+            f"style similarity: {agreement.style_same_image:.2f} for two views of one image, "
+            f"{agreement.style_same_class:.2f} for two images of one class"
+        )
+    yield f"effective rank of the style field: {leakage.style_rank:.1f} of {leakage.style_dim}"
+
+
+def _classes(evaluation: Evaluation) -> Iterator[str]:
+    imperfect = [row for row in evaluation.per_class if row.images and row.f1 < 1]
+    hardest = sorted(imperfect, key=lambda row: row.f1)[:LISTED]
+    if hardest:
+        width = max(13, *(len(row.name) for row in hardest))
+        yield f"{'hardest classes':<{width + 2}} images  precision   recall       F1 rejected"
+    for row in hardest:
+        shares = (row.precision, row.recall, row.f1, row.rejected)
+        columns = " ".join(f"{share:>8.1%}" for share in shares)
+        yield f"  {row.name:<{width}} {row.images:>8}   {columns}"
+    if evaluation.confused_pairs:
         yield ""
         yield "most confused"
-    for pair in record["confused"][:FEW]:
-        times = "once" if pair["count"] == 1 else f"{pair['count']} times"
-        yield f"  {pair['label']} taken for {pair['prediction']} {times}"
+    for pair in evaluation.confused_pairs[:LISTED]:
+        times = "once" if pair.count == 1 else f"{pair.count} times"
+        yield f"  {pair.label} predicted as {pair.prediction} {times}"
 
 
-def _suspects(record: Mapping[str, Any]) -> Iterator[str]:
-    found = record["label_errors"]
-    if found:
-        yield f"labels worth a second look: {len(found)}, most suspicious first"
-    for one in found[:FEW]:
-        yield f"  {one['name']}: {one['label']}, or {one['suggested']}?"
-    if len(found) > FEW:
-        yield f"  and {len(found) - FEW} more"
+def _label_errors(evaluation: Evaluation) -> Iterator[str]:
+    errors = evaluation.label_errors
+    if errors:
+        yield f"suspected label errors: {len(errors)}, most suspicious first"
+    for error in errors[:LISTED]:
+        yield f"  {error.image}: {error.label}, or {error.suggested}?"
+    if len(errors) > LISTED:
+        yield f"  and {len(errors) - LISTED} more"
 
 
-def _left(record: Mapping[str, Any]) -> Iterator[str]:
-    if "kept" in record:
-        yield f"kept in   {record['kept']}"
+def _saved(evaluation: Evaluation) -> Iterator[str]:
+    if evaluation.saved_to:
+        yield f"saved to  {evaluation.saved_to}"
 
 
-def _line(title: str, value: str, beside: str, meaning: str) -> str:
-    return f"{title:<28} {value:>8}  {beside:<17} {meaning}".rstrip()
+def _line(title: str, value: str, interval: str, meaning: str) -> str:
+    return f"{title:<28} {value:>8}  {interval:<17} {meaning}".rstrip()
 
 
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
-    return ", ".join(names[:FEW]) + more
+def _shorten(names: Sequence[str]) -> str:
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more

@@ -1,17 +1,17 @@
-"""Images whose label is probably wrong, by confident learning (Northcutt et al., 2021).
+"""Find images whose label is probably wrong, by confident learning (Northcutt et al., 2021).
 
-Every image is judged by a classifier that has not learned from it: five folds, drawn with the
-classes in proportion, and a linear classifier on the encoder's features (`linear.py`), its
-probabilities calibrated by one temperature. With p_c the probability of class c, the bar of a class
-is the mean of p_c over the images that carry its label: how sure one usually is of it. A label is
-suspected if its own probability is below its bar while another class reaches that class's bar. The
-wider the gap between the two probabilities, the more suspicious.
+Each image is classified by a model that was not trained on it: five stratified folds, and a linear
+classifier on the encoder's features (`linear.py`) with probabilities calibrated by one temperature.
+With p_c the probability of class c, the threshold of a class is the mean of p_c over the images
+with that label. A label is suspected if its probability is below its threshold while another class
+reaches the threshold of that class. The larger the difference between the two probabilities, the
+more suspicious the label.
 
-A frozen encoder never saw the labels. One that was trained on them has learned wrong ones too, and
-its features then hide some of the errors: fewer are found, but those found are no less suspicious.
+A frozen encoder was never trained on the labels. A trained one has also learned the wrong ones, and
+its features then hide some errors: fewer are found, but those found are no less suspicious.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -19,42 +19,42 @@ from torch import Tensor
 
 from scs_supcon.evaluation import linear
 from scs_supcon.evaluation.calibration import fit_temperature
+from scs_supcon.evaluation.record import LabelError
 
 FOLDS = 5
-MOST = 60
+MAX_ERRORS = 60
 
 
-class Suspect(NamedTuple):
-    """A suspected label error: the row, the class suggested, and both probabilities."""
-
-    row: int
-    suggested: int
-    own_probability: float
-    suggested_probability: float
+def find_label_errors(
+    features: Tensor, labels: Tensor, images: Sequence[str], classes: Sequence[str]
+) -> tuple[LabelError, ...]:
+    """Cross-validate a linear classifier on features (n, D) and list the suspected labels."""
+    probabilities = out_of_fold(features, labels, len(classes))
+    return suspected_labels(probabilities, labels, images, classes)
 
 
 def out_of_fold(
     features: Tensor, labels: Tensor, classes: int, folds: int = FOLDS, seed: int = 0
 ) -> Tensor:
-    """Probabilities (n, classes) of features (n, D), each from a classifier that did not see it."""
+    """Return probabilities (n, classes), each from a classifier fitted without that image."""
     rows = features.float() - features.float().mean(0)
-    everything = linear.moments(rows, labels, classes)
-    means = everything.sums / everything.counts.clamp_min(1)[:, None]
-    fold_of = deal(labels, folds, seed)
+    total = linear.moments(rows, labels, classes)
+    means = total.sums / total.counts.clamp_min(1)[:, None]
+    fold_of = stratified_folds(labels, folds, seed)
     scores = torch.empty(len(rows), classes, dtype=torch.float64)
     for fold in range(folds):
-        out = fold_of == fold
-        if out.any():
-            held = linear.moments(rows[out], labels[out], classes, means)
-            scores[out] = linear.from_moments(everything - held).scores(rows[out])
-    # A class whose only image is held out is unknown then: as good as impossible.
-    finite = scores.masked_fill(scores.isinf(), torch.inf).amin(1, keepdim=True)
-    scores = torch.where(scores.isinf(), finite - 1, scores)
+        held_out = fold_of == fold
+        if held_out.any():
+            excluded = linear.moments(rows[held_out], labels[held_out], classes, means)
+            scores[held_out] = linear.from_moments(total - excluded).scores(rows[held_out])
+    # A class whose only image is held out cannot be predicted: its probability is nearly 0.
+    lowest = scores.masked_fill(scores.isinf(), torch.inf).amin(1, keepdim=True)
+    scores = torch.where(scores.isinf(), lowest - 1, scores)
     return (scores / fit_temperature(scores, labels)).softmax(1)
 
 
-def deal(labels: Tensor, folds: int, seed: int) -> Tensor:
-    """The fold of each row: shuffled, then dealt out class by class."""
+def stratified_folds(labels: Tensor, folds: int, seed: int) -> Tensor:
+    """Return the fold of each row: shuffled, then dealt out class by class."""
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     order = shuffled[np.argsort(labels.numpy()[shuffled], kind="stable")]
     fold_of = np.empty(len(labels), dtype=np.int64)
@@ -62,42 +62,40 @@ def deal(labels: Tensor, folds: int, seed: int) -> Tensor:
     return torch.from_numpy(fold_of)
 
 
-def suspects(probabilities: Tensor, labels: Tensor, most: int = MOST) -> list[Suspect]:
-    """Rows that are probably mislabelled, most suspicious first.
+def suspected_labels(
+    probabilities: Tensor,
+    labels: Tensor,
+    images: Sequence[str],
+    classes: Sequence[str],
+    max_errors: int = MAX_ERRORS,
+) -> tuple[LabelError, ...]:
+    """Return the labels that are probably wrong, most suspicious first.
 
     Args:
-        probabilities: (n, classes), none from a classifier that learned from the row.
+        probabilities: (n, classes), each from a classifier that was not fitted to the image.
         labels: (n,)
-        most: how many to name.
+        images: names of the images.
+        classes: names of the classes.
+        max_errors: how many to return at most.
     """
     rows = torch.arange(len(labels))
-    own = probabilities[rows, labels]
+    label_probability = probabilities[rows, labels]
     counts = torch.bincount(labels, minlength=probabilities.shape[1])
-    sums = own.new_zeros(len(counts)).index_add_(0, labels, own)
-    bars = torch.where(counts > 0, sums / counts.clamp_min(1), torch.inf)
-    passing = torch.where(probabilities >= bars, probabilities, 0.0)
-    passing[rows, labels] = 0.0
-    rival = passing.max(1)
-    gap = torch.where(own < bars[labels], rival.values - own, 0.0)
+    sums = label_probability.new_zeros(len(counts)).index_add_(0, labels, label_probability)
+    thresholds = torch.where(counts > 0, sums / counts.clamp_min(1), torch.inf)
+    reaching = torch.where(probabilities >= thresholds, probabilities, 0.0)
+    reaching[rows, labels] = 0.0
+    rival = reaching.max(1)
+    suspicious = label_probability < thresholds[labels]
+    gap = torch.where(suspicious, rival.values - label_probability, 0.0)
     order = gap.sort(descending=True, stable=True)
-    found = order.indices[order.values > 0][:most]
-    return [
-        Suspect(row, int(rival.indices[row]), float(own[row]), float(rival.values[row]))
-        for row in found.tolist()
-    ]
-
-
-def described(
-    found: list[Suspect], names: list[str], labels: Tensor, classes: tuple[str, ...]
-) -> list[dict[str, Any]]:
-    """Suspects by name."""
-    return [
-        {
-            "name": names[one.row],
-            "label": classes[int(labels[one.row])],
-            "suggested": classes[one.suggested],
-            "own_probability": one.own_probability,
-            "suggested_probability": one.suggested_probability,
-        }
-        for one in found
-    ]
+    return tuple(
+        LabelError(
+            image=images[row],
+            label=classes[int(labels[row])],
+            suggested=classes[int(rival.indices[row])],
+            label_probability=float(label_probability[row]),
+            suggested_probability=float(rival.values[row]),
+        )
+        for row in order.indices[order.values > 0][:max_errors].tolist()
+    )

@@ -7,12 +7,12 @@ tensors are both welcome. The order of classes settles every tie: the first one 
 import math
 from collections.abc import Iterator
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from scs_supcon.evaluation.record import Reliability, ReliabilityBin
 from scs_supcon.nn.head import unit
 
 Array = Tensor | np.ndarray
@@ -71,10 +71,10 @@ def calibration_error(probabilities: Array, labels: Array, bins: int = 15) -> fl
     Confidence is the largest probability of a row. Bin m of M holds the rows whose confidence lies
     in ((m − 1)/M, m/M]; accuracy_m and confidence_m are the means over its n_m rows.
     """
-    return float(reliability(probabilities, labels, bins)["ece"])
+    return reliability(probabilities, labels, bins).ece
 
 
-def reliability(probabilities: Array, labels: Array, bins: int = 15) -> dict[str, Any]:
+def reliability(probabilities: Array, labels: Array, bins: int = 15) -> Reliability:
     """The calibration error with its bins, for a diagram; an empty bin has None for its means."""
     confidence, predicted = torch.as_tensor(probabilities).double().max(1)
     right = (predicted == torch.as_tensor(labels)).double()
@@ -84,19 +84,19 @@ def reliability(probabilities: Array, labels: Array, bins: int = 15) -> dict[str
     sums = confidence.new_zeros(2, bins).index_add_(1, bin_of, torch.stack([confidence, right]))
     means = (sums / counts.clamp_min(1)).tolist()
     rows = zip(edges[:-1].tolist(), edges[1:].tolist(), *means, counts.tolist(), strict=True)
-    return {
-        "ece": float((sums[1] - sums[0]).abs().sum() / len(confidence)),
-        "bins": [
-            {
-                "low": low,
-                "high": high,
-                "confidence": sure if count else None,
-                "accuracy": share if count else None,
-                "count": count,
-            }
-            for low, high, sure, share, count in rows
-        ],
-    }
+    return Reliability(
+        ece=float((sums[1] - sums[0]).abs().sum() / len(confidence)),
+        bins=tuple(
+            ReliabilityBin(
+                low=low,
+                high=high,
+                confidence=mean_confidence if count else None,
+                accuracy=accuracy if count else None,
+                count=count,
+            )
+            for low, high, mean_confidence, accuracy, count in rows
+        ),
+    )
 
 
 def negative_log_likelihood(probabilities: Array, labels: Array) -> float:
@@ -178,7 +178,7 @@ def chunks(rows: int, columns: int) -> Iterator[slice]:
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
-def evenly(total: int, most: int) -> Tensor:
+def evenly_spaced(total: int, most: int) -> Tensor:
     """Indices of at most `most` of `total` rows, evenly spaced."""
     return torch.arange(min(total, most)) * total // max(1, min(total, most))
 

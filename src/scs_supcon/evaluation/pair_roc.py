@@ -1,91 +1,91 @@
-"""Same class or not, by similarity alone: every pair of images, and one threshold for all.
+"""Separate same-class from different-class pairs by one threshold on their similarity.
 
-A pair is called "same" where its similarity reaches the threshold. The true positive rate is the
-share of same-class pairs that are called so, the false positive rate that of the others. The area
-under the curve of one against the other is the chance that a same-class pair is the more similar
-one of two pairs, ties counted half; it is exact.
+A pair is predicted to be of one class if its similarity reaches the threshold. The true positive
+rate is the share of same-class pairs that reach it, the false positive rate that of the
+different-class pairs. The area under the ROC curve is the probability that a random same-class pair
+is more similar than a random different-class pair, ties counted half; it is exact.
 """
 
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scs_supcon.evaluation.metrics import chunks, evenly
+from scs_supcon.evaluation.metrics import chunks, evenly_spaced
+from scs_supcon.evaluation.record import PairHistogram, PairStatistics
 
-IMAGES = 4000  # paired at most: eight million pairs
+MAX_IMAGES = 4000  # eight million pairs
 BINS = 60
-POINTS = 99  # of each kind on the curve
+POINTS = 99  # quantiles of each kind of pair on the ROC curve
 
-Values = NDArray[np.float32]
+Similarities = NDArray[np.float32]
 
 
-def pair_roc(
-    rows: Tensor, labels: Tensor, threshold: float, images: int = IMAGES
-) -> dict[str, Any]:
-    """Judge the pairs of unit rows (n, D); rates are None where there are no such pairs."""
-    chosen = evenly(len(rows), images)
-    same, different = similarities(rows[chosen], labels[chosen])
+def pair_statistics(
+    rows: Tensor,
+    labels: Tensor,
+    rule: Literal["boundary", "quantile"],
+    threshold: float,
+    max_images: int = MAX_IMAGES,
+) -> PairStatistics:
+    """Evaluate the pairs of unit rows (n, D); rates are None if there are no such pairs."""
+    subset = evenly_spaced(len(rows), max_images)
+    same, different = similarities(rows[subset], labels[subset])
     edges = np.linspace(-1, 1, BINS + 1)
-    both = len(same) and len(different)
-    return {
-        "auc": auc(same, different) if both else None,
-        "true_positive_rate": _reaching(same, threshold) if len(same) else None,
-        "false_positive_rate": _reaching(different, threshold) if len(different) else None,
-        "roc": curve(same, different) if both else [],
-        "histogram": {
-            "edges": edges.tolist(),
-            "same": _counts(same, edges),
-            "different": _counts(different, edges),
-        },
-        "images": len(chosen),
-    }
+    both = len(same) > 0 and len(different) > 0
+    return PairStatistics(
+        rule=rule,
+        threshold=threshold,
+        auc=auc(same, different) if both else None,
+        true_positive_rate=_share_reaching(same, threshold) if len(same) else None,
+        false_positive_rate=_share_reaching(different, threshold) if len(different) else None,
+        roc=roc_curve(same, different) if both else (),
+        histogram=PairHistogram(
+            edges=tuple(edges.tolist()),
+            same=_counts(same, edges),
+            different=_counts(different, edges),
+        ),
+        images=len(subset),
+    )
 
 
-def similarities(rows: Tensor, labels: Tensor) -> tuple[Values, Values]:
-    """Similarities of all same-class pairs and of all others, sorted; each pair once."""
+def similarities(rows: Tensor, labels: Tensor) -> tuple[Similarities, Similarities]:
+    """Return the sorted similarities of same-class and of different-class pairs, each pair once."""
     rows = rows.float()
-    same, different = [], []
-    for some in chunks(len(rows), len(rows)):
-        similar = rows[some] @ rows[some.start :].T
-        after = torch.ones_like(similar, dtype=torch.bool).triu(1)
-        alike = labels[some, None] == labels[some.start :]
-        same.append(similar[after & alike].numpy())
-        different.append(similar[after & ~alike].numpy())
-    empty = [np.empty(0, np.float32)]
-    return np.sort(np.concatenate(same or empty)), np.sort(np.concatenate(different or empty))
+    same, different = [np.empty(0, np.float32)], [np.empty(0, np.float32)]
+    for chunk in chunks(len(rows), len(rows)):
+        similarity = rows[chunk] @ rows[chunk.start :].T
+        upper = torch.ones_like(similarity, dtype=torch.bool).triu(1)
+        positive = labels[chunk, None] == labels[chunk.start :]
+        same.append(similarity[upper & positive].numpy())
+        different.append(similarity[upper & ~positive].numpy())
+    return np.sort(np.concatenate(same)), np.sort(np.concatenate(different))
 
 
-def auc(same: Values, different: Values) -> float:
-    """Area under the curve, from sorted similarities."""
+def auc(same: Similarities, different: Similarities) -> float:
+    """Return the area under the ROC curve of sorted similarities."""
     below = np.searchsorted(different, same, "left").astype(np.float64)
-    upto = np.searchsorted(different, same, "right")
-    return float(((below + upto) / 2).mean() / len(different))
+    up_to = np.searchsorted(different, same, "right")
+    return float(((below + up_to) / 2).mean() / len(different))
 
 
-def curve(same: Values, different: Values) -> list[list[float]]:
-    """Points [false positive rate, true positive rate], at even shares of either kind of pair."""
+def roc_curve(same: Similarities, different: Similarities) -> tuple[tuple[float, float], ...]:
+    """Return points (false positive rate, true positive rate) at quantiles of both kinds."""
     shares = np.arange(1, POINTS + 1) / (POINTS + 1)
-    at = np.concatenate([_quantiles(same, shares), _quantiles(different, shares)])
-    thresholds = np.unique(at)[::-1]
-    points = [[_reaching(different, one), _reaching(same, one)] for one in thresholds]
-    return [[0.0, 0.0], *points, [1.0, 1.0]]
+    quantiles = [ordered[(shares * len(ordered)).astype(np.int64)] for ordered in (same, different)]
+    thresholds = np.unique(np.concatenate(quantiles))[::-1]
+    points = [(_share_reaching(different, t), _share_reaching(same, t)) for t in thresholds]
+    return ((0.0, 0.0), *points, (1.0, 1.0))
 
 
-def _quantiles(ordered: Values, shares: NDArray[np.float64]) -> Values:
-    return ordered[(shares * len(ordered)).astype(np.int64)]
-
-
-def _reaching(ordered: Values, threshold: float) -> float:
-    """Share of the values that reach a threshold."""
+def _share_reaching(ordered: Similarities, threshold: float) -> float:
     below = np.searchsorted(ordered, np.float32(threshold), "left")
     return round(1 - float(below) / len(ordered), 9)
 
 
-def _counts(ordered: Values, edges: NDArray[np.float64]) -> list[int]:
-    """How many values lie between two edges; those beyond the ends count in the last bins."""
-    at = np.searchsorted(ordered, edges[1:-1], "left")
-    counts: list[int] = np.diff(at, prepend=0, append=len(ordered)).tolist()
-    return counts
+def _counts(ordered: Similarities, edges: NDArray[np.float64]) -> tuple[int, ...]:
+    """Count the values per bin; values beyond the ends count in the outer bins."""
+    positions = np.searchsorted(ordered, edges[1:-1], "left")
+    return tuple(np.diff(positions, prepend=0, append=len(ordered)).tolist())

@@ -1,220 +1,353 @@
-"""Everything there is to say about a model's answers on labelled images, as one record."""
+"""The typed result of an evaluation, and its file `evaluation.json`.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+Field names are identifiers; titles and sentences for people are in `evaluation.format`. Files of
+format 1 are read through `OLD_KEYS`.
+"""
 
-import torch
-from torch import Tensor
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
 
-from scs_supcon.evaluation import metrics
-from scs_supcon.evaluation.bootstrap import class_intervals
-from scs_supcon.evaluation.leakage import leakage
-from scs_supcon.evaluation.pair_roc import pair_roc
-from scs_supcon.evaluation.retrieval import retrieval
+from pydantic import AliasChoices, AliasGenerator, BaseModel, ConfigDict, Field
 
-FORMAT_VERSION = 1
-CONFUSED = 100  # pairs of classes named
-NEAR = 1e-5  # distance of unit vectors that are of one image, kept in single precision
-COMPARED = 64
+from scs_supcon.errors import UserError
+from scs_supcon.io.atomic import write_text
 
-
-@dataclass(frozen=True)
-class Rows:
-    """Labelled images as unit vectors: common (n, D) and style (n, S), which may be empty."""
-
-    labels: Tensor
-    common: Tensor
-    style: Tensor
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What a model said of images of its own classes.
-
-    Attributes:
-        rows: their labels and vectors.
-        probabilities: (n, classes), calibrated.
-        refused: (n,) whether it called the image none of these.
-    """
-
-    rows: Rows
-    probabilities: Tensor
-    refused: Tensor
-
-
-@dataclass(frozen=True)
-class Strangers:
-    """Images of classes that the model was never shown, and whether each was refused."""
-
-    classes: Sequence[str] = ()
-    refused: Tensor | None = None
+FORMAT_VERSION: Literal[2] = 2
+OLD_KEYS: Mapping[str, tuple[str, ...]] = {
+    "accuracy": ("acc1",),
+    "balanced_accuracy": ("balanced_acc",),
+    "common_same_image": ("common_same_picture",),
+    "confused_pairs": ("confused",),
+    "image": ("name",),
+    "images": ("pictures",),
+    "knn_on_encoder": ("kNN on the encoder",),
+    "knn_on_probe_input": ("kNN on the readout",),
+    "known_rejected": ("known",),
+    "label_probability": ("own_probability",),
+    "linear_probe_of_encoder": ("linear probe of the encoder",),
+    "nearest_class_mean": ("nearest class mean",),
+    "own_classifier": ("the method's own classifier",),
+    "precision_at_1": ("p_at_1",),
+    "probe": ("stage 2 on the readout",),
+    "rejected": ("refused",),
+    "rejection": ("refused",),
+    "split": ("judged_on",),
+    "style_dim": ("style_columns",),
+    "style_same_class": ("classmates",),
+    "style_same_image": ("same_image", "same_picture"),
+    "top5_accuracy": ("acc5",),
+    "training_images": ("trained_on",),
+    "unknown_images": ("unknown_pictures",),
+    "unknown_rejected": ("unknown",),
+}
+"""Current field name -> names of the same field in files of format 1."""
 
 
-@dataclass(frozen=True)
-class Rules:
-    """A model's classes, the temperature of its logits, and when an image is none of them."""
+def _names_in_files(field: str) -> AliasChoices:
+    return AliasChoices(field, *OLD_KEYS.get(field, ()))
 
-    classes: tuple[str, ...]
+
+class EvaluationRecord(BaseModel):
+    """Base of the records below: frozen, readable under current and old keys."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        alias_generator=AliasGenerator(validation_alias=_names_in_files),
+        use_attribute_docstrings=True,
+        ser_json_inf_nan="constants",
+    )
+
+
+class Score(EvaluationRecord):
+    """A value between 0 and 1 with its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Scores(EvaluationRecord):
+    """Scores of the predictions."""
+
+    accuracy: Score
+    top5_accuracy: Score
+    macro_f1: Score
+    balanced_accuracy: Score
+
+
+class ReliabilityBin(EvaluationRecord):
+    """Images whose confidence lies in (low, high]; an empty bin has no means."""
+
+    low: float
+    high: float
+    confidence: float | None
+    accuracy: float | None
+    count: int
+
+
+class Reliability(EvaluationRecord):
+    """Expected calibration error and the bins of the reliability diagram."""
+
+    ece: float
+    bins: tuple[ReliabilityBin, ...]
+
+
+class Calibration(EvaluationRecord):
+    """Reliability before and after temperature scaling."""
+
     temperature: float
-    rule: str
+    before: Reliability
+    after: Reliability
+    nll: float | None = None
+    """Mean negative log-likelihood of the scaled probabilities; None in files of format 1."""
+
+
+class Retrieval(EvaluationRecord):
+    """Retrieval in the common field; None if no class has two images."""
+
+    precision_at_1: float | None
+    map_at_r: float | None
+
+
+class PairHistogram(EvaluationRecord):
+    """Number of pairs per similarity bin."""
+
+    edges: tuple[float, ...]
+    same: tuple[int, ...]
+    different: tuple[int, ...]
+
+
+class PairStatistics(EvaluationRecord):
+    """How well a threshold on the similarity separates same-class from different-class pairs."""
+
+    rule: Literal["boundary", "quantile"]
     threshold: float
+    auc: float | None
+    true_positive_rate: float | None
+    false_positive_rate: float | None
+    roc: tuple[tuple[float, float], ...]
+    """Points (false positive rate, true positive rate)."""
+    histogram: PairHistogram
+    images: int
+    """Images that were paired."""
 
 
-def evaluate(
-    rules: Rules,
-    known: Rows,
-    answers: Answers,
-    agreement: dict[str, float | None] | None,
-    strangers: Strangers,
-) -> dict[str, Any]:
-    """Judge answers about images that were not trained on.
+class Rejection(EvaluationRecord):
+    """Share of images rejected as unknown."""
 
-    Args:
-        rules: of the model.
-        known: the training images; without style where it was not kept.
-        answers: at least one.
-        agreement: of views, from `leakage.view_agreement`, if there are views.
-        strangers: images of other classes, if any.
-    """
-    rows, classes = answers.rows, len(rules.classes)
-    predicted = answers.probabilities.argmax(1)
-    table = metrics.confusion(predicted, rows.labels, classes)
-    style = known.style if len(known.style) else rows.style[:0, :0]
-    return {
-        "format_version": FORMAT_VERSION,
-        "images": len(rows.labels),
-        "trained_on": _trained_on(known.common, rows.common),
-        "classes": list(rules.classes),
-        "scores": scores(answers.probabilities, rows.labels),
-        "calibration": _calibration(answers.probabilities, rows.labels, rules.temperature),
-        "retrieval": retrieval(rows.common, rows.labels),
-        "pairs": {
-            "boundary": rules.threshold if rules.rule == "boundary" else None,
-            "rule": rules.rule,
-            "threshold": rules.threshold,
-            **pair_roc(rows.common, rows.labels, rules.threshold),
-        },
-        "refused": _refused(answers.refused, strangers),
-        "per_class": per_class(table, rules.classes, rows.labels, answers.refused),
-        "confusion": table.long().tolist(),
-        "confused": confused(table, rules.classes),
-        "leakage": leakage(
-            (known.common, style, known.labels),
-            (rows.common, rows.style, rows.labels),
-            classes,
-            agreement,
-        ),
-    }
+    known_rejected: float
+    """Share of the images of known classes: wrongly rejected."""
+    unknown_rejected: float | None = None
+    """Share of the images of unknown classes: correctly rejected."""
+    unknown_images: int = 0
+    unknown_classes: tuple[str, ...] = ()
 
 
-def scores(probabilities: Tensor, labels: Tensor) -> dict[str, dict[str, float]]:
-    """The usual scores, each with its 95 % interval."""
-    predicted = probabilities.argmax(1)
-    order = probabilities.sort(dim=1, descending=True, stable=True).indices
-    hit = order == labels[:, None]
-    intervals = {
-        "acc1": metrics.accuracy_interval(hit[:, 0]),
-        "acc5": metrics.accuracy_interval(hit[:, :5].any(1)),
-    } | class_intervals(predicted, labels)
-    values = {
-        "acc1": metrics.top_k(probabilities, labels),
-        "acc5": metrics.top_k(probabilities, labels, 5),
-        "macro_f1": metrics.macro_f1(predicted, labels),
-        "balanced_acc": metrics.balanced_accuracy(predicted, labels),
-    }
-    return {
-        name: {"value": value, "low": intervals[name][0], "high": intervals[name][1]}
-        for name, value in values.items()
-    }
+class ClassScores(EvaluationRecord):
+    """Scores of one class; 0 where there is nothing to divide by."""
+
+    name: str
+    images: int
+    precision: float
+    recall: float
+    f1: float
+    rejected: float
 
 
-def baselines(known: Rows, rows: Rows) -> dict[str, float]:
-    """What the vectors alone tell, without a classifier."""
-    if not len(known.labels):
-        return {}
-    between = known.common.float(), known.labels, rows.common.float(), rows.labels
-    return {
-        "kNN on the readout": metrics.knn_accuracy(*between),
-        "nearest class mean": metrics.nearest_mean_accuracy(*between),
-    }
+class ConfusedPair(EvaluationRecord):
+    """How often images of one class were predicted as another."""
+
+    label: str
+    prediction: str
+    count: int
 
 
-def per_class(
-    table: Tensor, classes: Sequence[str], labels: Tensor, refused: Tensor
-) -> list[dict[str, Any]]:
-    """One row for each class; what has nothing to divide by is 0."""
-    hits, present, named = table.diagonal(), table.sum(1), table.sum(0)
-    turned = torch.bincount(labels[refused], minlength=len(classes))
-    columns = {
-        "precision": hits / named.clamp_min(1),
-        "recall": hits / present.clamp_min(1),
-        "f1": metrics.class_f1(table),
-        "refused": turned / present.clamp_min(1),
-    }
-    return [
-        {"name": name, "images": int(present[row])}
-        | {title: float(column[row]) for title, column in columns.items()}
-        for row, name in enumerate(classes)
-    ]
+class ViewAgreement(EvaluationRecord):
+    """Mean similarities between two views, in the style and the common field."""
+
+    style_same_image: float
+    style_same_class: float | None
+    """Two images of one class; None if no class has two images."""
+    common_same_image: float
 
 
-def confused(table: Tensor, classes: Sequence[str]) -> list[dict[str, Any]]:
-    """Pairs of classes by how often the first was taken for the second, worst first."""
-    wrong = table.long().clone().fill_diagonal_(0)
-    order = wrong.flatten().sort(descending=True, stable=True)
-    pairs = zip(order.indices[:CONFUSED].tolist(), order.values.tolist(), strict=False)
-    return [
-        {
-            "label": classes[cell // len(classes)],
-            "prediction": classes[cell % len(classes)],
-            "count": count,
+class Leakage(EvaluationRecord):
+    """How much the style field reveals about the class."""
+
+    chance: float
+    """Share of the largest class."""
+    class_from_common: float
+    """Accuracy of a linear classifier on the common field."""
+    class_from_style: float
+    """Accuracy of a linear classifier on the style field."""
+    view_agreement: ViewAgreement | None
+    style_rank: float
+    """Effective rank of the style field."""
+    style_dim: int
+
+
+class Baselines(EvaluationRecord):
+    """Accuracy of simpler classifiers on the same images; None if not measured."""
+
+    knn_on_probe_input: float | None = None
+    nearest_class_mean: float | None = None
+    linear_probe_of_encoder: float | None = None
+    knn_on_encoder: float | None = None
+    own_classifier: float | None = None
+    probe: float | None = None
+
+    def measured(self) -> dict[str, float]:
+        """Return the baselines that were measured, by field name."""
+        values: dict[str, float] = self.model_dump(exclude_none=True)
+        return values
+
+
+class LabelError(EvaluationRecord):
+    """An image whose label is probably wrong."""
+
+    image: str
+    label: str
+    suggested: str
+    label_probability: float
+    suggested_probability: float
+
+
+class UnreadableImage(EvaluationRecord):
+    """An image that could not be opened and was left out."""
+
+    image: str
+    detail: str
+
+
+class Headline(EvaluationRecord):
+    """The result of an evaluation in a few numbers."""
+
+    accuracy: float
+    interval: tuple[float, float]
+    split: str
+    images: int
+    rejected: float
+    baselines: Baselines
+
+
+class Evaluation(EvaluationRecord):
+    """Everything measured about a model on labelled images."""
+
+    format_version: Literal[2] = FORMAT_VERSION
+    data: str
+    """The data as given by the user."""
+    path: str | None = None
+    """Absolute path of the data, or the name of a built-in dataset; None for a run's own split."""
+    split: Literal["test", "val", "all"]
+    images: int
+    """Images of known classes that were evaluated."""
+    training_images: int = 0
+    """How many of them are training images of the model."""
+    classes: tuple[str, ...]
+    scores: Scores
+    calibration: Calibration
+    baselines: Baselines
+    retrieval: Retrieval
+    pairs: PairStatistics
+    rejection: Rejection
+    per_class: tuple[ClassScores, ...]
+    confusion: tuple[tuple[int, ...], ...]
+    """Counts; rows are labels, columns are predictions."""
+    confused_pairs: tuple[ConfusedPair, ...]
+    """The most frequent confusions, worst first."""
+    leakage: Leakage | None
+    """None without a style field."""
+    label_errors: tuple[LabelError, ...] = ()
+    """Suspected label errors, most suspicious first."""
+    unreadable: tuple[UnreadableImage, ...] = ()
+    saved_to: str | None = Field(default=None, exclude=True)
+    """The file the evaluation was written to, if any; not part of the file."""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of correct predictions."""
+        return self.scores.accuracy.value
+
+    def headline(self) -> Headline:
+        """Return accuracy, interval, split, number of images, rejection rate and baselines."""
+        score = self.scores.accuracy
+        return Headline(
+            accuracy=score.value,
+            interval=(score.low, score.high),
+            split=self.split,
+            images=self.images,
+            rejected=self.rejection.known_rejected,
+            baselines=self.baselines,
+        )
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Evaluation":
+        """Read an evaluation of this or an older format.
+
+        Raises:
+            UserError: the file is missing or damaged, or a newer version wrote it.
+        """
+        path = Path(path)
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            version = content["format_version"]
+            if version in range(1, FORMAT_VERSION + 1):
+                return cls.model_validate(content | {"format_version": FORMAT_VERSION})
+        except FileNotFoundError:
+            raise UserError(f"{path} does not exist") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is damaged or not an evaluation: {error}") from error
+        raise UserError(
+            f"{path} has format {version}, this version reads formats up to {FORMAT_VERSION}: "
+            "update scs-supcon"
+        )
+
+    def to_json(self) -> str:
+        """Return the content of the file: JSON with one line per field."""
+        fields = json.loads(self.model_dump_json())
+        lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
+        return "{" + ",\n ".join(lines) + "}\n"
+
+    def write(self, path: str | Path) -> None:
+        """Write the evaluation atomically."""
+        write_text(Path(path), self.to_json())
+
+    def as_format_1(self) -> dict[str, Any]:
+        """Return the content under the keys of format 1 (temporary: for the report)."""
+        from scs_supcon.evaluation.format import BASELINE_TITLES, leakage_sentence
+
+        scores, pairs, rejection = self.scores, self.pairs, self.rejection
+        content = self.model_dump(mode="json")
+        content["scores"] = {
+            "acc1": scores.accuracy.model_dump(),
+            "acc5": scores.top5_accuracy.model_dump(),
+            "macro_f1": scores.macro_f1.model_dump(),
+            "balanced_acc": scores.balanced_accuracy.model_dump(),
         }
-        for cell, count in pairs
-        if count
-    ]
-
-
-def _calibration(probabilities: Tensor, labels: Tensor, temperature: float) -> dict[str, Any]:
-    """Reliability as calibrated, and as it would be at temperature 1: p ∝ p_calibrated^T."""
-    before = (temperature * probabilities.double().log()).softmax(1)
-    return {
-        "temperature": temperature,
-        "before": metrics.reliability(before, labels),
-        "after": metrics.reliability(probabilities, labels),
-    }
-
-
-def _refused(known: Tensor, strangers: Strangers) -> dict[str, Any]:
-    flags = strangers.refused
-    there = flags is not None and len(flags) > 0
-    return {
-        "known": float(known.double().mean()),
-        "unknown": float(flags.double().mean()) if flags is not None and there else None,
-        "unknown_images": len(flags) if flags is not None else 0,
-        "unknown_classes": list(strangers.classes),
-    }
-
-
-def _trained_on(known: Tensor, rows: Tensor) -> int:
-    """How many images have the vector of a training image, last digits aside: they are it.
-
-    Rows that are near are near along any direction: along one of them the training images are
-    sorted, and few are left to compare with.
-    """
-    if not len(known):
-        return 0
-    known, rows = known.double(), rows.double()
-    along = torch.arange(1.0, rows.shape[1] + 1, dtype=torch.float64).cos()
-    along /= along.norm()
-    order = (known @ along).sort()
-    places = rows @ along
-    low = torch.searchsorted(order.values, places - NEAR)
-    # Where all vectors are nearly the same, it is the count of comparisons that has to end.
-    counts = (torch.searchsorted(order.values, places + NEAR) - low).clamp(0, COMPARED)
-    query = torch.arange(len(rows)).repeat_interleave(counts)
-    step = torch.arange(len(query)) - (counts.cumsum(0) - counts)[query]
-    gaps = (rows[query] - known[order.indices[low[query] + step]]).norm(dim=1)
-    same = torch.zeros(len(rows), dtype=torch.bool)
-    same[query[gaps < NEAR]] = True
-    return int(same.sum())
+        content["baselines"] = {
+            BASELINE_TITLES[name]: value for name, value in self.baselines.measured().items()
+        }
+        content["retrieval"]["p_at_1"] = self.retrieval.precision_at_1
+        content["pairs"]["boundary"] = pairs.threshold if pairs.rule == "boundary" else None
+        content["refused"] = content["rejection"] | {
+            "known": rejection.known_rejected,
+            "unknown": rejection.unknown_rejected,
+        }
+        for row in content["per_class"]:
+            row["refused"] = row["rejected"]
+        content["confused"] = content["confused_pairs"]
+        for row in content["label_errors"]:
+            row |= {"name": row["image"], "own_probability": row["label_probability"]}
+        if self.leakage:
+            content["leakage"] |= {
+                "style_columns": self.leakage.style_dim,
+                "sentence": leakage_sentence(self.leakage),
+            }
+        if self.leakage and (agreement := self.leakage.view_agreement):
+            content["leakage"]["view_agreement"] |= {
+                "same_image": agreement.style_same_image,
+                "classmates": agreement.style_same_class,
+            }
+        return content

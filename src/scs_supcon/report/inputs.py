@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from scs_supcon.errors import UserError
-
-FORMAT = 1  # of evaluation.json
+from scs_supcon.evaluation.record import Evaluation
 
 Curves = Mapping[tuple[str, str], tuple[list[int], list[float]]]
 
@@ -53,13 +52,7 @@ def read_inputs(run: Path) -> Inputs:
         UserError: it is not a run, not finished, of another version, or damaged.
     """
     _check(run)
-    evaluation = _read(run / "evaluation.json", _json)
-    version = evaluation.get("format_version")
-    if version != FORMAT:
-        raise UserError(
-            f"{run / 'evaluation.json'} has format {version}, and this version reads {FORMAT}: use "
-            "the version that trained the run, or train it again"
-        )
+    evaluation = _read(run / "evaluation.json", _evaluation)
     recipe = _read(run / "recipe.toml", _text)
     return Inputs(
         path=run,
@@ -95,6 +88,8 @@ def _read(file: Path, how: Callable[[Path], Any]) -> Any:
             f"{file.parent} has no {file.name}: the run was finished by an older version, or the "
             "file was removed; train it again with --overwrite to have a report"
         ) from error
+    except UserError:
+        raise
     except (ValueError, KeyError, ArrowInvalid) as error:
         raise UserError(
             f"{file} is damaged ({error}): bring it back, or train the run again with --overwrite"
@@ -103,6 +98,12 @@ def _read(file: Path, how: Callable[[Path], Any]) -> Any:
 
 def _text(file: Path) -> str:
     return file.read_text(encoding="utf-8")
+
+
+def _evaluation(file: Path) -> Any:
+    if not file.exists():
+        raise FileNotFoundError(file)
+    return Evaluation.read(file).as_format_1()
 
 
 def _json(file: Path) -> Any:

@@ -5,9 +5,8 @@ read these instead of the images.
 """
 
 import io
-import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from numpy.typing import NDArray
 
 from scs_supcon.data.dataset import ImageDataset, Problem
 from scs_supcon.evaluation.metrics import knn_scores
-from scs_supcon.inference.decision import Decision
-from scs_supcon.io.atomic import replacing, write_json, write_text
+from scs_supcon.evaluation.predictions import prediction_columns, write_predictions
+from scs_supcon.io.atomic import replacing, write_json
 from scs_supcon.training.assess import RunArtifacts, assess
 from scs_supcon.training.stage2 import Seen
 
@@ -30,11 +29,11 @@ MOST = 2000  # thumbnails, suspected label errors aside
 def keep_records(folder: Path, found: RunArtifacts, workers: int = 1) -> None:
     """Write everything that is read after the run: by `scs evaluate`, by the report, by people."""
     evaluation = assess(found)
-    write_evaluation(folder / "evaluation.json", evaluation)
+    evaluation.write(folder / "evaluation.json")
     _write_predictions_of_splits(folder / "predictions.parquet", found)
     _write_embeddings(folder / "embeddings.parquet", found)
     write_problems(folder / "problems.json", found.problems)
-    suspected = {error["name"] for error in evaluation["label_errors"]}
+    suspected = {error.image for error in evaluation.label_errors}
     wanted = dict.fromkeys(imaged(found.seen))
     wanted |= dict.fromkeys(i for i, name in enumerate(found.images.names) if name in suspected)
     write_thumbnails(folder / "thumbnails.parquet", found.images, wanted, workers)
@@ -45,7 +44,7 @@ def _write_predictions_of_splits(path: Path, found: RunArtifacts) -> None:
     for split in ("val", "test"):
         indices, judgement = found.seen[split].indices, found.judged[split].judgement
         names, labels = names_of(found.images, indices), labels_of(found.images, indices)
-        for name, cells in predictions(names, labels, found.made.classes, judgement).items():
+        for name, cells in prediction_columns(names, labels, found.made.classes, judgement).items():
             columns[name] += cells
         columns["split"] += [split] * len(indices)
         columns["neighbours"] += _neighbours(found, split)
@@ -57,43 +56,6 @@ def _neighbours(found: RunArtifacts, split: str) -> list[str]:
     known, asked = found.seen["train"], found.seen[split]
     votes = knn_scores(known.features[:, 0], known.labels, asked.features[:, 0])
     return [found.images.classes[label] for label in votes.argmax(1)]
-
-
-def write_evaluation(path: Path, record: Mapping[str, Any]) -> None:
-    """Keep an evaluation, one line for each of its parts."""
-    lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in record.items())
-    write_text(path, "{" + ",\n ".join(lines) + "}\n")
-
-
-def predictions(
-    names: Sequence[str], labels: Sequence[str], classes: Sequence[str], judgement: Decision
-) -> dict[str, Any]:
-    """Columns that say what a model thinks of each image."""
-    return {
-        "name": list(names),
-        "label": list(labels),
-        "prediction": [classes[index] for index in judgement.probabilities.argmax(1)],
-        "none_of_these": judgement.none_of_these.tolist(),
-        "similarity": judgement.similarity.tolist(),
-        "probabilities": list(judgement.probabilities.float().numpy()),
-    }
-
-
-def write_predictions(path: Path, columns: Mapping[str, Any]) -> None:
-    """Keep predictions, one row for each image; "split" is a column where there are several."""
-    import pyarrow as pa
-
-    kinds = {
-        "name": pa.string(),
-        "split": pa.string(),
-        "label": pa.string(),
-        "prediction": pa.string(),
-        "none_of_these": pa.bool_(),
-        "similarity": pa.float64(),
-        "probabilities": pa.list_(pa.float32()),
-        "neighbours": pa.string(),
-    }
-    _write(path, columns, {name: kind for name, kind in kinds.items() if name in columns})
 
 
 def _write_embeddings(path: Path, found: RunArtifacts) -> None:

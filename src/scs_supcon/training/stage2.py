@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from scs_supcon import inference as model
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.evaluation import metrics
-from scs_supcon.evaluation.record import Rows, baselines
+from scs_supcon.evaluation.compute import EmbeddedImages, embedding_baselines
+from scs_supcon.evaluation.record import OLD_KEYS
 from scs_supcon.evaluation.splits import PARTS, UNTESTED
 from scs_supcon.inference.decision import Decision
 from scs_supcon.methods import Method
@@ -167,7 +168,7 @@ def summarise(
     chances, labels = judgement.probabilities, asked.labels
     right = chances.argmax(1) == labels
     known, rows = (
-        Rows(seen[part].labels, judged[part].common, judged[part].style)
+        EmbeddedImages(seen[part].labels, judged[part].common, judged[part].style)
         for part in ("train", split)
     )
     of_features = linear.probabilities(asked.features[:, 0])
@@ -181,7 +182,10 @@ def summarise(
         "refused": float(judgement.none_of_these.double().mean()),
         "boundary": made.facts.boundary.model_dump(),
         "baselines": {
-            **baselines(known, rows),
+            **{
+                OLD_KEYS[name][0]: value
+                for name, value in embedding_baselines(known, rows).measured().items()
+            },
             "linear probe of the encoder": metrics.top_k(of_features, labels),
             "kNN on the encoder": metrics.knn_accuracy(*encoder),
         },

@@ -1,0 +1,223 @@
+"""Compute an `Evaluation` from the predictions and embeddings of labelled images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from scs_supcon.evaluation import metrics
+from scs_supcon.evaluation.bootstrap import class_intervals
+from scs_supcon.evaluation.leakage import measure_leakage
+from scs_supcon.evaluation.pair_roc import pair_statistics
+from scs_supcon.evaluation.record import (
+    Baselines,
+    Calibration,
+    ClassScores,
+    ConfusedPair,
+    Evaluation,
+    LabelError,
+    Rejection,
+    Score,
+    Scores,
+    UnreadableImage,
+    ViewAgreement,
+)
+from scs_supcon.evaluation.retrieval import retrieval
+
+CONFUSED_PAIRS = 100  # listed at most
+SAME_VECTOR = 1e-5  # distance of two unit vectors of one image, stored in single precision
+COMPARISONS = 64  # per image at most
+
+
+@dataclass(frozen=True)
+class EmbeddedImages:
+    """Labels (n,) and unit vectors: common (n, D) and style (n, S), where S may be 0."""
+
+    labels: Tensor
+    common: Tensor
+    style: Tensor
+
+
+def compute_evaluation(  # noqa: PLR0913
+    *,
+    data: str,
+    split: Literal["test", "val", "all"],
+    classes: Sequence[str],
+    temperature: float,
+    rule: Literal["boundary", "quantile"],
+    threshold: float,
+    train: EmbeddedImages,
+    evaluated: EmbeddedImages,
+    probabilities: Tensor,
+    rejected: Tensor,
+    baselines: Baselines,
+    view_agreement: ViewAgreement | None = None,
+    unknown_classes: Sequence[str] = (),
+    unknown_rejected: Tensor | None = None,
+    label_errors: Sequence[LabelError] = (),
+    unreadable: Sequence[UnreadableImage] = (),
+    path: str | None = None,
+) -> Evaluation:
+    """Evaluate the predictions for at least one image of a known class.
+
+    Args:
+        data: the dataset as given by the user.
+        split: which split of it was evaluated.
+        classes: names of the model's classes.
+        temperature: of the model's logits.
+        rule: how the model's rejection threshold was chosen.
+        threshold: on the similarity, below which an image is rejected.
+        train: the training images; without style if it was not stored.
+        evaluated: the evaluated images.
+        probabilities: (n, classes), calibrated.
+        rejected: (n,) whether the image was rejected as unknown.
+        baselines: accuracy of other classifiers on the same images.
+        view_agreement: from `leakage.view_agreement`, if there are random views.
+        unknown_classes: classes of the data that the model does not have.
+        unknown_rejected: (m,) whether each image of these classes was rejected.
+        label_errors: suspected label errors.
+        unreadable: images that were left out.
+        path: where the data is.
+    """
+    labels = evaluated.labels
+    table = metrics.confusion(probabilities.argmax(1), labels, len(classes))
+    unscaled = (temperature * probabilities.double().log()).softmax(1)
+    unknown = rejected[:0] if unknown_rejected is None else unknown_rejected
+    return Evaluation(
+        data=data,
+        path=path,
+        split=split,
+        images=len(labels),
+        training_images=_count_training_images(train.common, evaluated.common),
+        classes=tuple(classes),
+        scores=compute_scores(probabilities, labels),
+        calibration=Calibration(
+            temperature=temperature,
+            before=metrics.reliability(unscaled, labels),
+            after=metrics.reliability(probabilities, labels),
+            nll=metrics.negative_log_likelihood(probabilities, labels),
+        ),
+        baselines=baselines,
+        retrieval=retrieval(evaluated.common, labels),
+        pairs=pair_statistics(evaluated.common, labels, rule, threshold),
+        rejection=Rejection(
+            known_rejected=_mean(rejected),
+            unknown_rejected=_mean(unknown) if len(unknown) else None,
+            unknown_images=len(unknown),
+            unknown_classes=tuple(unknown_classes),
+        ),
+        per_class=class_scores(table, classes, labels, rejected),
+        confusion=tuple(map(tuple, table.long().tolist())),
+        confused_pairs=confused_pairs(table, classes),
+        leakage=measure_leakage(
+            (train.common, train.style, train.labels),
+            (evaluated.common, evaluated.style, labels),
+            len(classes),
+            view_agreement,
+        ),
+        label_errors=tuple(label_errors),
+        unreadable=tuple(unreadable),
+    )
+
+
+def compute_scores(probabilities: Tensor, labels: Tensor) -> Scores:
+    """Compute accuracy, top-5 accuracy, macro-F1 and balanced accuracy with 95 % intervals."""
+    predicted = probabilities.argmax(1)
+    order = probabilities.sort(dim=1, descending=True, stable=True).indices
+    correct = order == labels[:, None]
+    intervals = class_intervals(predicted, labels)
+    return Scores(
+        accuracy=_score(
+            metrics.top_k(probabilities, labels), metrics.accuracy_interval(correct[:, 0])
+        ),
+        top5_accuracy=_score(
+            metrics.top_k(probabilities, labels, 5),
+            metrics.accuracy_interval(correct[:, :5].any(1)),
+        ),
+        macro_f1=_score(metrics.macro_f1(predicted, labels), intervals["macro_f1"]),
+        balanced_accuracy=_score(
+            metrics.balanced_accuracy(predicted, labels), intervals["balanced_acc"]
+        ),
+    )
+
+
+def embedding_baselines(train: EmbeddedImages, evaluated: EmbeddedImages) -> Baselines:
+    """Measure how well the embeddings classify without a trained classifier."""
+    if not len(train.labels):
+        return Baselines()
+    arguments = train.common.float(), train.labels, evaluated.common.float(), evaluated.labels
+    return Baselines(
+        knn_on_probe_input=metrics.knn_accuracy(*arguments),
+        nearest_class_mean=metrics.nearest_mean_accuracy(*arguments),
+    )
+
+
+def class_scores(
+    table: Tensor, classes: Sequence[str], labels: Tensor, rejected: Tensor
+) -> tuple[ClassScores, ...]:
+    """Compute the scores of each class from a confusion matrix."""
+    hits, present, predicted = table.diagonal(), table.sum(1), table.sum(0)
+    rejected_images = torch.bincount(labels[rejected], minlength=len(classes))
+    columns = zip(
+        classes,
+        present.long().tolist(),
+        (hits / predicted.clamp_min(1)).tolist(),
+        (hits / present.clamp_min(1)).tolist(),
+        metrics.class_f1(table).tolist(),
+        (rejected_images / present.clamp_min(1)).tolist(),
+        strict=True,
+    )
+    names = ("name", "images", "precision", "recall", "f1", "rejected")
+    return tuple(ClassScores(**dict(zip(names, row, strict=True))) for row in columns)
+
+
+def confused_pairs(table: Tensor, classes: Sequence[str]) -> tuple[ConfusedPair, ...]:
+    """List pairs of classes by how often the first was predicted as the second, worst first."""
+    errors = table.long().clone().fill_diagonal_(0)
+    order = errors.flatten().sort(descending=True, stable=True)
+    cells = zip(order.indices[:CONFUSED_PAIRS].tolist(), order.values.tolist(), strict=False)
+    return tuple(
+        ConfusedPair(
+            label=classes[cell // len(classes)],
+            prediction=classes[cell % len(classes)],
+            count=count,
+        )
+        for cell, count in cells
+        if count
+    )
+
+
+def _count_training_images(train: Tensor, evaluated: Tensor) -> int:
+    """Count the evaluated images whose vector equals that of a training image, up to rounding.
+
+    Vectors that are close are close along any direction. The training images are sorted along one
+    direction, so that only a few candidates per image have to be compared.
+    """
+    if not len(train):
+        return 0
+    train, evaluated = train.double(), evaluated.double()
+    direction = torch.arange(1.0, evaluated.shape[1] + 1, dtype=torch.float64).cos()
+    direction /= direction.norm()
+    order = (train @ direction).sort()
+    positions = evaluated @ direction
+    first = torch.searchsorted(order.values, positions - SAME_VECTOR)
+    # If all vectors are nearly the same, the number of candidates has to be limited.
+    counts = (torch.searchsorted(order.values, positions + SAME_VECTOR) - first).clamp(
+        0, COMPARISONS
+    )
+    query = torch.arange(len(evaluated)).repeat_interleave(counts)
+    step = torch.arange(len(query)) - (counts.cumsum(0) - counts)[query]
+    distances = (evaluated[query] - train[order.indices[first[query] + step]]).norm(dim=1)
+    matches = torch.zeros(len(evaluated), dtype=torch.bool)
+    matches[query[distances < SAME_VECTOR]] = True
+    return int(matches.sum())
+
+
+def _score(value: float, interval: tuple[float, float]) -> Score:
+    return Score(value=value, low=interval[0], high=interval[1])
+
+
+def _mean(flags: Tensor) -> float:
+    return float(flags.double().mean())

@@ -1,0 +1,43 @@
+"""The table of predictions for labelled images: `predictions.parquet`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scs_supcon.inference.decision import Decision
+from scs_supcon.io.atomic import replacing
+
+
+def prediction_columns(
+    names: Sequence[str], labels: Sequence[str], classes: Sequence[str], decision: Decision
+) -> dict[str, list[Any]]:
+    """Return the columns of the table: names and labels of images and the model's decision."""
+    return {
+        "name": list(names),
+        "label": list(labels),
+        "prediction": [classes[index] for index in decision.probabilities.argmax(1)],
+        "none_of_these": decision.none_of_these.tolist(),
+        "similarity": decision.similarity.tolist(),
+        "probabilities": list(decision.probabilities.float().numpy()),
+    }
+
+
+def write_predictions(path: Path, columns: Mapping[str, list[Any]]) -> None:
+    """Write the table, one row per image; "split" and "neighbours" are optional columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {
+        "name": pa.string(),
+        "split": pa.string(),
+        "label": pa.string(),
+        "prediction": pa.string(),
+        "none_of_these": pa.bool_(),
+        "similarity": pa.float64(),
+        "probabilities": pa.list_(pa.float32()),
+        "neighbours": pa.string(),
+    }
+    schema = pa.schema({name: kind for name, kind in types.items() if name in columns})
+    ordered = {name: columns[name] for name in schema.names}
+    with replacing(path) as temporary:
+        pq.write_table(pa.table(ordered, schema=schema), temporary)
