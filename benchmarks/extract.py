@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.feature_cache import frozen_features, keyed_views
-from scs_supcon.data.folder import load_images
+from scs_supcon.data.load import load_images
 from scs_supcon.nn.catalogue import data_config
 from scs_supcon.nn.encoder import Encoder, build_encoder, encoder_key
 from scs_supcon.nn.weights import load_weights

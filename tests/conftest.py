@@ -83,10 +83,10 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of four classes with six drawn images of 16 × 16 pixels each."""
-    from scs_supcon.data.shapes import drawn
+    from scs_supcon.data.builtin import shapes
 
     root = tmp_path_factory.mktemp("data") / "shapes"
-    images = drawn(per_class=6)
+    images = shapes(per_class=6)
     for index in np.flatnonzero(images.labels < 4).tolist():
         folder = root / images.classes[images.labels[index]]
         folder.mkdir(parents=True, exist_ok=True)

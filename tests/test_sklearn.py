@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import scs_supcon
-from scs_supcon.data.shapes import drawn
+from scs_supcon.data.builtin import shapes
 from scs_supcon.errors import UserError
 
 SMALL = ("probe.epochs=10", "head.common_dim=16", "head.style_dim=8", "head.hidden=32")
@@ -36,7 +36,7 @@ def iris():
 
 @pytest.fixture(scope="module")
 def images():
-    images = drawn(per_class=8)
+    images = shapes(per_class=8)
     pixels = np.stack([np.asarray(images.open(k).resize((16, 16))) for k in range(len(images))])
     names = np.array(images.classes)[images.labels]
     return pixels, names

@@ -9,7 +9,8 @@ from scs_supcon.benchmark.compare import Suite
 from scs_supcon.benchmark.expand import Source, expand
 from scs_supcon.benchmark.pairwise import Judged
 from scs_supcon.benchmark.table import Table, make_table
-from scs_supcon.data.load import content_digest, load_dataset
+from scs_supcon.data.dataset import content_digest
+from scs_supcon.data.load import load_dataset
 from scs_supcon.device import find_compute
 from scs_supcon.progress import Display
 

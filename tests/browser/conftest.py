@@ -79,11 +79,11 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a run whose classes and files have names that would be markup."""
     import csv
 
-    from scs_supcon.data.shapes import drawn
+    from scs_supcon.data.builtin import shapes
     from scs_supcon.training.train import train
 
     folder = tmp_path_factory.mktemp("hostile")
-    images = drawn(per_class=8)
+    images = shapes(per_class=8)
     names = ('"><img src=x onerror=alert(1)>', "</script><script>alert(2)</script>", "{{7*7}}")
     with (folder / "table.csv").open("w", newline="") as file:
         rows = csv.writer(file)

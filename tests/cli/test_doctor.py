@@ -28,13 +28,13 @@ def birds(tmp_path, monkeypatch):
 def test_problems_are_told_and_written(birds, scs):
     said = scs("doctor", "birds")
     assert said.code == 1
-    assert "29 images of 3 classes" in said.out
+    assert "29 images in 3 classes" in said.out
     assert "unreadable: 1 · training leaves them out" in said.out
     assert "duplicate: 1" in said.out
     assert said.out.index("problems") < said.out.index("notes") < said.out.index("skipped file: 1")
     assert "scs doctor birds --fix" in said.out
     rows = list(csv.DictReader((birds.parent / "birds-problems.csv").open()))
-    assert [row["kind"] for row in rows] == ["unreadable", "duplicate", "skipped file"]
+    assert [row["kind"] for row in rows] == ["unreadable", "duplicate", "skipped_file"]
     assert rows[1]["name"] == "jay/zz.png"
     assert rows[1]["other"] == "jay/01.png"
     assert {path.name for path in birds.parent.iterdir()} == {"birds", "birds-problems.csv"}
@@ -51,10 +51,10 @@ def test_a_name_is_no_formula_in_the_table_of_problems_and_itself_in_the_fixed_o
 
 def test_a_healthy_set_writes_nothing(scs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = scs("doctor", "drawn", "--quiet")
+    said = scs("doctor", "shapes", "--quiet")
     assert said.code == 0
     assert said.err == ""
-    assert said.out.endswith("nothing that would harm training was found\n")
+    assert said.out.endswith("no problems that would harm training\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -62,7 +62,7 @@ def test_for_programs(birds, scs):
     said = scs("doctor", birds, "--json", "--out", birds.parent / "lists" / "found.csv")
     assert said.code == 1
     summary = json.loads(said.out)
-    assert summary["counts"] == {"unreadable": 1, "duplicate": 1, "skipped file": 1}
+    assert summary["counts"] == {"unreadable": 1, "duplicate": 1, "skipped_file": 1}
     assert summary["images"] == 29
     assert not summary["healthy"]
     assert [problem["kind"] for problem in summary["problems"]] == list(summary["counts"])
@@ -74,7 +74,7 @@ def test_the_fixed_table_is_read_and_no_image_is_touched(birds, scs):
     before = {path: path.read_bytes() for path in birds.rglob("*.*")}
     said = scs("doctor", "birds/", "--fix")
     assert said.code == 1
-    assert "left out: 1 unusable, 1 copy; moved to another split: 0" in said.out
+    assert "left out: unusable (1), copies (1); moved to another split: 0" in said.out
     assert "scs train birds-fixed.csv" in said.out
     assert {path: path.read_bytes() for path in birds.rglob("*.*")} == before
     again = scs("doctor", "birds-fixed.csv", "--json")
@@ -85,7 +85,7 @@ def test_the_fixed_table_is_read_and_no_image_is_touched(birds, scs):
     (birds.parent / "birds-fixed.csv").write_text("image_path,label\n")
     refused = scs("doctor", "birds", "--fix")
     assert refused.code == 2
-    assert "birds-fixed.csv exists and says something else" in refused.err
+    assert "birds-fixed.csv already exists with different content" in refused.err
 
 
 def test_a_name_with_a_space_can_be_copied(birds, scs):
@@ -106,4 +106,4 @@ def test_files_are_named_after_the_folder(birds, scs, monkeypatch):
 def test_what_cannot_be_read_at_all_is_one_sentence(scs, tmp_path):
     said = scs("doctor", tmp_path / "nothing")
     assert said.code == 2
-    assert "there is no" in said.err
+    assert "does not exist" in said.err

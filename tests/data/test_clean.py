@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scs_supcon.data.clean import mend, table_of
-from scs_supcon.data.doctor import diagnose
-from scs_supcon.data.folder import load_images
+from scs_supcon.data.audit import diagnose
+from scs_supcon.data.clean import clean, table_csv
+from scs_supcon.data.load import load_images
 from scs_supcon.errors import UserError
 
 Scene = Callable[..., Image.Image]
@@ -52,112 +52,112 @@ def splits(images) -> dict[str, str]:
 
 
 def test_a_healthy_set_stays_and_gets_its_splits(root: Path) -> None:
-    mended = mend(diagnose(root))
-    assert mended.left_out == {}
-    assert mended.moved == 0
-    assert len(mended.images) == 16
-    assert set(mended.images.splits.tolist()) == {"train", "val", "test"}
+    cleaned = clean(diagnose(load_images(root, forgiving=True)))
+    assert cleaned.left_out == {}
+    assert cleaned.moved == 0
+    assert len(cleaned.images) == 16
+    assert set(cleaned.images.splits.tolist()) == {"train", "val", "test"}
 
 
 def test_unusable_images_copies_and_two_labels_are_left_out(root: Path) -> None:
     (root / "owl/bad.png").write_text("no image")
     shutil.copy(root / "owl/02.png", root / "owl/copy.png")
     shutil.copy(root / "owl/04.png", root / "wren/what.png")
-    mended = mend(diagnose(root))
-    assert mended.left_out == {"unusable": 1, "copy": 1, "two labels": 2}
-    assert names(mended.images) == {f"{at:02d}.png" for at in range(16) if at != 4}
+    cleaned = clean(diagnose(load_images(root, forgiving=True)))
+    assert cleaned.left_out == {"unusable": 1, "copy": 1, "two_labels": 2}
+    assert names(cleaned.images) == {f"{at:02d}.png" for at in range(16) if at != 4}
 
 
 def test_of_copies_the_tested_one_stays(root: Path) -> None:
     for name in ("a.png", "z.png"):
         shutil.copy(root / "owl/02.png", root / "owl" / name)
-    mended = mend(diagnose(with_splits(root, {"z.png", "01.png"})))
-    assert mended.left_out == {"copy": 2}
-    assert splits(mended.images)["z.png"] == "test"
-    assert not {"02.png", "a.png"} & names(mended.images)
+    cleaned = clean(diagnose(load_images(with_splits(root, {"z.png", "01.png"}), forgiving=True)))
+    assert cleaned.left_out == {"copy": 2}
+    assert splits(cleaned.images)["z.png"] == "test"
+    assert not {"02.png", "a.png"} & names(cleaned.images)
 
 
 def test_a_class_keeps_its_last_training_image(root: Path) -> None:
     shutil.copy(root / "owl/02.png", root / "owl/z.png")
     test = {f"{at:02d}.png" for at in range(0, 16, 2)} - {"02.png"} | {"z.png"}
-    mended = mend(diagnose(with_splits(root, test)))
-    assert splits(mended.images)["02.png"] == "train"
-    assert "z.png" not in names(mended.images)
+    cleaned = clean(diagnose(load_images(with_splits(root, test), forgiving=True)))
+    assert splits(cleaned.images)["02.png"] == "train"
+    assert "z.png" not in names(cleaned.images)
 
 
 def test_look_alikes_go_where_most_of_them_are(root: Path) -> None:
     for number, quality in enumerate((90, 70)):
         Image.open(root / "owl/02.png").save(root / f"owl/like{number}.jpg", quality=quality)
-    mended = mend(diagnose(with_splits(root, {"02.png", "01.png"})))
-    assert mended.moved == 1
-    found = splits(mended.images)
+    cleaned = clean(diagnose(load_images(with_splits(root, {"02.png", "01.png"}), forgiving=True)))
+    assert cleaned.moved == 1
+    found = splits(cleaned.images)
     assert {found[name] for name in ("02.png", "like0.jpg", "like1.jpg")} == {"train"}
-    assert len(set(mended.images.groups.tolist()) - {""}) == 1
+    assert len(set(cleaned.images.groups.tolist()) - {""}) == 1
 
 
 def test_look_alikes_never_take_a_classes_training_away(root: Path) -> None:
     Image.open(root / "owl/02.png").save(root / "owl/like.jpg", quality=90)
     test = {f"{at:02d}.png" for at in range(0, 16, 2)} - {"02.png"} | {"like.jpg"}
-    found = splits(mend(diagnose(with_splits(root, test))).images)
+    found = splits(clean(diagnose(load_images(with_splits(root, test), forgiving=True))).images)
     assert found["02.png"] == found["like.jpg"] == "train"
 
 
 def test_drawn_splits_keep_look_alikes_together(root: Path) -> None:
     for at in range(0, 8, 2):
         Image.open(root / f"owl/{at:02d}.png").save(root / f"owl/like{at}.jpg", quality=80)
-    diagnosis = diagnose(root)
+    diagnosis = diagnose(load_images(root, forgiving=True))
     for seed in range(5):
-        found = splits(mend(diagnosis, seed).images)
+        found = splits(clean(diagnosis, seed).images)
         assert all(found[f"{at:02d}.png"] == found[f"like{at}.jpg"] for at in range(0, 8, 2))
 
 
 def test_folds_follow_their_group(root: Path) -> None:
     Image.open(root / "owl/02.png").save(root / "owl/like.jpg", quality=90)
-    diagnosis = diagnose(root)
+    diagnosis = diagnose(load_images(root, forgiving=True))
     folds = np.arange(len(diagnosis.images)) % 5
-    mended = mend(replace(diagnosis, images=replace(diagnosis.images, folds=folds)))
-    fold = dict(zip(mended.images.names, mended.images.folds.tolist(), strict=True))
+    cleaned = clean(replace(diagnosis, images=replace(diagnosis.images, folds=folds)))
+    fold = dict(zip(cleaned.images.names, cleaned.images.folds.tolist(), strict=True))
     assert fold["owl/02.png"] == fold["owl/like.jpg"]
 
 
 def test_classes_without_training_images_are_left_out(root: Path, scene: Scene) -> None:
     (root / "robin").mkdir()
     scene(99).save(root / "robin/99.png")
-    mended = mend(diagnose(with_splits(root, {"99.png", "01.png"})))
-    assert mended.left_out == {"class without a training image": 1}
-    assert mended.images.classes == ("owl", "wren")
+    cleaned = clean(diagnose(load_images(with_splits(root, {"99.png", "01.png"}), forgiving=True)))
+    assert cleaned.left_out == {"untrained_class": 1}
+    assert cleaned.images.classes == ("owl", "wren")
 
 
 def test_a_class_of_unusable_images_vanishes(root: Path) -> None:
     (root / "auk").mkdir()
     (root / "auk/bad.png").write_text("no image")
-    assert mend(diagnose(root)).images.classes == ("owl", "wren")
+    assert clean(diagnose(load_images(root, forgiving=True))).images.classes == ("owl", "wren")
     for path in (root / "owl").iterdir():
         path.write_text("no image")
     with pytest.raises(UserError, match="fewer than two classes"):
-        mend(diagnose(root))
+        clean(diagnose(load_images(root, forgiving=True)))
 
 
 def test_a_built_in_set_is_refused() -> None:
     with pytest.raises(UserError, match="built-in"):
-        mend(diagnose("drawn"))
+        clean(diagnose(load_images("drawn", forgiving=True)))
 
 
 def test_the_table_reads_back_from_anywhere(root: Path, tmp_path: Path) -> None:
     Image.open(root / "owl/02.png").save(root / "owl/like, here.jpg", quality=90)
-    mended = mend(diagnose(root))
+    cleaned = clean(diagnose(load_images(root, forgiving=True)))
     for folder in (tmp_path, root, tmp_path / "lists" / "deep"):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "fixed.csv").write_text(table_of(mended, folder))
+        (folder / "fixed.csv").write_text(table_csv(cleaned, folder))
         back = load_images(folder / "fixed.csv")
-        assert names(back) == names(mended.images)
-        assert splits(back) == splits(mended.images)
+        assert names(back) == names(cleaned.images)
+        assert splits(back) == splits(cleaned.images)
     header = next(csv.reader((tmp_path / "fixed.csv").open()))
     assert header == ["image_path", "label", "split", "group"]
     link = tmp_path / "elsewhere" / "link"
     link.parent.mkdir()
     link.symlink_to(tmp_path / "lists" / "deep")
-    (link / "linked.csv").write_text(table_of(mended, link))
+    (link / "linked.csv").write_text(table_csv(cleaned, link))
     assert len(load_images(link / "linked.csv")) == 17
 
 
@@ -167,6 +167,6 @@ def test_the_table_trains(root: Path, train_small, tmp_path: Path) -> None:
     shutil.copy(root / "owl/02.png", root / "owl/copy.png")
     (root / "empty").mkdir()
     table = tmp_path / "fixed.csv"
-    table.write_text(table_of(mend(diagnose(root)), tmp_path))
+    table.write_text(table_csv(clean(diagnose(load_images(root, forgiving=True))), tmp_path))
     summary = train_small(table, tmp_path / "run", epochs=1)
     assert summary["images"] == 4

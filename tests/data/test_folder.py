@@ -4,7 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scs_supcon.data.folder import check_images, load_images
+from scs_supcon.data.audit import check_images
+from scs_supcon.data.load import load_images
 from scs_supcon.errors import UserError
 
 ClassFolders = Callable[[dict[str, int]], Path]
@@ -25,7 +26,7 @@ def test_class_folders(class_folders: ClassFolders) -> None:
     assert load_images(str(root)).names == images.names
 
 
-def test_split_folders_under_their_usual_names(class_folders: ClassFolders) -> None:
+def test_split_folders_may_have_their_usual_names(class_folders: ClassFolders) -> None:
     root = class_folders(
         {"Train/a": 2, "Train/b": 2, "validation/a": 1, "test/a": 1, "test/b": 1, "notes": 0}
     )
@@ -48,7 +49,7 @@ def test_a_class_may_be_called_train(class_folders: ClassFolders) -> None:
     assert images.splits is None
 
 
-def test_hidden_files_are_passed_over_and_others_named(class_folders: ClassFolders) -> None:
+def test_hidden_files_are_skipped_and_other_files_are_reported(class_folders: ClassFolders) -> None:
     root = class_folders({"a": 1, "b": 1, ".cache": 3, "b/deeper": 1, "b/.thumbs": 2})
     (root / ".DS_Store").touch()
     (root / "a" / "._000.png").touch()
@@ -56,12 +57,12 @@ def test_hidden_files_are_passed_over_and_others_named(class_folders: ClassFolde
     (root / "readme.md").touch()
     images = load_images(root)
     assert images.names == ("a/000.png", "b/000.png", "b/deeper/000.png")
-    named = [problem.name for problem in images.notes if problem.kind == "skipped file"]
+    named = [problem.name for problem in images.notes if problem.kind == "skipped_file"]
     assert named == ["a/notes.txt", "readme.md"]
     assert set(check_images(images, workers=1)) >= set(images.notes)
 
 
-def test_a_link_in_a_circle_ends(class_folders: ClassFolders) -> None:
+def test_a_circular_link_is_followed_once(class_folders: ClassFolders) -> None:
     root = class_folders({"a": 1, "b": 1, "elsewhere/c": 2})
     (root / "a" / "up").symlink_to(root / "a")
     (root / "c").symlink_to(root / "elsewhere" / "c")
@@ -70,37 +71,59 @@ def test_a_link_in_a_circle_ends(class_folders: ClassFolders) -> None:
     assert [name for name in images.names if name.startswith("c")] == ["c/000.png", "c/001.png"]
 
 
-def test_a_missing_folder_gets_a_suggestion(class_folders: ClassFolders) -> None:
+def test_the_error_for_a_missing_folder_suggests_a_name(class_folders: ClassFolders) -> None:
     root = class_folders({"birds/a": 1})
-    with pytest.raises(UserError, match=r"there is no .*brids.*did you mean 'birds'"):
+    with pytest.raises(UserError, match=r"brids' does not exist.*did you mean 'birds'"):
         load_images(root / "brids")
     with pytest.raises(UserError, match="did you mean 'digits'"):
         load_images("digit")
-    with pytest.raises(UserError, match="there is no 'no/such/place'"):
+    with pytest.raises(UserError, match="'no/such/place' does not exist"):
         load_images("no/such/place")
 
 
-def test_a_file_that_is_no_table(tmp_path: Path) -> None:
+def test_a_file_of_another_type_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "birds.zip").touch()
-    with pytest.raises(UserError, match=r"birds\.zip is no image data"):
+    with pytest.raises(UserError, match=r"birds\.zip is not an image dataset"):
         load_images(tmp_path / "birds.zip")
 
 
-def test_an_empty_class_folder(class_folders: ClassFolders) -> None:
+def test_an_empty_class_folder_is_an_error(class_folders: ClassFolders) -> None:
     root = class_folders({"a": 2, "b": 0})
-    with pytest.raises(UserError, match=r"b has no image: add"):
+    with pytest.raises(UserError, match=r"class folder .*b has no images: add"):
         load_images(root)
     (root / "b" / "photo.heic").touch()
-    with pytest.raises(UserError, match=r"b has no image \(1 files with other endings\)"):
+    with pytest.raises(UserError, match=r"b \(1 files with other extensions\) has no images"):
         load_images(root)
 
 
-def test_a_class_without_test_images_is_fine(class_folders: ClassFolders) -> None:
+def test_all_empty_class_folders_are_reported_in_one_error(class_folders: ClassFolders) -> None:
+    root = class_folders({"a": 2, "b": 0, "c": 0, "d": 1})
+    (root / "c" / "photo.heic").touch()
+    with pytest.raises(UserError, match=r"2 class folders: .*b, .*c \(1 files .* have no images"):
+        load_images(root)
+    with pytest.raises(UserError, match="no image in any of its class folders"):
+        load_images(class_folders({"x/a": 0, "x/b": 0}) / "x")
+
+
+def test_macos_metadata_folders_are_hidden(class_folders: ClassFolders) -> None:
+    root = class_folders({"a": 1, "b": 1, "__MACOSX/a": 2, ".git": 1})
+    assert load_images(root).classes == ("a", "b")
+    notes = load_images(root, forgiving=True).notes
+    assert [(note.kind, note.name) for note in notes] == [
+        ("hidden", ".git"),
+        ("hidden", "__MACOSX"),
+    ]
+    assert notes[1].detail == "__MACOSX is not read (images inside: 2)"
+
+
+def test_a_class_may_have_no_test_images(class_folders: ClassFolders) -> None:
     images = load_images(class_folders({"train/a": 1, "train/b": 1, "test/a": 1, "test/b": 0}))
     assert len(images) == 3
 
 
-def test_no_class_folders(class_folders: ClassFolders, tmp_path: Path) -> None:
+def test_a_folder_without_class_folders_is_an_error(
+    class_folders: ClassFolders, tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match="holds no class folders"):
         load_images(tmp_path)
     with pytest.raises(UserError, match="holds 2 images but no class folders"):
@@ -111,43 +134,45 @@ def test_no_class_folders(class_folders: ClassFolders, tmp_path: Path) -> None:
     ("counts", "text"),
     [
         ({"val/a": 1, "test/a": 1}, "has test, val but no train folder"),
-        ({"train/a": 1, "val/a": 1, "valid/a": 1}, "both the val part"),
+        ({"train/a": 1, "val/a": 1, "valid/a": 1}, "both name the val split"),
         ({"train/a": 1, "extra/a": 1}, "also images in 'extra'"),
     ],
 )
-def test_unclear_split_folders(
+def test_ambiguous_split_folders_are_an_error(
     class_folders: ClassFolders, counts: dict[str, int], text: str
 ) -> None:
     with pytest.raises(UserError, match=text):
         load_images(class_folders(counts))
 
 
-def test_only_broken_images(class_folders: ClassFolders) -> None:
+def test_a_dataset_of_unreadable_images_is_an_error(class_folders: ClassFolders) -> None:
     root = class_folders({"a": 1, "b": 1})
     for path in root.rglob("*.png"):
-        path.write_text("no image")
-    with pytest.raises(UserError, match="none of the images tried can be read"):
+        path.write_text("not an image")
+    with pytest.raises(UserError, match="none of the sampled images can be read"):
         load_images(root)
 
 
-def test_a_name_that_is_no_text(class_folders: ClassFolders) -> None:
+def test_a_file_name_that_is_not_utf_8_is_an_error(class_folders: ClassFolders) -> None:
     root = class_folders({"a": 1, "b": 1})
     try:
         (root / "a" / "000.png").rename(root / "a" / "caf\udce9.png")
     except OSError:
-        pytest.skip("this file system refuses such names itself")
+        pytest.skip("this file system does not allow such names")
     with pytest.raises(UserError, match="not valid UTF-8"):
         load_images(root)
 
 
-def test_built_in_names(monkeypatch: pytest.MonkeyPatch, class_folders: ClassFolders) -> None:
-    assert len(load_images("drawn")) == 240
-    root = class_folders({"drawn/a": 1, "drawn/b": 1})
+def test_a_built_in_name_that_is_also_a_path_is_ambiguous(
+    monkeypatch: pytest.MonkeyPatch, class_folders: ClassFolders
+) -> None:
+    assert len(load_images("shapes")) == 240
+    root = class_folders({"shapes/a": 1, "shapes/b": 1})
     monkeypatch.chdir(root)
-    with pytest.raises(UserError, match=r"write \./drawn"):
-        load_images("drawn")
-    assert len(load_images("./drawn")) == 2
-    assert len(load_images(Path("drawn"))) == 2
+    with pytest.raises(UserError, match=r"write \./shapes"):
+        load_images("shapes")
+    assert len(load_images("./shapes")) == 2
+    assert len(load_images(Path("shapes"))) == 2
 
 
 def test_a_table_of_images(class_folders: ClassFolders) -> None:
@@ -165,29 +190,29 @@ def test_a_table_of_images(class_folders: ClassFolders) -> None:
     np.testing.assert_array_equal(images.splits, ["train", "train", "test"])
     np.testing.assert_array_equal(images.groups, ["nest 1", "", "nest 1"])
     np.testing.assert_array_equal(images.folds, [0, 0, 1])
-    assert [(note.kind, note.name) for note in images.notes] == [("unread column", "camera")]
+    assert [(note.kind, note.name) for note in images.notes] == [("unread_column", "camera")]
     assert images.open(0).tobytes() == load_images(root / "birds.csv").open(0).tobytes()
 
 
-def test_a_table_row_without_its_file(class_folders: ClassFolders) -> None:
+def test_a_table_that_lists_missing_files_is_an_error(class_folders: ClassFolders) -> None:
     root = class_folders({"images": 1})
     (root / "birds.csv").write_text("image_path,label\nimages/000.png,a\nnone.png,b\nno.png,b\n")
     with pytest.raises(UserError, match=r"no\.png \(and 1 more\), which does not exist"):
         load_images(root / "birds.csv")
 
 
-def test_a_forgiving_reader_notes_empty_folders(class_folders: ClassFolders) -> None:
+def test_forgiving_loading_reports_empty_folders(class_folders: ClassFolders) -> None:
     root = class_folders({"a": 2, "b": 2, "c": 0})
-    with pytest.raises(UserError, match="has no image"):
+    with pytest.raises(UserError, match="has no images"):
         load_images(root)
     images = load_images(root, forgiving=True)
-    assert [(note.kind, note.name) for note in images.notes] == [("empty folder", "c")]
+    assert [(note.kind, note.name) for note in images.notes] == [("empty_folder", "c")]
     assert images.classes == ("a", "b")
     assert images.paths is not None
     assert [path.relative_to(root).as_posix() for path in images.paths] == list(images.names)
 
 
-def test_a_forgiving_reader_leaves_missing_files_to_whoever_opens_them(
+def test_forgiving_loading_accepts_missing_files_until_they_are_opened(
     class_folders: ClassFolders,
 ) -> None:
     root = class_folders({"a": 2})

@@ -6,16 +6,16 @@ from PIL import Image, ImageCms
 
 from scs_supcon.data.image_io import (
     MAX_PIXELS,
-    Files,
     ImageError,
-    look_at,
+    ImageFiles,
+    inspect_image,
     open_image,
     short_side,
 )
 from scs_supcon.errors import UserError
 
 ARROW = np.zeros((6, 9, 3), dtype=np.uint8)
-ARROW[0, 0] = 255  # one white corner tells all eight orientations apart
+ARROW[0, 0] = 255  # one white corner distinguishes all eight orientations
 
 
 def saved(path: Path, pixels: np.ndarray, **options: object) -> Path:
@@ -54,7 +54,7 @@ def test_the_camera_orientation_is_applied(tmp_path: Path, orientation: int, suf
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
-def test_a_broken_camera_record_does_not_matter(tmp_path: Path) -> None:
+def test_a_damaged_exif_record_is_ignored(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.jpg", ARROW, exif=b"Exif\0\0MM\0*nonsense")
     assert open_image(path).size == (9, 6)
 
@@ -69,7 +69,9 @@ def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
-def test_values_without_a_known_range_are_stretched(tmp_path: Path, dtype: type) -> None:
+def test_values_without_a_defined_range_are_scaled_to_the_full_range(
+    tmp_path: Path, dtype: type
+) -> None:
     ramp = np.linspace(-1000, 1000, 256).reshape(16, 16).astype(dtype)
     image = np.asarray(open_image(saved(tmp_path / "ramp.tif", ramp)))
     assert image.min() == 0
@@ -95,7 +97,7 @@ def test_half_transparent_red_over_white_is_pink(tmp_path: Path) -> None:
     assert open_image(path).getpixel((0, 0)) == (255, 127, 127)
 
 
-def test_palette_grey_and_cmyk(tmp_path: Path) -> None:
+def test_palette_grey_and_cmyk_images_become_rgb(tmp_path: Path) -> None:
     red = Image.new("RGB", (4, 4), (255, 0, 0))
     red.convert("P").save(tmp_path / "palette.png")
     red.convert("CMYK").save(tmp_path / "ink.jpg", quality=100)
@@ -106,24 +108,24 @@ def test_palette_grey_and_cmyk(tmp_path: Path) -> None:
     assert open_image(tmp_path / "white.png").getpixel((0, 0)) == (255, 255, 255)
 
 
-def test_lab_colours(tmp_path: Path) -> None:
+def test_lab_colours_become_rgb(tmp_path: Path) -> None:
     to_lab = ImageCms.buildTransform(
         ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB"), "RGB", "LAB"
     )
     lab = ImageCms.applyTransform(Image.new("RGB", (4, 4), (255, 0, 0)), to_lab)
     assert lab is not None
     lab.save(tmp_path / "lab.tif")
-    seen = np.array(open_image(tmp_path / "lab.tif").getpixel((0, 0)))
-    assert np.abs(seen - (255, 0, 0)).max() < 8
+    colour = np.array(open_image(tmp_path / "lab.tif").getpixel((0, 0)))
+    assert np.abs(colour - (255, 0, 0)).max() < 8
 
 
-def test_the_first_frame_of_an_animation(tmp_path: Path) -> None:
+def test_an_animation_is_read_as_its_first_frame(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
     frames[0].save(tmp_path / "two.gif", save_all=True, append_images=frames[1:])
     assert open_image(tmp_path / "two.gif").getpixel((0, 0)) == (255, 0, 0)
 
 
-def test_a_file_cut_short_is_named(tmp_path: Path) -> None:
+def test_a_truncated_file_is_an_error_with_its_name(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     for suffix in (".jpg", ".png", ".bmp", ".tif"):
         path = saved(tmp_path / f"cut{suffix}", noise)
@@ -135,7 +137,7 @@ def test_a_file_cut_short_is_named(tmp_path: Path) -> None:
             assert caught.value.kind == "truncated"
 
 
-def test_what_is_no_image_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_image_is_an_error_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "page.jpg").write_text("<html>404</html>")
     (tmp_path / "empty.png").touch()
     Image.new("RGB", (2, 2)).save(tmp_path / "other.ppm")
@@ -154,7 +156,7 @@ def test_what_is_no_image_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("side", [9_500, 30_000])
-def test_a_bomb_is_refused_by_its_header(tmp_path: Path, side: int) -> None:
+def test_a_decompression_bomb_is_rejected_by_its_header(tmp_path: Path, side: int) -> None:
     path = saved(tmp_path / "bomb.bmp", np.zeros((2, 2, 3), dtype=np.uint8))
     header = bytearray(path.read_bytes())
     header[18:22] = header[22:26] = side.to_bytes(4, "little")
@@ -162,7 +164,7 @@ def test_a_bomb_is_refused_by_its_header(tmp_path: Path, side: int) -> None:
     assert side**2 > MAX_PIXELS
     with pytest.raises(ImageError, match=r"bomb\.bmp.*resize") as caught:
         open_image(path)
-    assert caught.value.kind == "too large"
+    assert caught.value.kind == "too_large"
 
 
 @pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1), (3, 301)])
@@ -172,7 +174,7 @@ def test_a_thin_image_is_refused_before_a_view_makes_it_huge(
     path = saved(tmp_path / "thin.png", np.zeros((*shape, 3), dtype=np.uint8))
     with pytest.raises(ImageError, match=r"thin\.png.*100 times.*crop") as caught:
         open_image(path)
-    assert caught.value.kind == "too large"
+    assert caught.value.kind == "too_large"
 
 
 def test_a_long_image_is_read(tmp_path: Path) -> None:
@@ -195,7 +197,7 @@ def test_a_large_jpeg_may_come_smaller_but_not_too_small(tmp_path: Path) -> None
 
 def test_files_open_by_index_and_hash_their_content(tmp_path: Path) -> None:
     paths = tuple(saved(tmp_path / f"{n}.png", ARROW + n) for n in (0, 1, 0, 2))
-    files = Files(paths)
+    files = ImageFiles(paths)
     assert files.open(1).size == (9, 6)
     assert files.file_hash(0) != files.file_hash(1)
     assert len(files.file_hash(0)) == 64
@@ -204,24 +206,24 @@ def test_files_open_by_index_and_hash_their_content(tmp_path: Path) -> None:
 
 def test_the_hash_of_a_image_that_vanished_names_it(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match=r"gone\.png does not exist"):
-        Files((tmp_path / "gone.png",)).file_hash(0)
+        ImageFiles((tmp_path / "gone.png",)).file_hash(0)
 
 
-def test_a_look_says_what_the_file_is_and_what_was_odd(tmp_path: Path) -> None:
+def test_inspection_returns_the_format_and_conversions(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.jpg", ARROW)
-    look = look_at(path)
-    assert (look.format, look.handled) == ("JPEG", ())
-    np.testing.assert_array_equal(np.asarray(look.image), np.asarray(open_image(path)))
+    decoded = inspect_image(path)
+    assert (decoded.format, decoded.conversions) == ("JPEG", ())
+    np.testing.assert_array_equal(np.asarray(decoded.image), np.asarray(open_image(path)))
     Image.new("RGBA", (4, 4), (255, 0, 0, 128)).save(tmp_path / "b.jpg", "PNG")
-    look = look_at(tmp_path / "b.jpg")
-    assert (look.format, look.handled) == ("PNG", ("transparency",))
+    decoded = inspect_image(tmp_path / "b.jpg")
+    assert (decoded.format, decoded.conversions) == ("PNG", ("transparency",))
     with pytest.raises(ImageError, match="does not exist"):
-        look_at(tmp_path / "c.jpg")
+        inspect_image(tmp_path / "c.jpg")
 
 
 @pytest.mark.parametrize("progressive", [False, True])
 @pytest.mark.parametrize("at_least", [0, 1, 64])
-def test_a_jpeg_cut_short_is_found_at_every_scale(
+def test_a_truncated_jpeg_is_detected_at_every_scale(
     tmp_path: Path, at_least: int, progressive: bool
 ) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
@@ -231,12 +233,12 @@ def test_a_jpeg_cut_short_is_found_at_every_scale(
     for kept in (0.3, 0.9, 0.98):
         path.write_bytes(content[: int(kept * len(content))])
         with pytest.raises(ImageError) as caught:
-            look_at(path, at_least)
+            inspect_image(path, at_least)
         assert caught.value.kind == "truncated"
 
 
 @pytest.mark.filterwarnings("error::PIL.Image.DecompressionBombWarning")
-def test_the_short_side_of_a_bomb_is_told_without_a_warning(tmp_path: Path) -> None:
+def test_the_short_side_of_a_decompression_bomb_is_read_without_a_warning(tmp_path: Path) -> None:
     path = saved(tmp_path / "bomb.bmp", np.zeros((2, 2, 3), dtype=np.uint8))
     header = bytearray(path.read_bytes())
     header[18:22] = header[22:26] = (10_000).to_bytes(4, "little")

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from scs_supcon.data.builtin import digits
+from scs_supcon.data.builtin import digits, shapes
 from scs_supcon.data.near_duplicates import Pair, near_duplicates, thumbnail
-from scs_supcon.data.shapes import drawn
 
 Scene = Callable[..., Image.Image]
 Change = Callable[[Image.Image], Image.Image]
@@ -58,7 +57,7 @@ def test_blank_images_are_like_nothing(scene: Scene) -> None:
     assert near_duplicates(small([*blanks, scene(0)])) == []
 
 
-@pytest.mark.parametrize("images", [digits(), drawn()], ids=["digits", "drawn"])
+@pytest.mark.parametrize("images", [digits(), shapes()], ids=["digits", "drawn"])
 def test_sets_in_which_all_look_alike_give_no_alarm(images) -> None:
     thumbnails = small([images.open(index) for index in range(len(images))])
     assert near_duplicates(thumbnails) == []

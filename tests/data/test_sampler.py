@@ -10,9 +10,9 @@ from scs_supcon.data.sampler import (
     Plan,
     batch_keys,
     choose_batches,
-    lonely_share,
     plan_epoch,
     positives_per_anchor,
+    share_without_positives,
 )
 from scs_supcon.errors import UserError
 
@@ -96,9 +96,11 @@ def test_balanced_leaves_alone_only_classes_of_one(
 ) -> None:
     labels = labels_of(sizes)
     options = {"per_class": min(per_class, batch_size // 2), "epoch": epoch}
-    balanced = lonely_share(labels, plan(labels, batch_size, "balanced", **options))
+    balanced = share_without_positives(labels, plan(labels, batch_size, "balanced", **options))
     assert balanced == pytest.approx(sizes.count(1) / sum(sizes))
-    assert balanced <= lonely_share(labels, plan(labels, batch_size, "shuffle", epoch=epoch))
+    assert balanced <= share_without_positives(
+        labels, plan(labels, batch_size, "shuffle", epoch=epoch)
+    )
 
 
 @examples
@@ -196,11 +198,13 @@ def reference_lonely(labels: np.ndarray, batches: Plan) -> tuple[float, float]:
 
 @examples
 @given(class_sizes, st.integers(4, 12), st.sampled_from(KINDS))
-def test_lonely_share_and_positives(sizes: list[int], batch_size: int, kind: str) -> None:
+def test_share_without_positives_and_positives(
+    sizes: list[int], batch_size: int, kind: str
+) -> None:
     labels = labels_of(sizes)
     batches = plan(labels, batch_size, kind)
     alone, others = reference_lonely(labels, batches)
-    assert lonely_share(labels, batches) == pytest.approx(alone)
+    assert share_without_positives(labels, batches) == pytest.approx(alone)
     assert positives_per_anchor(labels, batches) == pytest.approx(others)
 
 
@@ -212,7 +216,10 @@ def test_choose_batches_where_shuffling_leaves_anchors_alone() -> None:
     assert choose_batches(labels_of([1] * 50), 16) == ("shuffle", 2)
     assert choose_batches(labels_of([30] * 200), 2)[0] == "shuffle"
     # 62 % of anchors of 200 balanced classes are alone in shuffled batches of 96.
-    shares = [lonely_share(birds, plan(birds, 96, "shuffle", epoch=epoch)) for epoch in range(5)]
+    shares = [
+        share_without_positives(birds, plan(birds, 96, "shuffle", epoch=epoch))
+        for epoch in range(5)
+    ]
     assert np.mean(shares) == pytest.approx(0.62, abs=0.02)
 
 

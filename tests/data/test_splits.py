@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scs_supcon.data.builtin import in_memory
+from scs_supcon.data.builtin import in_memory, shapes
 from scs_supcon.data.dataset import ImageDataset
-from scs_supcon.data.shapes import drawn
 from scs_supcon.data.splits import (
     assign_folds,
     assign_splits,
@@ -38,7 +37,7 @@ def counts(images: ImageDataset, splits: np.ndarray) -> dict[int, tuple[int, int
 
 
 def test_seventy_ten_twenty_in_every_class() -> None:
-    images = drawn(per_class=40)
+    images = shapes(per_class=40)
     splits = assign_splits(images, 0.1, 0.2, seed=0)
     assert set(counts(images, splits).values()) == {(28, 4, 8)}
 
@@ -56,7 +55,7 @@ def test_small_classes() -> None:
 
 
 def test_the_seed_decides() -> None:
-    images = drawn()
+    images = shapes()
     first = assign_splits(images, 0.1, 0.2, seed=0)
     np.testing.assert_array_equal(first, assign_splits(images, 0.1, 0.2, seed=0))
     assert np.any(first != assign_splits(images, 0.1, 0.2, seed=1))
@@ -83,14 +82,14 @@ def test_a_training_part_alone_is_dealt_like_a_plain_folder() -> None:
 
 
 def test_no_share_no_part() -> None:
-    splits = assign_splits(drawn(), 0.0, 0.25, seed=0)
+    splits = assign_splits(shapes(), 0.0, 0.25, seed=0)
     assert Counter(splits.tolist()) == {"train": 180, "test": 60}
 
 
 @pytest.mark.parametrize("shares", [(-0.1, 0.2), (0.5, 0.5), (float("nan"), 0.1)])
 def test_shares_must_leave_something(shares: tuple[float, float]) -> None:
     with pytest.raises(UserError, match="val_share"):
-        assign_splits(drawn(), *shares, seed=0)
+        assign_splits(shapes(), *shares, seed=0)
 
 
 def test_one_class_only() -> None:
@@ -183,7 +182,7 @@ def test_a_class_in_one_group_stays_in_train() -> None:
 
 def test_written_and_read_again(tmp_path: Path) -> None:
     images = replace(
-        drawn(per_class=5), groups=np.array(["g, 1", *[""] * 29]), folds=np.arange(30) % 5
+        shapes(per_class=5), groups=np.array(["g, 1", *[""] * 29]), folds=np.arange(30) % 5
     )
     splits = assign_splits(images, 0.1, 0.2, seed=0)
     path = tmp_path / "splits.csv"
@@ -191,7 +190,7 @@ def test_written_and_read_again(tmp_path: Path) -> None:
     first = path.read_bytes()
     write_splits_csv(path, images, splits)
     assert path.read_bytes() == first
-    assert first.startswith(b"name,label,split,group,fold,sha256\ndrawn/0001,bar,")
+    assert first.startswith(b"name,label,split,group,fold,sha256\nshapes/0001,bar,")
     assert b'"g, 1",0,' in first
     assert b"\r" not in first
     np.testing.assert_array_equal(read_splits_csv(path, images), splits)
@@ -199,7 +198,7 @@ def test_written_and_read_again(tmp_path: Path) -> None:
 
 def test_a_file_that_does_not_fit_the_data(tmp_path: Path) -> None:
     path = tmp_path / "splits.csv"
-    small, large = drawn(per_class=2), drawn(per_class=3)
+    small, large = shapes(per_class=2), shapes(per_class=3)
     write_splits_csv(path, small, assign_splits(small, 0.1, 0.2, seed=0))
     with pytest.raises(UserError, match="the data has changed since"):
         read_splits_csv(path, large)
@@ -207,7 +206,7 @@ def test_a_file_that_does_not_fit_the_data(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not in the data any more"):
         read_splits_csv(path, small)
     path.write_text(path.read_text().replace(large.file_hash(3), "0" * 64))
-    with pytest.raises(UserError, match="'drawn/0004' is another image than"):
+    with pytest.raises(UserError, match="'shapes/0004' is another image than"):
         read_splits_csv(path, large)
     path.write_text("x")
     with pytest.raises(UserError, match="not a list of splits"):
@@ -231,7 +230,7 @@ def test_every_image_is_tested_once_and_every_class_evenly() -> None:
 
 
 def test_another_seed_deals_other_folds() -> None:
-    images = drawn(per_class=10)
+    images = shapes(per_class=10)
     first = assign_folds(images, 5, seed=0)
     np.testing.assert_array_equal(first, assign_folds(images, 5, seed=0))
     assert np.any(first != assign_folds(images, 5, seed=1))

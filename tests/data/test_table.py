@@ -2,22 +2,21 @@ from pathlib import Path
 
 import pytest
 
-from scs_supcon.data.folder import SPLIT_NAMES
-from scs_supcon.data.table import Table, read_table
+from scs_supcon.data.table import ImageTable, read_table
 from scs_supcon.errors import UserError
 
 
-def read(path: Path, text: str) -> Table:
+def read(path: Path, text: str) -> ImageTable:
     path = path / "birds.csv"
     path.write_text(text)
-    return read_table(path, SPLIT_NAMES)
+    return read_table(path)
 
 
-def test_rows_come_in_the_order_of_their_names(tmp_path: Path) -> None:
+def test_rows_are_sorted_by_name(tmp_path: Path) -> None:
     table = read(
         tmp_path, '\ufefflabel, image_path ,fold\nwren,b.png,1\n\nfinch, a.png,0\n"x,y",c.png,-1\n'
     )
-    assert table == Table(
+    assert table == ImageTable(
         names=("a.png", "b.png", "c.png"),
         labels=("finch", "wren", "x,y"),
         splits=None,
@@ -27,27 +26,27 @@ def test_rows_come_in_the_order_of_their_names(tmp_path: Path) -> None:
     )
 
 
-def test_splits_under_their_usual_names(tmp_path: Path) -> None:
+def test_splits_may_have_their_usual_names(tmp_path: Path) -> None:
     table = read(tmp_path, "image_path,label,split\na,x,Training\nb,x,valid\nc,x,TEST\n")
     assert table.splits == ("train", "val", "test")
 
 
-def test_column_names_may_be_capitals(tmp_path: Path) -> None:
+def test_column_names_are_case_insensitive(tmp_path: Path) -> None:
     table = read(tmp_path, "Image_Path,LABEL,Split,Site\na,x,train,north\n")
     assert (table.names, table.splits, table.unread) == (("a",), ("train",), ("Site",))
 
 
-def test_parquet_is_the_same(tmp_path: Path) -> None:
+def test_a_parquet_table_is_read_like_csv(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     rows = {"image_path": ["b.png", "a.png"], "Label": [2, 10], "group": [None, "g"], "w": [1, 2]}
     pq.write_table(pa.table(rows), tmp_path / "birds.parquet")
-    table = read_table(tmp_path / "birds.parquet", SPLIT_NAMES)
-    assert table == Table(("a.png", "b.png"), ("10", "2"), None, None, ("g", ""), ("w",))
+    table = read_table(tmp_path / "birds.parquet")
+    assert table == ImageTable(("a.png", "b.png"), ("10", "2"), None, None, ("g", ""), ("w",))
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 nothing")
     with pytest.raises(UserError, match="not a Parquet file"):
-        read_table(tmp_path / "broken.parquet", SPLIT_NAMES)
+        read_table(tmp_path / "broken.parquet")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +58,7 @@ def test_parquet_is_the_same(tmp_path: Path) -> None:
         ("image_path;label\na;x\n", "separate the columns by commas"),
         ("", "its columns are none"),
         ("image_path,label\n", "has no rows"),
-        ("image_path,label,label\na,x,y\n", "two columns of one name"),
+        ("image_path,label,label\na,x,y\n", "two columns with the same name"),
         ("image_path,label\na,x\nb\n", "row 3: 1 cells, but the header has 2"),
         ("image_path,label\na,\n", "row 2: label is empty"),
         ("image_path,label\n,x\n", "row 2: image_path is empty"),
@@ -70,12 +69,14 @@ def test_parquet_is_the_same(tmp_path: Path) -> None:
         ('image_path,label\n"a,x\n', "not a UTF-8 CSV"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, text: str, message: str) -> None:
+def test_errors_name_the_row_and_the_expected_value(
+    tmp_path: Path, text: str, message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         read(tmp_path, text)
 
 
-def test_other_encodings_are_refused(tmp_path: Path) -> None:
+def test_a_table_that_is_not_utf_8_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "birds.csv").write_bytes("image_path,label\na,Käuzchen\n".encode("latin-1"))
     with pytest.raises(UserError, match="not a UTF-8 CSV"):
-        read_table(tmp_path / "birds.csv", SPLIT_NAMES)
+        read_table(tmp_path / "birds.csv")

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from scs_supcon.data.shapes import drawn
+from scs_supcon.data.builtin import shapes
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.evaluate import evaluate
 from scs_supcon.evaluation.format import describe
@@ -28,7 +28,7 @@ def run(finished, tmp_path_factory):
 def others(tmp_path_factory):
     """Six classes of shapes, two of them unknown to the run, and a file that is not an image."""
     root = tmp_path_factory.mktemp("others") / "more shapes"
-    images = drawn(per_class=5, seed=7)
+    images = shapes(per_class=5, seed=7)
     for index, name in enumerate(images.names):
         folder = root / images.classes[images.labels[index]]
         folder.mkdir(parents=True, exist_ok=True)

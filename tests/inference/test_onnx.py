@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from scs_supcon.data.shapes import drawn
+from scs_supcon.data.builtin import shapes
 from scs_supcon.data.transforms import eval_view
 from scs_supcon.errors import UserError
 from scs_supcon.inference import Evidence, Model, Network, build_model, onnx
@@ -202,7 +202,7 @@ def of_encoder(name: str) -> Model:
 )
 def test_encoders_of_the_paper(name, tmp_path) -> None:
     model = of_encoder(name)
-    images = drawn(per_class=1)
+    images = shapes(per_class=1)
     parity = export_onnx(model, tmp_path / "model.onnx", [images.open(at) for at in range(3)])
     assert parity.probability < 1e-4
     assert parity.same_label == parity.same_refusal == 1

@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from scs_supcon.data.builtin import digits
-from scs_supcon.data.shapes import drawn
+from scs_supcon.data.builtin import digits, shapes
 from scs_supcon.errors import UserError
 from scs_supcon.io.hashing import file_sha256
 from scs_supcon.recipe import from_toml, write_toml
@@ -21,7 +20,7 @@ from scs_supcon.training.input_files import read_input_files
 
 @pytest.fixture(scope="module")
 def images():
-    return drawn(per_class=10)
+    return shapes(per_class=10)
 
 
 def like(images, **changes):

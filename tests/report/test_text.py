@@ -96,7 +96,7 @@ def test_problems_by_kind_most_frequent_first():
     problems = [{"kind": kind} for kind in ("tiny class", "duplicate", "duplicate")]
     assert [(kind, len(found)) for kind, found in words.problem_groups(problems)] == [
         ("duplicate", 2),
-        ("tiny class", 1),
+        ("small class", 1),
     ]
     assert words.many(1, "problem") == "1 problem"
     assert words.many(2000, "problem") == "2,000 problems"

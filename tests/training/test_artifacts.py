@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
+from scs_supcon.data.builtin import shapes
 from scs_supcon.data.dataset import Problem
-from scs_supcon.data.folder import load_images
-from scs_supcon.data.shapes import drawn
+from scs_supcon.data.load import load_images
 from scs_supcon.data.splits import read_splits_csv
 from scs_supcon.inference import load
 from scs_supcon.training.artifacts import imaged, thumbnail, write_problems
@@ -92,4 +92,4 @@ def test_problems_are_kept_in_words(tmp_path):
 
 
 def test_the_same_image_gives_the_same_bytes():
-    assert thumbnail(drawn(1), 0) == thumbnail(drawn(1), 0)
+    assert thumbnail(shapes(1), 0) == thumbnail(shapes(1), 0)

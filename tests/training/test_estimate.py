@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from scs_supcon.data.builtin import shapes
 from scs_supcon.data.dataset import Problem
-from scs_supcon.data.shapes import drawn
 from scs_supcon.methods import Batch, Network, build_method
 from scs_supcon.methods.shared.base import TaskInfo
 from scs_supcon.recipe import make_recipe
@@ -22,7 +22,7 @@ def recipe(**pretrain):
 
 
 def test_images_classes_and_problems_are_counted():
-    images = drawn(per_class=2)
+    images = shapes(per_class=2)
     splits = np.array(["train"] * 8 + ["val"] * 4)
     problems = [
         Problem("truncated", "b.png", ""),

@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from scs_supcon.data.shapes import drawn
+from scs_supcon.data.builtin import shapes
 from scs_supcon.device import find_compute
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Network, build_method
@@ -41,7 +41,7 @@ def looking(tmp_path):
 
 @pytest.fixture
 def parts():
-    images = drawn(per_class=1)
+    images = shapes(per_class=1)
     splits = np.array(["train", "train", "train", "val", "val", "test"])
     encoder, _ = build_initial_encoder(recipe_for(), TrainOptions(source="drawn"), offline=True)
     network = Network(encoder, Projection(encoder.num_features, 256).eval())

@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from scs_supcon.data.load import content_digest, load_dataset
+from scs_supcon.data.dataset import content_digest
+from scs_supcon.data.load import load_dataset
 from scs_supcon.errors import UserError
 from scs_supcon.methods import available
 from scs_supcon.recipe import from_toml

@@ -12,9 +12,9 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
+from scs_supcon.data.builtin import shapes
 from scs_supcon.data.image_io import ImageError
 from scs_supcon.data.sampler import plan_epoch
-from scs_supcon.data.shapes import drawn
 from scs_supcon.data.transforms import eval_view, seeded, train_view
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Network, build_method
@@ -22,7 +22,7 @@ from scs_supcon.recipe import make_recipe, write_toml
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.pretrain import from_features, from_images, pretrain, task_of
 
-IMAGES = drawn(per_class=4)
+IMAGES = shapes(per_class=4)
 INDICES = np.arange(1, 24, 2)  # two of each class
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from scs_supcon.data.folder import load_images
+from scs_supcon.data.load import load_images
 from scs_supcon.data.splits import read_splits_csv
 from scs_supcon.inference import load
 from scs_supcon.methods import Network, TaskInfo, build_method, probe_input_for

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from scs_supcon.data.folder import load_images
+from scs_supcon.data.load import load_images
 from scs_supcon.errors import UserError
 from scs_supcon.inference import load
 from scs_supcon.methods import available

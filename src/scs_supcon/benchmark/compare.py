@@ -16,8 +16,9 @@ from scs_supcon.benchmark.results import Outcome, judged_cells, read_outcomes, r
 from scs_supcon.benchmark.scheduler import train_cells
 from scs_supcon.benchmark.table import Table, write_table_file
 from scs_supcon.benchmark.tables import latex_table, legend, markdown_table, text_table
-from scs_supcon.data.check import UNUSABLE
-from scs_supcon.data.load import content_digest, load_dataset
+from scs_supcon.data.audit import UNUSABLE
+from scs_supcon.data.dataset import content_digest
+from scs_supcon.data.load import load_dataset
 from scs_supcon.device import Compute, cores, has_gpu
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.splits import PARTS

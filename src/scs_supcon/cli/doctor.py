@@ -1,8 +1,9 @@
-"""`scs doctor`: what is wrong with the data, before it is trained on."""
+"""`scs doctor`: check a dataset for problems before training."""
 
 import csv
 import io
 import json
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -15,9 +16,9 @@ from scs_supcon.cli.app import Data, Json, Quiet, app
 from scs_supcon.errors import UserError
 
 if TYPE_CHECKING:
-    from scs_supcon.data.clean import Mended
+    from scs_supcon.data.audit import Diagnosis
+    from scs_supcon.data.clean import CleanDataset
     from scs_supcon.data.dataset import Problem
-    from scs_supcon.data.doctor import Diagnosis
 
 EXAMPLES = 3
 
@@ -27,135 +28,147 @@ def doctor(
     data: Data,
     out: Annotated[
         Path | None,
-        typer.Option(help="CSV for all that is found; default: DATA-problems.csv, here."),
+        typer.Option(help="CSV file for all problems; default: DATA-problems.csv in this folder."),
     ] = None,
     fix: Annotated[
         bool,
         typer.Option(
             "--fix",
-            help="Write DATA-fixed.csv beside it, a table to train on; no image is touched.",
+            help="Write DATA-fixed.csv, a clean table to train on. No image is changed.",
         ),
     ] = False,
     workers: Annotated[int | None, typer.Option(help="Threads; default: one per core.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Find unusable images, duplicates, look-alikes and odd classes, before training.
+    """Find unusable images, duplicates, near duplicates and problematic classes before training.
 
-    The exit code is 1 if something would harm training or its results, 0 if not.
+    The exit code is 1 if a problem would harm training or its results, otherwise 0.
 
         scs doctor ./birds
         scs doctor ./birds --fix && scs train birds-fixed.csv --out runs/birds
     """
-    import os
-
-    from scs_supcon.data.doctor import diagnose
+    from scs_supcon.data.audit import diagnose
+    from scs_supcon.data.load import load_images
     from scs_supcon.io.atomic import write_text
     from scs_supcon.progress import Display
 
     threads = workers if workers is not None else os.cpu_count() or 1
-    with Display(quiet).progress("looking and comparing") as tell:
-        found = diagnose(data, threads, tell)
-    place = Path(os.path.abspath(data))  # noqa: PTH100 - a link keeps its own name
-    stem = place.name if place.is_dir() else place.stem
+    with Display(quiet).progress("checking images") as progress:
+        diagnosis = diagnose(load_images(data, forgiving=True), threads, progress)
+    source = Path(os.path.abspath(data))  # noqa: PTH100 - keeps the name of a symbolic link
+    stem = source.name if source.is_dir() else source.stem
     table = out or Path(f"{stem}-problems.csv")
-    if found.problems:
-        write_text(table, _csv(found.problems))
-    fixed = table.with_name(f"{stem}-fixed.csv") if fix else None
-    mended = None if fixed is None else _mend(found, fixed)
+    if diagnosis.problems:
+        write_text(table, _csv(diagnosis.problems))
+    fixed_table = table.with_name(f"{stem}-fixed.csv") if fix else None
+    fixed = None if fixed_table is None else _write_fixed_table(diagnosis, fixed_table)
     if as_json:
-        print(json.dumps(_summary(found, table, fixed, mended), indent=1))
+        print(json.dumps(_summary(diagnosis, table, fixed_table, fixed), indent=1))
     else:
-        print("\n".join(_lines(found, data, table, fixed, mended)))
-    if not found.healthy:
+        print("\n".join(_lines(diagnosis, data, table, fixed_table, fixed)))
+    if not diagnosis.healthy:
         raise typer.Exit(1)
 
 
-def _mend(found: "Diagnosis", file: Path) -> "Mended":
-    from scs_supcon.data.clean import mend, table_of
+def _write_fixed_table(diagnosis: "Diagnosis", file: Path) -> "CleanDataset":
+    from scs_supcon.data.clean import clean, table_csv
     from scs_supcon.io.atomic import write_text
 
-    mended = mend(found)
-    text = table_of(mended, file.parent)
+    fixed = clean(diagnosis)
+    text = table_csv(fixed, file.parent)
     if file.exists() and file.read_text(encoding="utf-8") != text:
         raise UserError(
-            f"{file} exists and says something else: remove it, or choose another --out"
+            f"{file} already exists with different content: remove it, or choose another --out"
         )
     write_text(file, text)
-    return mended
+    return fixed
 
 
 def _csv(problems: Sequence["Problem"]) -> str:
     from scs_supcon.io.csv import text_cell
 
     text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["kind", "name", "other", "detail"])
-    rows.writerows(map(text_cell, (p.kind, p.name, p.same_as, p.detail)) for p in problems)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["kind", "name", "other", "detail"])
+    writer.writerows(map(text_cell, (p.kind, p.name, p.same_as, p.detail)) for p in problems)
     return text.getvalue()
 
 
 def _summary(
-    found: "Diagnosis", table: Path, fixed: Path | None, mended: "Mended | None"
+    diagnosis: "Diagnosis", table: Path, fixed_table: Path | None, fixed: "CleanDataset | None"
 ) -> dict[str, Any]:
     summary = {
-        "healthy": found.healthy,
-        "images": len(found.images),
-        "classes": len(found.images.classes),
-        "handled": {what: len(names) for what, names in found.handled.items()},
-        "counts": {kind: len(of_kind) for kind, of_kind in _by_kind(found)},
+        "healthy": diagnosis.healthy,
+        "images": len(diagnosis.images),
+        "classes": len(diagnosis.images.classes),
+        "conversions": {what: len(names) for what, names in diagnosis.conversions.items()},
+        "counts": {kind: len(problems) for kind, problems in _by_kind(diagnosis)},
         "problems": [
             {"kind": p.kind, "name": p.name, "other": p.same_as, "detail": p.detail}
-            for p in found.problems
+            for p in diagnosis.problems
         ],
-        "table": str(table) if found.problems else None,
+        "table": str(table) if diagnosis.problems else None,
     }
-    if mended is not None:
-        kept = {"images": len(mended.images), "left_out": mended.left_out}
-        summary["fixed"] = {"table": str(fixed), **kept, "moved": mended.moved}
+    if fixed is not None:
+        counts = {"images": len(fixed.images), "left_out": fixed.left_out, "moved": fixed.moved}
+        summary["fixed"] = {"table": str(fixed_table), **counts}
     return summary
 
 
 def _lines(
-    found: "Diagnosis", data: str, table: Path, fixed: Path | None, mended: "Mended | None"
+    diagnosis: "Diagnosis",
+    data: str,
+    table: Path,
+    fixed_table: Path | None,
+    fixed: "CleanDataset | None",
 ) -> Iterator[str]:
-    images = found.images
-    yield f"{data}: {len(images):,} images of {len(images.classes)} classes"
-    if found.handled:
-        odd = ", ".join(f"{what} ({len(names):,})" for what, names in found.handled.items())
-        yield f"handled when opened: {odd}"
-    yield from _kind_lines(found)
+    images = diagnosis.images
+    yield f"{data}: {len(images):,} images in {len(images.classes)} classes"
+    if diagnosis.conversions:
+        counts = [f"{what} ({len(names):,})" for what, names in diagnosis.conversions.items()]
+        yield f"converted when read: {', '.join(counts)}"
+    yield from _problem_lines(diagnosis)
     yield ""
-    if found.healthy:
-        yield "nothing that would harm training was found"
-    if found.problems:
-        yield f"all of it: {table}"
-    if mended is not None:
-        yield from _mended_lines(mended, fixed)
-    elif not found.healthy and images.paths is not None:
-        yield f"a table without these: scs doctor {shlex.quote(data)} --fix (no image is touched)"
+    if diagnosis.healthy:
+        yield "no problems that would harm training"
+    if diagnosis.problems:
+        yield f"full list: {table}"
+    if fixed is not None:
+        yield from _fixed_lines(fixed, fixed_table)
+    elif not diagnosis.healthy and images.paths is not None:
+        yield (
+            f"to write a clean table to train on: scs doctor {shlex.quote(data)} --fix "
+            "(changes no image)"
+        )
 
 
-def _kind_lines(found: "Diagnosis") -> Iterator[str]:
-    from scs_supcon.data.doctor import HARMFUL, HARMLESS
+def _problem_lines(diagnosis: "Diagnosis") -> Iterator[str]:
+    from scs_supcon.data.dataset import PROBLEM_KINDS
 
-    for heading, advice in (("problems", HARMFUL), ("notes", HARMLESS)):
-        kinds = [(kind, of_kind) for kind, of_kind in _by_kind(found) if kind in advice]
-        if kinds:
+    for heading, harmful in (("problems", True), ("notes", False)):
+        groups = [
+            (PROBLEM_KINDS[kind], problems)
+            for kind, problems in _by_kind(diagnosis)
+            if PROBLEM_KINDS[kind].harmful == harmful
+        ]
+        if groups:
             yield f"\n{heading}"
-        for kind, of_kind in kinds:
-            yield f"  {kind}: {len(of_kind):,} · {advice[kind]}"
-            yield from (f"    {problem.detail}" for problem in of_kind[:EXAMPLES])
-            if len(of_kind) > EXAMPLES:
-                yield f"    … and {len(of_kind) - EXAMPLES:,} more"
+        for kind, problems in groups:
+            yield f"  {kind.title}: {len(problems):,} · {kind.advice}"
+            yield from (f"    {problem.detail}" for problem in problems[:EXAMPLES])
+            if len(problems) > EXAMPLES:
+                yield f"    … and {len(problems) - EXAMPLES:,} more"
 
 
-def _mended_lines(mended: "Mended", file: Path | None) -> Iterator[str]:
-    out = ", ".join(f"{count:,} {reason}" for reason, count in mended.left_out.items()) or "none"
-    yield f"left out: {out}; moved to another split: {mended.moved:,}"
+def _fixed_lines(fixed: "CleanDataset", file: Path | None) -> Iterator[str]:
+    from scs_supcon.data.clean import LEFT_OUT_REASONS
+
+    counts = [f"{LEFT_OUT_REASONS[key]} ({count:,})" for key, count in fixed.left_out.items()]
+    yield f"left out: {', '.join(counts) or 'none'}; moved to another split: {fixed.moved:,}"
     table = shlex.quote(str(file))
-    yield f"train on the {len(mended.images):,} others: scs train {table} --out runs/NAME"
+    yield f"train on the other {len(fixed.images):,} images: scs train {table} --out runs/NAME"
 
 
-def _by_kind(found: "Diagnosis") -> list[tuple[str, list["Problem"]]]:
-    return [(kind, list(group)) for kind, group in groupby(found.problems, lambda p: p.kind)]
+def _by_kind(diagnosis: "Diagnosis") -> list[tuple[str, list["Problem"]]]:
+    return [(kind, list(group)) for kind, group in groupby(diagnosis.problems, lambda p: p.kind)]

@@ -36,7 +36,7 @@ def export(
     from dataclasses import asdict
 
     from scs_supcon import load
-    from scs_supcon.data.find_images import find_images
+    from scs_supcon.data.load import find_images
     from scs_supcon.inference.onnx import export_onnx, own_images
     from scs_supcon.progress import Display
 

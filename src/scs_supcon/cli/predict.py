@@ -26,7 +26,7 @@ def predict(
         scs predict runs/birds photo.jpg more/ 'other/*.png' --format csv -o names.csv
     """
     from scs_supcon import load
-    from scs_supcon.data.find_images import find_images
+    from scs_supcon.data.load import find_images
     from scs_supcon.inference import writing
     from scs_supcon.progress import Display
 
@@ -50,7 +50,7 @@ def embed(
     scs embed runs/birds more/ -o vectors.parquet
     """
     from scs_supcon import load
-    from scs_supcon.data.find_images import find_images
+    from scs_supcon.data.load import find_images
     from scs_supcon.inference import writing
     from scs_supcon.progress import Display
 

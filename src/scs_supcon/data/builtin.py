@@ -1,16 +1,24 @@
-"""Handwritten digits: 1,797 real scans of 8 × 8 pixels that come with scikit-learn."""
+"""Built-in datasets: handwritten digits, and synthetic shapes with known class and style factors.
+
+*digits*: 1,797 scans of 8 × 8 pixels that come with scikit-learn.
+
+*shapes*: the class is the shape. Colour, position, angle and size are style: they are sampled
+independently of the class, so any of them that the common field keeps, and anything of the class
+that the style field keeps, is leakage that can be measured.
+"""
 
 import hashlib
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from scs_supcon.data.dataset import ImageDataset
 
-# The digits fill their frame; mirrored they are other signs; and ink has no colour to jitter.
-DIGIT_VIEWS: dict[str, object] = {
+# The digits fill their frame, change meaning when mirrored, and have no colour to jitter.
+DIGITS_VIEWS: dict[str, object] = {
     "image_size": 16,
     "crop_pct": 1.0,
     "crop_scale": (0.7, 1.0),
@@ -22,8 +30,8 @@ DIGIT_VIEWS: dict[str, object] = {
 
 
 @dataclass(frozen=True, eq=False)
-class InMemory:
-    """Opens images that are arrays (n, height, width, 3) of bytes."""
+class ImageArrays:
+    """Opens images from an array (n, height, width, 3) of bytes."""
 
     pixels: NDArray[np.uint8]
 
@@ -42,8 +50,8 @@ def in_memory(
     classes: tuple[str, ...],
     view_defaults: dict[str, object],
 ) -> ImageDataset:
-    """Arrays as `Images`, named "name/0001" and on."""
-    reader = InMemory(pixels)
+    """Return arrays as a dataset whose images are named "name/0001", "name/0002" and so on."""
+    reader = ImageArrays(pixels)
     return ImageDataset(
         names=tuple(f"{name}/{number:04d}" for number in range(1, len(pixels) + 1)),
         labels=labels,
@@ -59,11 +67,121 @@ def in_memory(
 
 
 def digits() -> ImageDataset:
-    """The digits as images, white ink on black."""
+    """Return the digits as images, white on black."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
     grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)
     pixels = np.repeat(grey[..., None], 3, axis=-1)
     classes = tuple(str(name) for name in bunch.target_names)
-    return in_memory("digits", pixels, bunch.target.astype(np.int64), classes, DIGIT_VIEWS)
+    return in_memory("digits", pixels, bunch.target.astype(np.int64), classes, DIGITS_VIEWS)
+
+
+SHAPES = ("bar", "circle", "cross", "square", "star", "triangle")
+COLOURS = ("blue", "green", "orange", "purple", "red")
+SIDE = 32
+SHAPES_VIEWS: dict[str, object] = {
+    "image_size": SIDE,
+    "crop_pct": 1.0,
+    "crop_scale": (0.5, 1.0),
+    "jitter": 0.2,
+    "grayscale": 0.0,
+}
+
+_RGB = {
+    "blue": (60, 90, 220),
+    "green": (50, 160, 70),
+    "orange": (240, 150, 40),
+    "purple": (150, 70, 180),
+    "red": (210, 50, 50),
+}
+_OVERSAMPLING = 4  # rendered this many times larger, then averaged: smooth edges
+
+Points = list[tuple[float, float]]
+
+
+def shape_factors(per_class: int = 40, seed: int = 0) -> dict[str, NDArray[np.float64]]:
+    """Return the factors behind `shapes`: one value per image for each factor.
+
+    `shape` and `colour` are indices into SHAPES and COLOURS; `x` and `y` are shifts and `size` the
+    radius, in pixels; `angle` is in degrees; `paper` is the grey level of the background.
+    """
+    rng = np.random.default_rng(seed)
+    n = per_class * len(SHAPES)
+    return {
+        "shape": np.repeat(np.arange(len(SHAPES)), per_class).astype(np.float64),
+        "colour": rng.integers(len(COLOURS), size=n).astype(np.float64),
+        "x": rng.uniform(-4, 4, n),
+        "y": rng.uniform(-4, 4, n),
+        "angle": rng.uniform(0, 360, n),
+        "size": rng.uniform(8, 12, n),
+        "paper": rng.uniform(180, 255, n),
+    }
+
+
+def shapes(per_class: int = 40, seed: int = 0, *, name: str = "shapes") -> ImageDataset:
+    """Return the synthetic dataset: 6 shapes, `per_class` images of 32 × 32 pixels each."""
+    factors = shape_factors(per_class, seed)
+    rows = [
+        dict(zip(factors, values, strict=True)) for values in zip(*factors.values(), strict=True)
+    ]
+    pixels = np.stack([np.asarray(_render(row)) for row in rows])
+    return in_memory(name, pixels, factors["shape"].astype(np.int64), SHAPES, SHAPES_VIEWS)
+
+
+def _shapes_of_version_0_1() -> ImageDataset:
+    """Return `shapes` under the name it had in version 0.1, so that those runs can be resumed."""
+    return shapes(name="drawn")
+
+
+def _render(factor: dict[str, float]) -> Image.Image:
+    paper = (int(factor["paper"]),) * 3
+    image = Image.new("RGB", (SIDE * _OVERSAMPLING, SIDE * _OVERSAMPLING), paper)
+    rotation = math.radians(factor["angle"])
+    points = []
+    for x, y in _outline(SHAPES[int(factor["shape"])]):
+        rotated_x = x * math.cos(rotation) - y * math.sin(rotation)
+        rotated_y = x * math.sin(rotation) + y * math.cos(rotation)
+        points.append(
+            (
+                _OVERSAMPLING * (SIDE / 2 + factor["x"] + factor["size"] * rotated_x),
+                _OVERSAMPLING * (SIDE / 2 + factor["y"] + factor["size"] * rotated_y),
+            )
+        )
+    ImageDraw.Draw(image).polygon(points, fill=_RGB[COLOURS[int(factor["colour"])]])
+    return image.reduce(_OVERSAMPLING)
+
+
+def _outline(shape: str) -> Points:
+    """Return the corners of a shape in the unit circle."""
+    match shape:
+        case "bar":
+            return [(-0.95, -0.3), (0.95, -0.3), (0.95, 0.3), (-0.95, 0.3)]
+        case "circle":
+            return _ring(48)
+        case "cross":
+            a, b = 0.3, 0.95
+            right = [(a, -a), (b, -a), (b, a), (a, a)]
+            return [corner for quarter in range(4) for corner in _quarter_turns(right, quarter)]
+        case "square":
+            return _ring(4)
+        case "star":
+            tips, dents = _ring(5), _ring(5, radius=0.4, phase=0.5)
+            return [corner for pair in zip(tips, dents, strict=True) for corner in pair]
+        case _:
+            return _ring(3)
+
+
+def _ring(corners: int, radius: float = 1.0, phase: float = 0.0) -> Points:
+    angles = [2 * math.pi * (corner + phase) / corners for corner in range(corners)]
+    return [(radius * math.cos(angle), radius * math.sin(angle)) for angle in angles]
+
+
+def _quarter_turns(points: Points, quarters: int) -> Points:
+    for _ in range(quarters):
+        points = [(-y, x) for x, y in points]
+    return points
+
+
+BUILT_IN = {"digits": digits, "shapes": shapes}
+BUILT_IN_ALIASES = {"drawn": _shapes_of_version_0_1}

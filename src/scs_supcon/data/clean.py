@@ -1,9 +1,9 @@
-"""From a diagnosis to a table that trains: copies left out, look-alikes in one split.
+"""Make a clean table of images from a diagnosis (`scs doctor --fix`).
 
-Nothing is changed or deleted: the table names the images to use, where they are. Left out are
-images that cannot be used, copies of an image that stays, images that occur with two labels,
-and classes without a training image. Of copies the one in the test part stays, so that results
-remain comparable. Look-alikes and groups go where most of them are.
+No image is changed or deleted: the table lists the images to use by their paths. It leaves out
+unusable images, surplus copies, images that occur with two labels, and classes without a training
+image. Of several copies the one in the test split stays, so that results remain comparable. Near
+duplicates and groups move to the split that holds most of them.
 """
 
 import csv
@@ -17,24 +17,30 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from scs_supcon.data.check import UNUSABLE, keep_duplicates_together
+from scs_supcon.data.audit import UNUSABLE, Diagnosis, keep_duplicates_together
 from scs_supcon.data.dataset import ImageDataset, Problem, without
-from scs_supcon.data.doctor import Diagnosis
 from scs_supcon.data.splits import assign_splits
 from scs_supcon.errors import UserError
 from scs_supcon.recipe import DataRecipe
 
-_STAYS = ("test", "val", "train", "")  # of copies, the first of these
+# Display text of the keys of `CleanDataset.left_out`.
+LEFT_OUT_REASONS = {
+    "unusable": "unusable",
+    "copy": "copies",
+    "two_labels": "with two labels",
+    "untrained_class": "in classes without training images",
+}
+_KEEP_ORDER = ("test", "val", "train", "")  # of several copies, keep the first of these
 
 
 @dataclass(frozen=True)
-class Mended:
-    """What to use.
+class CleanDataset:
+    """The images to use.
 
     Attributes:
-        images: Those that stay; all have a split.
-        left_out: How many images were left out, by reason.
-        moved: How many changed their split.
+        images: The remaining images; each has a split.
+        left_out: Number of images left out, by key of `LEFT_OUT_REASONS`.
+        moved: Number of images that changed their split.
     """
 
     images: ImageDataset
@@ -42,40 +48,40 @@ class Mended:
     moved: int
 
 
-def mend(diagnosis: Diagnosis, seed: int = 0) -> Mended:
+def clean(diagnosis: Diagnosis, seed: int = 0) -> CleanDataset:
     """Choose the images to use and their splits.
 
     Args:
-        diagnosis: Of the set.
-        seed: For drawing splits where the data has none, with the shares that training takes.
+        diagnosis: The diagnosis of the dataset.
+        seed: Seed for assigning splits if the data has none; the shares are those of training.
 
     Raises:
-        UserError: The images are not in files, or fewer than two classes would be left.
+        UserError: The images are not files, or fewer than two classes would remain.
     """
     images = diagnosis.images
     if images.paths is None:
-        raise UserError("a built-in set cannot be mended: it is what it is")
-    reasons, stays_for = _left_out(diagnosis)
-    usable = _without(images, reasons)
-    together = keep_duplicates_together(usable, list(_links(diagnosis, stays_for)))
-    if together.splits is None:
-        splits = assign_splits(together, _default("val_share"), _default("test_share"), seed)
+        raise UserError("--fix needs image files; built-in datasets have none")
+    reasons, kept_copy = _left_out(diagnosis)
+    usable = _without_images_and_empty_classes(images, reasons)
+    grouped = keep_duplicates_together(usable, list(_near_duplicates(diagnosis, kept_copy)))
+    if grouped.splits is None:
+        splits = assign_splits(grouped, _default("val_share"), _default("test_share"), seed)
         moved = 0
     else:
-        splits = _one_split_each(together, together.splits)
-        moved = int((splits != together.splits).sum())
-    chosen = replace(together, splits=splits, folds=_one_fold_each(together))
-    untrained = _untrained(chosen)
+        splits = _one_split_per_group(grouped, grouped.splits)
+        moved = int((splits != grouped.splits).sum())
+    chosen = replace(grouped, splits=splits, folds=_one_fold_per_group(grouped))
+    untrained = _without_training_images(chosen)
     counts = Counter(reasons.values())
     if untrained:
-        counts["class without a training image"] = len(untrained)
-        chosen = _without(chosen, dict.fromkeys(untrained, ""))
-    return Mended(chosen, dict(counts), moved)
+        counts["untrained_class"] = len(untrained)
+        chosen = _without_images_and_empty_classes(chosen, dict.fromkeys(untrained, ""))
+    return CleanDataset(chosen, dict(counts), moved)
 
 
-def table_of(mended: Mended, folder: Path) -> str:
-    """Return the CSV `image_path,label,split[,group][,fold]`, to be written into `folder`."""
-    images = mended.images
+def table_csv(dataset: CleanDataset, folder: Path) -> str:
+    """Return the CSV `image_path,label,split[,group][,fold]`, with paths relative to `folder`."""
+    images = dataset.images
     assert images.paths is not None
     assert images.splits is not None
     columns = {
@@ -95,85 +101,88 @@ def table_of(mended: Mended, folder: Path) -> str:
 
 
 def _left_out(diagnosis: Diagnosis) -> tuple[dict[int, str], dict[str, str]]:
-    """Why each index is left out; and, for every copy, the name of the one that stays."""
+    """Return why each index is left out and, for every copy, the name of the copy that stays."""
     images = diagnosis.images
-    index = {name: at for at, name in enumerate(images.names)}
+    index_of = {name: index for index, name in enumerate(images.names)}
     reasons: dict[int, str] = {}
     copies: dict[str, list[int]] = defaultdict(list)
     for problem in diagnosis.problems:
         if problem.kind in UNUSABLE:
-            reasons[index[problem.name]] = "unusable"
+            reasons[index_of[problem.name]] = "unusable"
         elif problem.kind.startswith("duplicate"):
-            copies[problem.same_as].append(index[problem.name])
-    trained = Counter(images.labels[_splits(images) == "train"].tolist())
-    stays_for: dict[str, str] = {}
+            copies[problem.same_as].append(index_of[problem.name])
+    training_counts = Counter(images.labels[_splits(images) == "train"].tolist())
+    kept_copy: dict[str, str] = {}
     for first, others in copies.items():
-        equal = [index[first], *others]
-        if len({int(images.labels[at]) for at in equal}) > 1:
-            reasons |= dict.fromkeys(equal, "two labels")
+        equal = [index_of[first], *others]
+        if len({int(images.labels[index]) for index in equal}) > 1:
+            reasons |= dict.fromkeys(equal, "two_labels")
             continue
-        stays = _stays(images, equal, trained)
-        reasons |= {at: "copy" for at in equal if at != stays}
-        stays_for |= {images.names[at]: images.names[stays] for at in equal}
-    return reasons, stays_for
+        kept = _copy_to_keep(images, equal, training_counts)
+        reasons |= {index: "copy" for index in equal if index != kept}
+        kept_copy |= {images.names[index]: images.names[kept] for index in equal}
+    return reasons, kept_copy
 
 
-def _links(diagnosis: Diagnosis, stays_for: dict[str, str]) -> Iterator[Problem]:
-    """Look-alikes, under the names of those that stay."""
+def _near_duplicates(diagnosis: Diagnosis, kept_copy: dict[str, str]) -> Iterator[Problem]:
+    """Yield near duplicates, under the names of the copies that stay."""
     for problem in diagnosis.problems:
         if problem.kind.startswith("near"):
-            name, other = (stays_for.get(n, n) for n in (problem.name, problem.same_as))
+            name, other = (kept_copy.get(n, n) for n in (problem.name, problem.same_as))
             yield replace(problem, name=name, same_as=other)
 
 
-def _stays(images: ImageDataset, equal: list[int], trained: Counter[int]) -> int:
-    """Which of equal images stays; its class must not lose its last training image."""
+def _copy_to_keep(images: ImageDataset, equal: list[int], training_counts: Counter[int]) -> int:
+    """Return which copy stays, so that its class keeps at least one training image."""
     splits = _splits(images)
     label = int(images.labels[equal[0]])
-    in_train = [at for at in equal if splits[at] == "train"]
-    if in_train and len(in_train) == trained[label]:
-        stays = in_train[0]
+    in_train = [index for index in equal if splits[index] == "train"]
+    if in_train and len(in_train) == training_counts[label]:
+        kept = in_train[0]
     else:
-        stays = min(equal, key=lambda at: (_STAYS.index(str(splits[at])), at))
-    trained[label] -= len(in_train) - (stays in in_train)
-    return stays
+        kept = min(equal, key=lambda index: (_KEEP_ORDER.index(str(splits[index])), index))
+    training_counts[label] -= len(in_train) - (kept in in_train)
+    return kept
 
 
-def _without(images: ImageDataset, reasons: dict[int, str]) -> ImageDataset:
-    """The set without these images, and without the classes that are then empty."""
-    left = np.ones(len(images), dtype=bool)
-    left[list(reasons)] = False
-    kept = np.unique(images.labels[left])
+def _without_images_and_empty_classes(
+    images: ImageDataset, left_out: dict[int, str]
+) -> ImageDataset:
+    remaining = np.ones(len(images), dtype=bool)
+    remaining[list(left_out)] = False
+    kept = np.unique(images.labels[remaining])
     if len(kept) < 2:
         raise UserError("fewer than two classes have usable images: there is nothing to train")
-    # Images of a vanished class are all gone; until they are, any label will do for them.
+    # All images of a removed class are left out below, so their label does not matter.
     number = np.zeros(len(images.classes), dtype=np.int64)
     number[kept] = np.arange(len(kept))
-    named = replace(
+    renumbered = replace(
         images,
         labels=number[images.labels],
         classes=tuple(images.classes[label] for label in kept),
     )
-    return without(named, reasons)
+    return without(renumbered, left_out)
 
 
-def _one_split_each(images: ImageDataset, given: NDArray[np.str_]) -> NDArray[np.str_]:
-    """Give each group the split in which most of it is; no class may lose all its training."""
+def _one_split_per_group(images: ImageDataset, given: NDArray[np.str_]) -> NDArray[np.str_]:
+    """Move each group to the split that holds most of it; each class keeps training images."""
     splits = given.copy()
     for members in _groups(images):
-        splits[members] = Counter(sorted(given[members], key=_STAYS.index)).most_common(1)[0][0]
+        splits[members] = Counter(sorted(given[members], key=_KEEP_ORDER.index)).most_common(1)[0][
+            0
+        ]
     for label in range(len(images.classes)):
-        mine = images.labels == label
-        was = mine & (given == "train")
-        if was.any() and not (splits[mine] == "train").any():
-            splits[was] = "train"
+        in_class = images.labels == label
+        trained_before = in_class & (given == "train")
+        if trained_before.any() and not (splits[in_class] == "train").any():
+            splits[trained_before] = "train"
             for members in _groups(images):
-                if was[members].any():
+                if trained_before[members].any():
                     splits[members] = "train"
     return splits
 
 
-def _one_fold_each(images: ImageDataset) -> NDArray[np.int64] | None:
+def _one_fold_per_group(images: ImageDataset) -> NDArray[np.int64] | None:
     if images.folds is None:
         return None
     folds = images.folds.copy()
@@ -186,13 +195,13 @@ def _groups(images: ImageDataset) -> Iterator[NDArray[np.int64]]:
     if images.groups is None:
         return
     members: dict[str, list[int]] = defaultdict(list)
-    for at, group in enumerate(images.groups.tolist()):
+    for index, group in enumerate(images.groups.tolist()):
         if group:
-            members[group].append(at)
-    yield from (np.array(found) for found in members.values() if len(found) > 1)
+            members[group].append(index)
+    yield from (np.array(indices) for indices in members.values() if len(indices) > 1)
 
 
-def _untrained(images: ImageDataset) -> list[int]:
+def _without_training_images(images: ImageDataset) -> list[int]:
     trained = np.unique(images.labels[_splits(images) == "train"])
     return np.flatnonzero(~np.isin(images.labels, trained)).tolist()
 
@@ -206,8 +215,8 @@ def _default(field: str) -> float:
 
 
 def _relative(path: Path, folder: Path) -> str:
-    """As the table's reader takes it: from the table's own folder, with slashes."""
-    path = path.parent.resolve() / path.name  # ".." after a link leads elsewhere
+    """Return a path relative to the folder of the table, with slashes."""
+    path = path.parent.resolve() / path.name  # ".." after a symbolic link leads elsewhere
     try:
         return Path(os.path.relpath(path, folder.resolve())).as_posix()
     except ValueError:  # another drive

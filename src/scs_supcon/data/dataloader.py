@@ -1,20 +1,32 @@
-"""What processes that load images may come to."""
+"""Worker processes that load images: how they are started, and what happens if they are killed."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from scs_supcon.errors import UserError
 
 
+def worker_context(workers: int) -> str | None:
+    """Return the `multiprocessing_context` for a `DataLoader` with this many workers.
+
+    On Linux workers are forked: they share the memory of the dataset and the encoder. Elsewhere
+    forking is unsafe or impossible, so workers are spawned and the dataset is pickled.
+    """
+    if workers == 0:
+        return None
+    return "fork" if sys.platform == "linux" else "spawn"
+
+
 @contextmanager
-def killed_loaders_explained() -> Iterator[None]:
-    """Inside, the death of a loader's process becomes an error for people."""
+def explain_killed_workers() -> Iterator[None]:
+    """Raise a `UserError` with advice if a worker process of a `DataLoader` is killed."""
     try:
         yield
     except (EOFError, RuntimeError) as error:
         if isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error):
             raise
         raise UserError(
-            "a process that loads images was killed, perhaps for want of memory: "
-            "run the same line again with fewer --workers"
+            "a worker process that loads images was killed, possibly because memory ran out: "
+            "run the same command again with fewer --workers"
         ) from error

@@ -1,10 +1,11 @@
-"""A labelled set of images, wherever it came from, and what was found wrong with it."""
+"""A labelled set of images from any source, and the problems found in it."""
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,23 +16,115 @@ from scs_supcon.errors import UserError
 SPLITS = ("train", "val", "test")
 
 
-class Opener(Protocol):
-    """Opens one image as RGB, upright."""
+class ProblemKind(NamedTuple):
+    """Display text of one kind of problem.
 
-    def __call__(self, index: int, at_least: int = 0) -> Image.Image:
-        """Open image `index`; if `at_least` > 0, a JPEG may come smaller than it is stored,
-        but never with a short side below `at_least` pixels."""
+    Attributes:
+        title: Short name.
+        advice: What it means and what to do about it.
+        harmful: Whether it harms training or makes its results wrong.
+    """
+
+    title: str
+    advice: str
+    harmful: bool = True
+
+
+_LEAK = "leaks training images into the test set"
+_LEFT_OUT = "training leaves them out"
+
+# Worst first: reports list problems in this order.
+PROBLEM_KINDS: Mapping[str, ProblemKind] = {
+    "unreadable": ProblemKind(
+        "unreadable", f"{_LEFT_OUT}: replace them with intact copies, or remove them"
+    ),
+    "truncated": ProblemKind("truncated", f"{_LEFT_OUT}: replace them with complete copies"),
+    "too_large": ProblemKind("too large", f"{_LEFT_OUT}: resize or crop them"),
+    "duplicate_with_other_label": ProblemKind(
+        "duplicate with another label", "one of the labels is wrong: correct it"
+    ),
+    "near_duplicate_with_other_label": ProblemKind(
+        "near duplicate with another label", "one of the labels may be wrong: check both"
+    ),
+    "duplicate_across_splits": ProblemKind("duplicate across splits", f"{_LEAK}: keep one copy"),
+    "near_duplicate_across_splits": ProblemKind(
+        "near duplicate across splits", f"{_LEAK}: keep them in one split"
+    ),
+    "group_across_splits": ProblemKind(
+        "group across splits", "results will be too optimistic: keep each group in one split"
+    ),
+    "duplicate_across_folds": ProblemKind("duplicate across folds", f"{_LEAK}: keep one copy"),
+    "near_duplicate_across_folds": ProblemKind(
+        "near duplicate across folds", f"{_LEAK}: keep them in one fold"
+    ),
+    "group_across_folds": ProblemKind(
+        "group across folds", "results will be too optimistic: keep each group in one fold"
+    ),
+    "class_without_training_images": ProblemKind(
+        "class without training images",
+        "training stops with an error: add training images, or remove the class",
+    ),
+    "empty_folder": ProblemKind(
+        "empty folder", "training stops if a training class is empty: add images or remove it"
+    ),
+    "similar_labels": ProblemKind(
+        "similar labels", "they count as different classes: rename them if they are the same"
+    ),
+    "single_image_class": ProblemKind(
+        "class with a single image", "add images: one is not enough to validate or test"
+    ),
+    "small_class": ProblemKind(
+        "small class", "add images: with so few, the accuracy of the class means little"
+    ),
+    "duplicate": ProblemKind("duplicate", "they count twice in training: keep one copy"),
+    "near_duplicate": ProblemKind(
+        "near duplicate", "they count twice, and a random split may separate them"
+    ),
+    "imbalance": ProblemKind(
+        "imbalance",
+        "compare results per class; try --set pretrain.batches=long_tail",
+        harmful=False,
+    ),
+    "wrong_extension": ProblemKind(
+        "wrong extension",
+        "images are read by their content; other programs may fail",
+        harmful=False,
+    ),
+    "skipped_file": ProblemKind("skipped file", "not read", harmful=False),
+    "hidden": ProblemKind("hidden", "not read", harmful=False),
+    "unread_column": ProblemKind("unread column", "not read", harmful=False),
+}
+
+# Kinds as version 0.1 wrote them into problems.json, where they differ from the title.
+_OLD_KINDS = {
+    "one picture": "single_image_class",
+    "untrained class": "class_without_training_images",
+    "alike labels": "similar_labels",
+    "tiny class": "small_class",
+}
+_BY_TITLE = {kind.title: name for name, kind in PROBLEM_KINDS.items()} | _OLD_KINDS
+
+
+def problem_kind(kind: str) -> str:
+    """Return the identifier for a kind read from a file, which may be from version 0.1."""
+    return _BY_TITLE.get(kind, kind)
+
+
+def problem_title(kind: str) -> str:
+    """Return the display text for a kind of problem, from this version or an older one."""
+    name = problem_kind(kind)
+    return PROBLEM_KINDS[name].title if name in PROBLEM_KINDS else kind
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something a person should know about one file, class, group or column.
+    """Something wrong with one file, class, group or column.
 
     Attributes:
-        kind: Short and fixed, to group by; the kinds stand in `check.py`.
+        kind: A key of `PROBLEM_KINDS`.
         name: The image, class, group, file or column.
         detail: One sentence.
-        same_as: For duplicates: the first image with this content, or the one it looks like.
+        same_as: For duplicates: the first image with this content, or the similar one.
     """
 
     kind: str
@@ -40,28 +133,31 @@ class Problem:
     same_as: str = ""
 
 
-def printable(name: str | Path) -> str:
-    """A file's name as text that can be printed and written: bytes that are no UTF-8 as `\\xff`."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+class Opener(Protocol):
+    """Opens one image as RGB with its orientation applied."""
+
+    def __call__(self, index: int, at_least: int = 0) -> Image.Image:
+        """Open image `index`. If `at_least` > 0, a JPEG may be decoded at a reduced size, but
+        never with a short side below `at_least` pixels."""
 
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """Images in the order of their names.
+    """Labelled images, sorted by name.
 
     Attributes:
-        names: Unique and stable: the path relative to the root, or such as "digits/0001".
+        names: Unique and stable: the path relative to the root, or for example "digits/0001".
         labels: Index into `classes` for each image, int64.
         classes: Sorted names.
-        splits: "train", "val" or "test" for each image; None when the data does not say.
-        groups: Images of one group stay in one split; "" belongs to no group.
-        folds: The fold each image is tested in, when the data says so.
+        splits: "train", "val" or "test" for each image; None if the data has no splits.
+        groups: Images of one group stay in one split; "" means no group.
+        folds: The fold in which each image is tested; None if the data has no folds.
         open: Opens one image.
-        file_hash: SHA-256 of one image's content.
-        view_defaults: What this set prefers to the usual `DataRecipe` fields.
-        native_size: The usual short side in pixels.
-        notes: What was left aside while reading.
-        paths: The files; None where the images are not in files.
+        file_hash: Returns the SHA-256 of one image's content.
+        native_size: Median short side in pixels.
+        view_defaults: Values of `DataRecipe` fields that suit this dataset.
+        notes: What was skipped while reading.
+        paths: The files; None if the images are not files.
     """
 
     names: tuple[str, ...]
@@ -82,42 +178,66 @@ class ImageDataset:
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """Opens the images that were kept, under their new indices."""
+class _Subset:
+    """Opens the images of a subset by their index in it."""
 
     images: ImageDataset
-    kept: NDArray[np.int64]
+    indices: NDArray[np.int64]
 
     def open(self, index: int, at_least: int = 0) -> Image.Image:
-        return self.images.open(int(self.kept[index]), at_least)
+        return self.images.open(int(self.indices[index]), at_least)
 
     def file_hash(self, index: int) -> str:
-        return self.images.file_hash(int(self.kept[index]))
+        return self.images.file_hash(int(self.indices[index]))
 
 
 def without(images: ImageDataset, indices: Iterable[int]) -> ImageDataset:
-    """The same set without these images; every class must keep one."""
-    kept = np.setdiff1d(np.arange(len(images)), np.fromiter(indices, dtype=np.int64))
-    reader = _Kept(images, kept)
-    labels = images.labels[kept]
-    left = np.bincount(labels, minlength=len(images.classes))
-    if len(emptied := np.flatnonzero(left == 0)):
+    """Return the dataset without these images.
+
+    Raises:
+        UserError: A class would lose its last image.
+    """
+    remaining = np.setdiff1d(np.arange(len(images)), np.fromiter(indices, dtype=np.int64))
+    subset = _Subset(images, remaining)
+    labels = images.labels[remaining]
+    counts = np.bincount(labels, minlength=len(images.classes))
+    if len(empty := np.flatnonzero(counts == 0)):
         raise UserError(
-            f"class {images.classes[emptied[0]]!r} has no usable image left: "
+            f"class {images.classes[empty[0]]!r} has no usable image left: "
             "repair its images or remove the class"
         )
 
-    def pick(column: NDArray[Any] | None) -> NDArray[Any] | None:
-        return None if column is None else column[kept]
+    def select(column: NDArray[Any] | None) -> NDArray[Any] | None:
+        return None if column is None else column[remaining]
 
     return replace(
         images,
-        names=tuple(images.names[index] for index in kept),
+        names=tuple(images.names[index] for index in remaining),
         labels=labels,
-        splits=pick(images.splits),
-        groups=pick(images.groups),
-        folds=pick(images.folds),
-        open=reader.open,
-        file_hash=reader.file_hash,
-        paths=None if images.paths is None else tuple(images.paths[index] for index in kept),
+        splits=select(images.splits),
+        groups=select(images.groups),
+        folds=select(images.folds),
+        open=subset.open,
+        file_hash=subset.file_hash,
+        paths=None if images.paths is None else tuple(images.paths[i] for i in remaining),
     )
+
+
+def content_digest(images: ImageDataset) -> str:
+    """Return the SHA-256 over names, labels, contents, splits, groups and folds.
+
+    Equal digests mean equal data.
+    """
+    digest = hashlib.sha256()
+    for index, name in enumerate(images.names):
+        columns = (images.splits, images.groups, images.folds)
+        cells = ["" if column is None else str(column[index]) for column in columns]
+        label = images.classes[images.labels[index]]
+        line = [name, label, images.file_hash(index), *cells]
+        digest.update("\0".join(line).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def printable(name: str | Path) -> str:
+    """Return a file name as text that can be printed; bytes that are not UTF-8 become `\\xff`."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from scs_supcon.data.dataloader import killed_loaders_explained
+from scs_supcon.data.dataloader import explain_killed_workers
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.shards import alone, read_shards, write_shard
 from scs_supcon.data.transforms import View, eval_view, probe_view, seeded, train_view
@@ -206,7 +206,7 @@ def _computed(
         generator=torch.Generator(),  # or each loader would draw from the run's random numbers
         multiprocessing_context=fork,
     )
-    with killed_loaders_explained():
+    with explain_killed_workers():
         for chunk, item in zip(chunks, loader, strict=True):
             if isinstance(item, UserError):
                 raise item

@@ -1,23 +1,16 @@
-"""Read a labelled set of images: class folders, split folders, a table, or a built-in name."""
+"""Read a folder of class folders, or `train/`, `val/` and `test/` folders of them."""
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from scs_supcon.data.builtin import digits
-from scs_supcon.data.check import check_images
-from scs_supcon.data.dataset import ImageDataset, Problem, printable, without
-from scs_supcon.data.image_io import SUFFIXES, Files, ImageError, short_side
-from scs_supcon.data.shapes import drawn
-from scs_supcon.data.table import OPTIONAL, read_table
-from scs_supcon.errors import UserError, did_you_mean
+from scs_supcon.data.dataset import ImageDataset, Problem, printable
+from scs_supcon.data.image_io import SUFFIXES, ImageFiles, median_short_side
+from scs_supcon.errors import UserError
 
-__all__ = ["ImageDataset", "Problem", "check_images", "load_images", "without"]
-
-BUILT_IN = {"digits": digits, "drawn": drawn}
 SPLIT_NAMES = {
     "train": "train",
     "training": "train",
@@ -29,78 +22,75 @@ SPLIT_NAMES = {
 }
 
 
-def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
-    """Read DATA.
-
-    Args:
-        source: A folder of class folders, a folder with `train/`, `val/`, `test/` of them, a
-            `.csv` or `.parquet` table, or a built-in name: "digits", "drawn".
-        forgiving: Note empty class folders instead of refusing them, and leave it to whoever opens
-            the images to find that files of a table are missing.
-
-    Raises:
-        UserError: There is nothing to read there, or it is not laid out as expected.
-    """
-    if isinstance(source, str) and source in BUILT_IN:
-        if Path(source).exists():
-            raise UserError(
-                f"{source!r} is a built-in set and also a path here: write ./{source} to mean the "
-                "path, or run from another folder to mean the built-in set"
-            )
-        return BUILT_IN[source]()
-    path = Path(source)
-    if path.is_dir():
-        return _read_folder(path, forgiving)
-    if path.is_file() and path.suffix.lower() in (".csv", ".parquet"):
-        return _read_table(path, forgiving)
-    expected = "a folder of class folders, a .csv or .parquet table, or digits or drawn"
-    if path.exists():
-        raise UserError(f"{path} is no image data: expected {expected}")
-    neighbours = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    hint = did_you_mean(path.name, [*neighbours, *BUILT_IN])
-    raise UserError(f"there is no {str(source)!r}: expected {expected}{hint}")
-
-
 @dataclass(frozen=True)
-class _Found:
+class _ImageFile:
     name: str
     path: Path
     label: str
     split: str
 
 
-def _read_folder(root: Path, forgiving: bool) -> ImageDataset:
+@dataclass
+class _FolderScan:
+    """Everything found while reading a dataset folder."""
+
+    root: Path
+    files: list[_ImageFile] = field(default_factory=list)
+    notes: list[Problem] = field(default_factory=list)
+    empty_training_folders: list[str] = field(default_factory=list)
+
+    def name(self, path: Path) -> str:
+        return path.relative_to(self.root).as_posix()
+
+
+def read_folder(root: Path, *, forgiving: bool = False) -> ImageDataset:
+    """Read class folders, with or without split folders above them.
+
+    Args:
+        root: The folder.
+        forgiving: Report empty class folders and hidden files as notes; otherwise empty class
+            folders of the training split are an error.
+
+    Raises:
+        UserError: The folder does not have the expected layout.
+    """
     splits = _split_folders(root)
-    found: list[_Found] = []
-    notes: list[Problem] = []
+    scan = _FolderScan(root)
     for split, folder in splits.items() if splits else [("", root)]:
-        images, others = _class_folders(root, folder, split, forgiving)
-        found += images
-        notes += others
-    found.sort(key=lambda one: one.name)
-    _must_be_text(one.name for one in found)
-    classes = tuple(sorted({one.label for one in found}))
-    number = {name: label for label, name in enumerate(classes)}
-    files = Files(tuple(one.path for one in found))
+        _scan_class_folders(scan, folder, split)
+    if scan.empty_training_folders and not forgiving:
+        raise _empty_folders_error(scan.empty_training_folders)
+    if forgiving:
+        scan.notes += _hidden_notes(root)
+    files = sorted(scan.files, key=lambda file: file.name)
+    _check_file_names(files)
+    classes = tuple(sorted({file.label for file in files}))
+    class_index = {name: index for index, name in enumerate(classes)}
+    reader = ImageFiles(tuple(file.path for file in files))
     return ImageDataset(
-        names=tuple(one.name for one in found),
-        labels=np.array([number[one.label] for one in found], dtype=np.int64),
+        names=tuple(file.name for file in files),
+        labels=np.array([class_index[file.label] for file in files], dtype=np.int64),
         classes=classes,
-        splits=np.array([one.split for one in found]) if splits else None,
+        splits=np.array([file.split for file in files]) if splits else None,
         groups=None,
         folds=None,
-        open=files.open,
-        file_hash=files.file_hash,
-        native_size=_native_size(files.paths),
-        notes=tuple(sorted(notes, key=lambda note: (note.kind, note.name))),
-        paths=files.paths,
+        open=reader.open,
+        file_hash=reader.file_hash,
+        native_size=median_short_side(reader.paths),
+        notes=tuple(sorted(scan.notes, key=lambda note: (note.kind, note.name))),
+        paths=reader.paths,
     )
 
 
-def _split_folders(root: Path) -> dict[str, Path]:
-    """`train/`, `val/`, `test/` if that is how the folder is laid out, else nothing.
+def is_hidden(name: str) -> bool:
+    """Return whether a file or folder of this name is skipped: dot files and macOS metadata."""
+    return name.startswith(".") or name == "__MACOSX"
 
-    A class may be called "train" too: split folders hold class folders, class folders images.
+
+def _split_folders(root: Path) -> dict[str, Path]:
+    """Return the folders `train/`, `val/` and `test/`, or nothing if there are none.
+
+    A class may be called "train" too: a split folder holds folders, a class folder holds images.
     """
     by_split: dict[str, Path] = {}
     others = []
@@ -110,7 +100,7 @@ def _split_folders(root: Path) -> dict[str, Path]:
             others.append(folder)
         elif split in by_split:
             raise UserError(
-                f"{by_split[split]} and {folder} are both the {split} part: keep one of them"
+                f"{by_split[split]} and {folder} both name the {split} split: keep one of them"
             )
         else:
             by_split[split] = folder
@@ -127,121 +117,87 @@ def _split_folders(root: Path) -> dict[str, Path]:
     return by_split
 
 
-def _class_folders(
-    root: Path, folder: Path, split: str, forgiving: bool
-) -> tuple[list[_Found], list[Problem]]:
-    """The images of each class folder in `folder`, and what is not read."""
-    found = []
-    loose = [path for path in folder.iterdir() if path.is_file() and not _hidden(path)]
-    notes = [_skipped(root, path) for path in loose]
-    for class_folder in _folders(folder):
-        files = list(_files(class_folder))
-        images = [path for path in files if _is_image(path)]
-        notes += [_skipped(root, path) for path in files if not _is_image(path)]
-        if not images:
-            others = f" ({len(files)} files with other endings)" if files else ""
-            if split in ("", "train") and not forgiving:
-                raise UserError(
-                    f"class folder {class_folder} has no image{others}: add "
-                    f"{', '.join(sorted(SUFFIXES))} files or remove the folder"
-                )
-            detail = f"{printable(class_folder)} has no image{others}"
-            name = printable(_name(root, class_folder))
-            notes.append(Problem("empty folder", name, detail))
-        found += [_Found(_name(root, p), p, class_folder.name, split) for p in images]
-    if not found:
-        flat = sum(map(_is_image, loose))
-        what = f"{flat} images but no class folders" if flat else "no class folders"
-        if any(_folders(folder)):
-            what = "no image in any of its class folders"
-        raise UserError(f"{folder} holds {what}: put the images of each class into one folder")
-    return found, notes
+def _scan_class_folders(scan: _FolderScan, folder: Path, split: str) -> None:
+    """Add the images of each class folder in `folder`, and a note for everything skipped."""
+    loose = [path for path in folder.iterdir() if path.is_file() and not is_hidden(path.name)]
+    scan.notes += [_skipped(scan, path) for path in loose]
+    class_folders = _folders(folder)
+    count_before = len(scan.files)
+    for class_folder in class_folders:
+        paths = list(_files(class_folder))
+        image_paths = [path for path in paths if _is_image(path)]
+        scan.notes += [_skipped(scan, path) for path in paths if not _is_image(path)]
+        if not image_paths:
+            others = f" ({len(paths)} files with other extensions)" if paths else ""
+            name = printable(scan.name(class_folder))
+            detail = f"{printable(class_folder)} has no images{others}"
+            scan.notes.append(Problem("empty_folder", name, detail))
+            if split in ("", "train"):
+                scan.empty_training_folders.append(f"{printable(class_folder)}{others}")
+        scan.files += [
+            _ImageFile(scan.name(path), path, class_folder.name, split) for path in image_paths
+        ]
+    if len(scan.files) == count_before:
+        loose_images = sum(map(_is_image, loose))
+        content = (
+            f"{loose_images} images but no class folders" if loose_images else "no class folders"
+        )
+        if class_folders:
+            content = "no image in any of its class folders"
+        raise UserError(f"{folder} holds {content}: put the images of each class into one folder")
 
 
-def _skipped(root: Path, path: Path) -> Problem:
-    name = printable(_name(root, path))
-    return Problem("skipped file", name, f"{name} is not read: no image's ending, or no class")
+def _empty_folders_error(folders: list[str]) -> UserError:
+    subject = "class folder" if len(folders) == 1 else f"{len(folders)} class folders:"
+    verb = "has" if len(folders) == 1 else "have"
+    return UserError(
+        f"{subject} {', '.join(folders)} {verb} no images: add {', '.join(sorted(SUFFIXES))} files "
+        "or remove the folder" + ("s" if len(folders) > 1 else "")
+    )
+
+
+def _skipped(scan: _FolderScan, path: Path) -> Problem:
+    name = printable(scan.name(path))
+    reason = "it is not in a class folder" if _is_image(path) else "it has no image extension"
+    return Problem("skipped_file", name, f"{name} is not read: {reason}")
+
+
+def _hidden_notes(root: Path) -> Iterator[Problem]:
+    """Report the topmost hidden files and folders."""
+    for place, folders, files in os.walk(root):
+        hidden = [name for name in (*folders, *files) if is_hidden(name)]
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        for path in (Path(place) / name for name in hidden):
+            name = printable(path.relative_to(root).as_posix())
+            count = sum(_is_image(file) for file in path.rglob("*"))
+            images_inside = f" (images inside: {count})" if count else ""
+            yield Problem("hidden", name, f"{name} is not read{images_inside}")
 
 
 def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not _hidden(path))
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not is_hidden(path.name))
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Every file below, links followed but no folder entered twice, hidden ones left out."""
+    """Yield every visible file below, following links but entering no folder twice."""
     entered = set()
     for place, folders, files in os.walk(folder, followlinks=True):
         here = Path(place)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if not is_hidden(name))
         if (real := here.resolve()) in entered:
             folders.clear()
             continue
         entered.add(real)
-        yield from (here / name for name in sorted(files) if not name.startswith("."))
-
-
-def _hidden(path: Path) -> bool:
-    return path.name.startswith(".")
+        yield from (here / name for name in sorted(files) if not is_hidden(name))
 
 
 def _is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def _name(root: Path, path: Path) -> str:
-    return path.relative_to(root).as_posix()
-
-
-def _must_be_text(names: Iterator[str]) -> None:
-    for name in names:
+def _check_file_names(files: list[_ImageFile]) -> None:
+    for file in files:
         try:
-            name.encode()
+            file.name.encode()
         except UnicodeEncodeError:
-            raise UserError(f"the file name {name!r} is not valid UTF-8: rename it") from None
-
-
-def _read_table(path: Path, forgiving: bool) -> ImageDataset:
-    table = read_table(path, SPLIT_NAMES)
-    files = Files(tuple(path.parent / name for name in table.names))
-    missing = [place for place in files.paths if not place.is_file()]
-    if missing and not forgiving:
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise UserError(
-            f"{path} lists {missing[0]}{more}, which does not exist: "
-            "image_path is relative to the table's own folder"
-        )
-    classes = tuple(sorted(set(table.labels)))
-    number = {name: label for label, name in enumerate(classes)}
-    return ImageDataset(
-        names=table.names,
-        labels=np.array([number[label] for label in table.labels], dtype=np.int64),
-        classes=classes,
-        splits=None if table.splits is None else np.array(table.splits),
-        groups=None if table.groups is None else np.array(table.groups),
-        folds=None if table.folds is None else np.array(table.folds, dtype=np.int64),
-        open=files.open,
-        file_hash=files.file_hash,
-        native_size=_native_size(files.paths),
-        notes=tuple(
-            Problem(
-                "unread column",
-                column,
-                f"column {column!r} of {path.name} is not read{did_you_mean(column, OPTIONAL)}",
-            )
-            for column in table.unread
-        ),
-        paths=files.paths,
-    )
-
-
-def _native_size(paths: tuple[Path, ...], sample: int = 64) -> int:
-    sides = []
-    problem: ImageError | None = None
-    for path in paths[:: max(1, len(paths) // sample)]:
-        try:
-            sides.append(short_side(path))
-        except ImageError as error:
-            problem = error
-    if not sides:
-        raise UserError(f"none of the images tried can be read, such as: {problem}")
-    return int(np.median(sides))
+            raise UserError(f"the file name {file.name!r} is not valid UTF-8: rename it") from None

@@ -1,37 +1,107 @@
-"""From a source to images that can be used: read, checked, copies kept together."""
+"""Load images from a folder, a table or a built-in dataset."""
 
-import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from glob import glob, has_magic
+from pathlib import Path
 
-from scs_supcon.data.check import check_images, keep_duplicates_together, unusable
+from scs_supcon.data.audit import check_images, keep_duplicates_together, unusable
+from scs_supcon.data.builtin import BUILT_IN, BUILT_IN_ALIASES
 from scs_supcon.data.dataset import ImageDataset, Problem, without
-from scs_supcon.data.folder import load_images
+from scs_supcon.data.folder import read_folder
+from scs_supcon.data.image_io import SUFFIXES
+from scs_supcon.data.table import read_image_table
+from scs_supcon.errors import UserError, did_you_mean
 
 
 def load_dataset(
     source: str, workers: int, progress: Callable[[int, int], None]
 ) -> tuple[ImageDataset, list[Problem]]:
-    """Read and check a source; leave out what cannot be opened and name it.
+    """Read and check a source.
 
     Args:
-        source: folder, table or built-in set.
-        workers: threads that decode.
-        progress: called with (images done, images in all).
+        source: Folder, table or built-in dataset, as for `load_images`.
+        workers: Threads that decode.
+        progress: Called with (images done, images in total).
+
+    Returns:
+        The usable images, with duplicates in one group, and all problems.
     """
     images = load_images(source)
     problems = check_images(images, workers, lambda done: progress(done, len(images)))
-    bad = unusable(images, problems)
-    images = without(images, bad) if bad else images
+    unusable_images = unusable(images, problems)
+    images = without(images, unusable_images) if unusable_images else images
     return keep_duplicates_together(images, problems), problems
 
 
-def content_digest(images: ImageDataset) -> str:
-    """SHA-256 over names, labels, contents and given parts: equal digests, equal data."""
-    digest = hashlib.sha256()
-    for index, name in enumerate(images.names):
-        columns = (images.splits, images.groups, images.folds)
-        parts = ["" if column is None else str(column[index]) for column in columns]
-        label = images.classes[images.labels[index]]
-        line = [name, label, images.file_hash(index), *parts]
-        digest.update("\0".join(line).encode() + b"\n")
-    return digest.hexdigest()
+def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
+    """Read a source without decoding its images.
+
+    Args:
+        source: A folder of class folders, a folder with `train/`, `val/`, `test/` of them, a
+            `.csv` or `.parquet` table, or a built-in dataset: "digits" or "shapes".
+        forgiving: Report empty class folders as notes, and accept a table whose files are
+            missing: opening them fails instead.
+
+    Raises:
+        UserError: There is nothing to read, or it does not have the expected layout.
+    """
+    builtin = BUILT_IN | BUILT_IN_ALIASES
+    if isinstance(source, str) and source in builtin:
+        if Path(source).exists():
+            raise UserError(
+                f"{source!r} is both a built-in dataset and a path here: write ./{source} for the "
+                "path, or run from another folder for the built-in dataset"
+            )
+        return builtin[source]()
+    path = Path(source)
+    if path.is_dir():
+        return read_folder(path, forgiving=forgiving)
+    if path.is_file() and path.suffix.lower() in (".csv", ".parquet"):
+        return read_image_table(path, forgiving=forgiving)
+    expected = f"a folder of class folders, a .csv or .parquet table, or {' or '.join(BUILT_IN)}"
+    if path.exists():
+        raise UserError(f"{path} is not an image dataset: expected {expected}")
+    neighbours = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+    hint = did_you_mean(path.name, [*neighbours, *BUILT_IN])
+    raise UserError(f"{str(source)!r} does not exist: expected {expected}{hint}")
+
+
+def find_images(arguments: Iterable[str]) -> list[Path]:
+    """Return the image files that command-line arguments stand for, each once.
+
+    Args:
+        arguments: Files, folders (all images below are used) and patterns such as `x/*.jpg`.
+
+    Raises:
+        UserError: An argument matches no image.
+    """
+    paths: dict[Path, None] = {}
+    for argument in arguments:
+        matches = dict.fromkeys(_matches(argument))
+        if not matches:
+            raise UserError(
+                f"no images at {argument}: give files, folders or patterns such as 'x/*.jpg'"
+            )
+        paths |= matches
+    return list(paths)
+
+
+def _matches(argument: str) -> Iterator[Path]:
+    if Path(argument).exists() or not has_magic(argument):
+        yield from _images_below(Path(argument))
+        return
+    # pathlib cannot match absolute patterns
+    for match in sorted(glob(argument, recursive=True)):  # noqa: PTH207
+        yield from _images_below(Path(match))
+
+
+def _images_below(path: Path) -> Iterator[Path]:
+    """Yield every image in a folder, or the path itself if it is not a folder."""
+    if not path.is_dir():
+        yield path  # if it does not exist, opening it reports that
+        return
+    for file in sorted(path.rglob("*")):
+        relative = file.relative_to(path)
+        visible = not any(name.startswith(".") for name in relative.parts)
+        if visible and file.suffix.lower() in SUFFIXES and file.is_file():
+            yield file

@@ -102,7 +102,7 @@ def choose_batches(labels: Positions, batch_size: int) -> tuple[Kind, int]:
     return ("balanced" if share > LONELY_LIMIT else "shuffle"), per_class
 
 
-def lonely_share(labels: Positions, plan: Plan) -> float:
+def share_without_positives(labels: Positions, plan: Plan) -> float:
     """Share of anchors with no other image of their class in the joined batch."""
     return float(np.mean(_other_images(labels, plan) == 0))
 

@@ -1,4 +1,4 @@
-"""Tables of images: CSV or Parquet with `image_path,label[,split,fold,group]`."""
+"""Read a table of images: CSV or Parquet with `image_path,label[,split,fold,group]`."""
 
 import csv
 from collections.abc import Mapping
@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
+from scs_supcon.data.dataset import ImageDataset, Problem
+from scs_supcon.data.folder import SPLIT_NAMES
+from scs_supcon.data.image_io import ImageFiles, median_short_side
 from scs_supcon.errors import UserError, did_you_mean
 
 REQUIRED = ("image_path", "label")
@@ -13,8 +18,8 @@ OPTIONAL = ("split", "fold", "group")
 
 
 @dataclass(frozen=True)
-class Table:
-    """The rows in the order of their names; `unread` are columns this package does not know."""
+class ImageTable:
+    """The rows of a table, sorted by name; `unread` lists the columns that have no meaning."""
 
     names: tuple[str, ...]
     labels: tuple[str, ...]
@@ -24,15 +29,54 @@ class Table:
     unread: tuple[str, ...]
 
 
-def read_table(path: Path, split_names: Mapping[str, str]) -> Table:
-    """Read and check one table.
+def read_image_table(path: Path, *, forgiving: bool = False) -> ImageDataset:
+    """Read the images that a table lists.
 
     Args:
-        path: The `.csv` (UTF-8) or `.parquet` file.
-        split_names: What may stand in the split column, and what it means.
+        path: The `.csv` or `.parquet` file.
+        forgiving: Accept files that do not exist: opening them fails instead.
 
     Raises:
-        UserError: Columns or cells are not as expected; the text names the row.
+        UserError: The table cannot be read, or lists missing files.
+    """
+    table = read_table(path)
+    files = ImageFiles(tuple(path.parent / name for name in table.names))
+    missing = [file for file in files.paths if not file.is_file()]
+    if missing and not forgiving:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise UserError(
+            f"{path} lists {missing[0]}{more}, which does not exist: "
+            "image_path is relative to the folder of the table"
+        )
+    classes = tuple(sorted(set(table.labels)))
+    class_index = {name: index for index, name in enumerate(classes)}
+    return ImageDataset(
+        names=table.names,
+        labels=np.array([class_index[label] for label in table.labels], dtype=np.int64),
+        classes=classes,
+        splits=None if table.splits is None else np.array(table.splits),
+        groups=None if table.groups is None else np.array(table.groups),
+        folds=None if table.folds is None else np.array(table.folds, dtype=np.int64),
+        open=files.open,
+        file_hash=files.file_hash,
+        native_size=median_short_side(files.paths),
+        notes=tuple(
+            Problem(
+                "unread_column",
+                column,
+                f"column {column!r} of {path.name} is not read{did_you_mean(column, OPTIONAL)}",
+            )
+            for column in table.unread
+        ),
+        paths=files.paths,
+    )
+
+
+def read_table(path: Path) -> ImageTable:
+    """Read and check the rows of a table.
+
+    Raises:
+        UserError: A column or cell is not as expected; the text names the row.
     """
     columns = _parquet_columns(path) if path.suffix.lower() == ".parquet" else _csv_columns(path)
     _check_columns(path, columns)
@@ -49,9 +93,9 @@ def read_table(path: Path, split_names: Mapping[str, str]) -> Table:
     def sort(cells: list[str]) -> tuple[str, ...]:
         return tuple(cells[row] for row in order)
 
-    splits = _splits(path, columns, split_names) if "split" in columns else None
+    splits = _splits(path, columns) if "split" in columns else None
     folds = _folds(path, columns) if "fold" in columns else None
-    return Table(
+    return ImageTable(
         names=sort(names),
         labels=sort(_filled(path, columns, "label")),
         splits=None if splits is None else sort(splits),
@@ -62,7 +106,7 @@ def read_table(path: Path, split_names: Mapping[str, str]) -> Table:
 
 
 def _column(name: str) -> str:
-    """A column's name; the ones that are read may be written in capitals."""
+    """Return a column's name; names with a meaning are matched without regard to case."""
     name = name.strip()
     return name.lower() if name.lower() in REQUIRED + OPTIONAL else name
 
@@ -76,7 +120,7 @@ def _csv_columns(path: Path) -> dict[str, list[str]]:
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a UTF-8 CSV file ({error})") from error
     if header and len(set(header)) < len(header):
-        raise UserError(f"{path} has two columns of one name: {', '.join(header)}")
+        raise UserError(f"{path} has two columns with the same name: {', '.join(header)}")
     for number, row in enumerate(rows, start=2):
         if len(row) != len(header):
             raise UserError(
@@ -90,23 +134,23 @@ def _parquet_columns(path: Path) -> dict[str, list[str]]:
     import pyarrow.parquet as pq
 
     try:
-        present = {_column(name): name for name in pq.read_schema(path).names}
-        wanted = [name for name in present if name in REQUIRED + OPTIONAL]
-        table = pq.read_table(path, columns=[present[name] for name in wanted])
+        stored_names = {_column(name): name for name in pq.read_schema(path).names}
+        readable = [name for name in stored_names if name in REQUIRED + OPTIONAL]
+        table = pq.read_table(path, columns=[stored_names[name] for name in readable])
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} is not a Parquet file ({error})") from error
-    read = {
-        name: ["" if cell is None else str(cell) for cell in table[present[name]].to_pylist()]
-        for name in wanted
+    columns = {
+        name: ["" if cell is None else str(cell) for cell in table[stored_names[name]].to_pylist()]
+        for name in readable
     }
-    return read | {name: [] for name in present if name not in wanted}
+    return columns | {name: [] for name in stored_names if name not in readable}
 
 
 def _check_columns(path: Path, columns: Mapping[str, list[str]]) -> None:
     for name in REQUIRED:
         if name not in columns:
-            only = next(iter(columns), "")
-            separator = "; separate the columns by commas" if set(only) & set(";\t|") else ""
+            first = next(iter(columns), "")
+            separator = "; separate the columns by commas" if set(first) & set(";\t|") else ""
             raise UserError(
                 f"{path} has no column {name!r}; its columns are {', '.join(columns) or 'none'}"
                 f"{separator}{_similar(name, columns)}"
@@ -114,10 +158,10 @@ def _check_columns(path: Path, columns: Mapping[str, list[str]]) -> None:
 
 
 def _similar(name: str, columns: Mapping[str, list[str]]) -> str:
-    spare = [column for column in columns if column not in REQUIRED + OPTIONAL]
-    common = {"image_path": ("path", "file", "filename", "image", "img"), "label": ("class", "y")}
-    for column in spare:
-        if column.lower() in common[name] or did_you_mean(column.lower(), [name]):
+    unread = [column for column in columns if column not in REQUIRED + OPTIONAL]
+    synonyms = {"image_path": ("path", "file", "filename", "image", "img"), "label": ("class", "y")}
+    for column in unread:
+        if column.lower() in synonyms[name] or did_you_mean(column.lower(), [name]):
             return f"; rename {column!r} to {name!r}?"
     return ""
 
@@ -125,21 +169,19 @@ def _similar(name: str, columns: Mapping[str, list[str]]) -> str:
 def _filled(path: Path, columns: Mapping[str, list[str]], name: str) -> list[str]:
     for row, cell in enumerate(columns[name], start=2):
         if not cell:
-            raise UserError(f"{path}, row {row}: {name} is empty; every row needs one")
+            raise UserError(f"{path}, row {row}: {name} is empty; every row needs a value")
     return columns[name]
 
 
-def _splits(
-    path: Path, columns: Mapping[str, list[str]], split_names: Mapping[str, str]
-) -> list[str]:
+def _splits(path: Path, columns: Mapping[str, list[str]]) -> list[str]:
     splits = []
     for row, cell in enumerate(_filled(path, columns, "split"), start=2):
-        if cell.lower() not in split_names:
+        if cell.lower() not in SPLIT_NAMES:
             raise UserError(
                 f"{path}, row {row}: split is {cell!r}, expected train, val or test"
-                f"{did_you_mean(cell, split_names)}"
+                f"{did_you_mean(cell, SPLIT_NAMES)}"
             )
-        splits.append(split_names[cell.lower()])
+        splits.append(SPLIT_NAMES[cell.lower()])
     return splits
 
 

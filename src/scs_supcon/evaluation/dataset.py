@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scs_supcon.data.dataset import ImageDataset
-from scs_supcon.data.folder import load_images
 from scs_supcon.data.image_io import ImageError
+from scs_supcon.data.load import load_images
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.evaluation.record import UnreadableImage
 from scs_supcon.progress import Display

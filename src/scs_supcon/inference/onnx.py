@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from scs_supcon.data.dataset import ImageDataset
-from scs_supcon.data.folder import load_images
+from scs_supcon.data.load import load_images
 from scs_supcon.data.transforms import eval_view
 from scs_supcon.errors import UserError
 from scs_supcon.inference.graph import Graph

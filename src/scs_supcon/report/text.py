@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scs_supcon.data.dataset import problem_title
+
 
 def share(value: float, digits: int = 1) -> str:
     """A share in percent."""
@@ -129,4 +131,7 @@ def problem_groups(
 ) -> list[tuple[str, list[Mapping[str, str]]]]:
     """Problems by kind, the most frequent first."""
     counts = Counter(problem["kind"] for problem in problems)
-    return [(kind, [p for p in problems if p["kind"] == kind]) for kind, _ in counts.most_common()]
+    return [
+        (problem_title(kind), [p for p in problems if p["kind"] == kind])
+        for kind, _ in counts.most_common()
+    ]

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scs_supcon.data.dataset import ImageDataset, Problem
-from scs_supcon.data.sampler import lonely_share, plan_epoch, positives_per_anchor
+from scs_supcon.data.dataset import ImageDataset, Problem, problem_title
+from scs_supcon.data.sampler import plan_epoch, positives_per_anchor, share_without_positives
 from scs_supcon.methods import Batch, Method, Network
 from scs_supcon.progress import spell_seconds
 from scs_supcon.recipe import Recipe
@@ -42,7 +42,7 @@ def describe_data(
     kinds = Counter(problem.kind for problem in problems)
     for kind, count in sorted(kinds.items()):
         first = next(problem for problem in problems if problem.kind == kind)
-        lines.append(f"problem   {kind}: {count}, first {first.name}")
+        lines.append(f"problem   {problem_title(kind)}: {count}, first {first.name}")
     return lines
 
 
@@ -53,7 +53,7 @@ def describe_batches(labels: NDArray[np.int64], recipe: Recipe, views: int) -> l
     plan = plan_epoch(
         labels, size, kind=how.batches, per_class=how.per_class, seed=recipe.seed, epoch=0
     )
-    mates, alone = positives_per_anchor(labels, plan), lonely_share(labels, plan)
+    mates, alone = positives_per_anchor(labels, plan), share_without_positives(labels, plan)
     kind = {"shuffle": "shuffled", "balanced": f"balanced, {how.per_class} of a class"}
     text = kind.get(how.batches, f"long tail, {how.per_class} of a class")
     return [

@@ -13,9 +13,9 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 
 from scs_supcon import inference as model
-from scs_supcon.data.check import UNUSABLE, single_image_classes
-from scs_supcon.data.dataset import SPLITS, ImageDataset, Problem, without
-from scs_supcon.data.load import content_digest, load_dataset
+from scs_supcon.data.audit import UNUSABLE, single_image_classes
+from scs_supcon.data.dataset import SPLITS, ImageDataset, Problem, content_digest, without
+from scs_supcon.data.load import load_dataset
 from scs_supcon.data.splits import read_splits_csv, write_splits_csv
 from scs_supcon.data.transforms import seeded
 from scs_supcon.device import Compute, has_gpu
@@ -189,7 +189,7 @@ class Session:
         if first and not file.exists():
             with replacing(file) as temporary:
                 write_splits_csv(temporary, self.images, splits)
-        self.problems = [p for p in self.problems if p.kind != "one image"]
+        self.problems = [p for p in self.problems if p.kind != "single_image_class"]
         self.problems += single_image_classes(
             self.images.labels[splits == "train"], self.images.classes
         )

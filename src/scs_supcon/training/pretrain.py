@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from scs_supcon.data.dataloader import killed_loaders_explained
+from scs_supcon.data.dataloader import explain_killed_workers, worker_context
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.sampler import Plan, batch_keys, plan_epoch
 from scs_supcon.data.transforms import ViewDataset, eval_view, seeded, train_view
@@ -240,8 +240,9 @@ def _load(
         num_workers=workers,
         collate_fn=_collated,
         worker_init_fn=ignore_signals,
+        multiprocessing_context=worker_context(workers),
     )
-    with killed_loaders_explained():
+    with explain_killed_workers():
         for batch in loader:
             if isinstance(batch, UserError):
                 raise batch

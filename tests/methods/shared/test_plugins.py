@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from scs_supcon.benchmark.table import read_table_file
-from scs_supcon.data.shapes import drawn
+from scs_supcon.data.builtin import shapes
 from scs_supcon.errors import UserError
 from scs_supcon.methods import build_method, method_class, parse
 from scs_supcon.recipe import make_recipe, write_toml
@@ -67,7 +67,7 @@ QUICK = (
 
 
 def resolved(options):
-    facts = DatasetFacts.of(drawn(per_class=10))
+    facts = DatasetFacts.of(shapes(per_class=10))
     return resolve_recipe(options, facts, read_input_files(options))
 
 
