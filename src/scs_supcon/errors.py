@@ -1,11 +1,15 @@
-"""Errors meant for people: what came, what is needed, what to do."""
+"""Errors for users: what came, what is expected, what to do."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class UserError(ValueError):
-    """Something the user can put right. The command line prints its text without a traceback."""
+    """An error that the user can fix. The command line prints its message without a traceback."""
+
+
+class NonFiniteError(UserError):
+    """A tensor holds NaN or infinity."""
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:

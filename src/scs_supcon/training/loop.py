@@ -1,8 +1,8 @@
-"""The only training loop. It serves both stages and every method, on one process or many.
+"""The training loop of both stages and of every method, in one process or several.
 
-Nothing in this file has to do with images, contrast or folders: a `Stage` says what is trained
-and how, `Hooks` are told what happened, and `Progress` says where to begin. The loop may begin at
-any step of any epoch.
+The loop does not depend on images, losses or run directories: a `Stage` describes what to train,
+`Hooks` are called as training proceeds, and a `TrainPosition` says where to start. Training can
+start at any step of any epoch.
 """
 
 import math
@@ -14,16 +14,16 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from scs_supcon.errors import UserError
+from scs_supcon.errors import NonFiniteError, UserError
 from scs_supcon.training.distributed import local_parameters, share_buffers, sum_gradients
 
-Group = dict[str, Any]
+ParameterGroup = dict[str, Any]
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 
 @dataclass
-class Progress:
-    """Where a stage stands: `step` steps of epoch `epoch` are done, `global_step` in all."""
+class TrainPosition:
+    """Where a stage stands: `step` steps of epoch `epoch` are done, `global_step` in total."""
 
     epoch: int = 0
     step: int = 0
@@ -35,16 +35,16 @@ class Stage:
     """What one stage trains, and how.
 
     Attributes:
-        name: "pretrain" or "probe".
-        modules: all that trains, by name; those set up with Fabric have their gradients summed
-            over processes, the others (t and b) get gradients that the loss has joined already.
-        losses: from a batch to named terms; their sum is minimised. Several processes: the value of
-            the joined batch, with the gradient of this process's rows.
+        name: "pretrain", "probe" or "linear"; names checkpoints and metrics.
+        modules: all trained modules by name. The gradients of modules set up with Fabric are
+            summed over processes; those of the others (t and b) are already complete.
+        losses: batch -> named terms, whose sum is minimised. With several processes, the value is
+            that of the gathered batch and the gradient that of this process's rows.
         optimizer: from `make_optimizer`, set up with Fabric.
-        schedule: from the global step to the learning rate.
-        batches: from (epoch, number of batches to skip) to batches on the right device.
-        epochs: how many.
-        clip_norm: largest norm of the gradient of all parameters together; 0 does not clip.
+        schedule: global step -> learning rate.
+        batches: (epoch, number of batches to skip) -> batches on the right device.
+        epochs: number of epochs.
+        clip_norm: maximum norm of the gradient of all parameters together; 0 disables clipping.
     """
 
     name: str
@@ -57,98 +57,101 @@ class Stage:
     clip_norm: float = 0.0
 
 
-def _nothing(*_: Any) -> None:
-    """Do nothing: the hook of those who want none."""
+def _do_nothing(*_: Any) -> None:
+    """Do nothing (the default hook)."""
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """Called by the loop; `progress` always says where to go on, so a hook may save it as it is.
+    """Callbacks of the loop. `position` is always the place to resume from.
 
-    `before_epoch` is left out when an epoch is taken up in its midst: what it did to the modules is
-    part of their state. `after_epoch` comes when `progress` points at the next epoch.
+    `before_epoch` is not called when an epoch is resumed: its effect on the modules is part of
+    their state. `after_epoch` is called when `position` points at the next epoch.
     """
 
-    before_epoch: Callable[[Progress], None] = field(default=_nothing)
-    after_step: Callable[[Progress, dict[str, float]], None] = field(default=_nothing)
-    after_epoch: Callable[[Progress], None] = field(default=_nothing)
+    before_epoch: Callable[[TrainPosition], None] = field(default=_do_nothing)
+    after_step: Callable[[TrainPosition, dict[str, float]], None] = field(default=_do_nothing)
+    after_epoch: Callable[[TrainPosition], None] = field(default=_do_nothing)
 
 
-class NonFinite(UserError):
-    """The loss or its gradient stopped being a number; the weights are as before the step."""
+class NonFiniteLossError(NonFiniteError):
+    """The loss or its gradient is NaN or infinite; the weights are those before the step."""
 
-    def __init__(self, what: str, progress: Progress, batch: Any):
-        """Name the place and the batch."""
+    def __init__(self, reason: str, position: TrainPosition, batch: Any):
+        """Name the step and the images of the batch."""
         indices = getattr(batch, "indices", None)
-        self.epoch, self.step = progress.epoch, progress.step
+        self.epoch, self.step = position.epoch, position.step
         self.indices: list[int] = indices.tolist() if isinstance(indices, Tensor) else []
         super().__init__(
-            f"epoch {self.epoch + 1}, step {self.step + 1}: {what}. Indices of the batch: "
-            f"{', '.join(map(str, self.indices)) or 'not known'}. The weights were not touched. "
-            "Look at these items, lower the learning rate, or clip the gradient (clip_norm = 1)."
+            f"epoch {self.epoch + 1}, step {self.step + 1}: {reason}. Indices of the batch: "
+            f"{', '.join(map(str, self.indices)) or 'unknown'}. The weights were not changed. "
+            "Check these images, lower the learning rate, or clip the gradient (clip_norm = 1)."
         )
 
 
-def optimise(fabric: Fabric, stage: Stage, progress: Progress, hooks: Hooks) -> None:
-    """Train `stage` from where `progress` stands to its last epoch; `progress` moves along."""
+def train_loop(fabric: Fabric, stage: Stage, position: TrainPosition, hooks: Hooks) -> None:
+    """Train `stage` from `position` to its last epoch; `position` is updated in place."""
     local = local_parameters(stage.modules.values()) if fabric.world_size > 1 else []
-    while progress.epoch < stage.epochs:
-        if progress.step == 0:
-            hooks.before_epoch(progress)
+    while position.epoch < stage.epochs:
+        if position.step == 0:
+            hooks.before_epoch(position)
         for module in stage.modules.values():
             module.train()
-        for batch in _fetch(stage.batches(progress.epoch, progress.step)):
-            terms = _take_step(fabric, stage, batch, progress, local)
-            progress.step += 1
-            progress.global_step += 1
-            hooks.after_step(progress, terms)
+        for batch in _fetch(stage.batches(position.epoch, position.step)):
+            terms = _train_step(fabric, stage, batch, position, local)
+            position.step += 1
+            position.global_step += 1
+            hooks.after_step(position, terms)
         if fabric.world_size > 1:
             share_buffers(stage.modules.values())
-        progress.epoch += 1
-        progress.step = 0
-        hooks.after_epoch(progress)
+        position.epoch += 1
+        position.step = 0
+        hooks.after_epoch(position)
 
 
-def _take_step(
-    fabric: Fabric, stage: Stage, batch: Any, progress: Progress, local: list[nn.Parameter]
+def _train_step(
+    fabric: Fabric, stage: Stage, batch: Any, position: TrainPosition, local: list[nn.Parameter]
 ) -> dict[str, float]:
     optimizer = stage.optimizer
-    lr = stage.schedule(progress.global_step)
+    lr = stage.schedule(position.global_step)
     for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_scale"]
 
     optimizer.zero_grad()
     try:
-        named = stage.losses(batch)
-    except UserError as error:  # a loss that looks at its input has found it first
-        raise NonFinite(str(error), progress, batch) from error
-    terms = torch.stack(tuple(named.values()))
+        named_terms = stage.losses(batch)
+    except NonFiniteError as error:  # the loss checks its input
+        raise NonFiniteLossError(str(error), position, batch) from error
+    terms = torch.stack(tuple(named_terms.values()))
     fabric.backward(terms.sum())
     if local:
         sum_gradients(local)
-    norm = _clip(fabric, stage)
+    gradient = _clip_gradients(fabric, stage)
 
-    # One transfer from the device for all that has to be looked at.
-    *values, size = torch.cat((terms.detach(), norm.to(terms.dtype)[None])).tolist()
-    numbers = dict(zip(named, values, strict=True))
-    if not all(map(math.isfinite, values)) or not (math.isfinite(size) or _will_rescale(fabric)):
+    # One transfer from the device for all numbers to check.
+    *values, gradient_value = torch.cat((terms.detach(), gradient.to(terms.dtype)[None])).tolist()
+    numbers = dict(zip(named_terms, values, strict=True))
+    gradient_usable = math.isfinite(gradient_value) or _will_rescale(fabric)
+    if not all(map(math.isfinite, values)) or not gradient_usable:
         listed = ", ".join(f"{name} = {value:g}" for name, value in numbers.items())
-        raise NonFinite(f"not finite: {listed}, gradient = {size:g}", progress, batch)
+        reason = f"not finite: {listed}, gradient = {gradient_value:g}"
+        raise NonFiniteLossError(reason, position, batch)
     optimizer.step()
     return numbers
 
 
-def _clip(fabric: Fabric, stage: Stage) -> Tensor:
-    """Make the norm of all gradients at most `clip_norm`, and return what it was.
+def _clip_gradients(fabric: Fabric, stage: Stage) -> Tensor:
+    """Clip the gradient to `clip_norm` and return a number that is finite only if it is.
 
-    Without clipping their sum is returned: it is as finite as they are, and quicker to have.
+    The number is the norm before clipping. Without clipping it is the sum of all entries, which
+    takes a third of the time.
     """
     if stage.clip_norm > 0:
-        network = next(iter(stage.modules.values()))  # asked for by Fabric, not what is clipped
+        network = next(iter(stage.modules.values()))  # Fabric needs one; all parameters are clipped
         norm = fabric.clip_gradients(
             network, stage.optimizer, max_norm=stage.clip_norm, error_if_nonfinite=False
         )
-        assert norm is not None  # it is, whenever max_norm is given
+        assert norm is not None  # Fabric returns it whenever max_norm is given
         return norm
     parameters = (p for group in stage.optimizer.param_groups for p in group["params"])
     sums = [p.grad.sum() for p in parameters if p.grad is not None]
@@ -156,16 +159,16 @@ def _clip(fabric: Fabric, stage: Stage) -> Tensor:
 
 
 def _will_rescale(fabric: Fabric) -> bool:
-    """Whether float16's gradient scaler will skip this step and try again with a smaller scale."""
+    """Return whether float16's gradient scaler will skip this step and lower its scale."""
     scaler = getattr(fabric.strategy.precision, "scaler", None)
     return scaler is not None and scaler.get_scale() >= 1
 
 
 def _fetch(batches: Iterable[Any]) -> Iterator[Any]:
-    """Yield the batches; loading them leaves the randomness of training (dropout) alone.
+    """Yield the batches without changing the random state of training (dropout).
 
-    A data loader draws a seed whenever it starts. Without this, an epoch taken up in its midst
-    would draw once more than an unbroken one.
+    A data loader draws a seed when it starts. Without this, a resumed epoch would draw one number
+    more than an uninterrupted one.
     """
     iterator = None
     while True:
@@ -181,48 +184,50 @@ def _fetch(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def cosine_lr(step: int, total: int, warmup: int, base: float, floor: float = 0.0) -> float:
-    """Return the learning rate: linear up to `base` in `warmup` steps, then a cosine to `floor`."""
+    """Return the learning rate: `warmup` linear steps up to `base`, then a cosine to `floor`."""
     if step < warmup:
         return base * (step + 1) / warmup
     share = min(1.0, (step - warmup) / max(1, total - warmup))
     return floor + (base - floor) * (1 + math.cos(math.pi * share)) / 2
 
 
-def parameter_groups(modules: Iterable[nn.Module], lr: float, weight_decay: float) -> list[Group]:
-    """Return optimiser groups: weights decay; biases, norms and other vectors do not.
+def parameter_groups(
+    modules: Iterable[nn.Module], lr: float, weight_decay: float
+) -> list[ParameterGroup]:
+    """Return optimiser groups: weight decay for matrices, none for biases, norms and vectors.
 
-    A module with `param_groups(lr, weight_decay)` of its own (a method) is asked; one with
-    `no_weight_decay()` (timm's transformers) names further parameters to spare, such as position
-    embeddings.
+    A module with a `param_groups(lr, weight_decay)` method (a loss) defines its groups itself.
+    A module with `no_weight_decay()` (timm's transformers) names further parameters without decay,
+    such as position embeddings.
     """
     decayed: dict[nn.Parameter, None] = {}
-    spared: dict[nn.Parameter, None] = {}
-    groups: list[Group] = []
+    undecayed: dict[nn.Parameter, None] = {}
+    groups: list[ParameterGroup] = []
     for module in modules:
-        own: Any = getattr(module, "param_groups", None)
-        if own is not None:
-            groups += own(lr, weight_decay)
+        module_groups: Any = getattr(module, "param_groups", None)
+        if module_groups is not None:
+            groups += module_groups(lr, weight_decay)
             continue
-        for part in module.modules():
-            spare: Any = getattr(part, "no_weight_decay", set)
-            names = spare()
-            spared |= {p: None for name, p in part.named_parameters() if name in names}
-            for parameter in part.parameters(recurse=False):
-                small = parameter.ndim <= 1 or isinstance(part, NORMS)
-                (spared if small else decayed)[parameter] = None
-    weights = [p for p in decayed if p.requires_grad and p not in spared]
-    vectors = [p for p in spared if p.requires_grad]
-    plain: list[Group] = [
-        {"params": weights, "weight_decay": weight_decay},
+        for submodule in module.modules():
+            no_weight_decay: Any = getattr(submodule, "no_weight_decay", set)
+            names = no_weight_decay()
+            undecayed |= {p: None for name, p in submodule.named_parameters() if name in names}
+            for parameter in submodule.parameters(recurse=False):
+                small = parameter.ndim <= 1 or isinstance(submodule, NORMS)
+                (undecayed if small else decayed)[parameter] = None
+    matrices = [p for p in decayed if p.requires_grad and p not in undecayed]
+    vectors = [p for p in undecayed if p.requires_grad]
+    plain: list[ParameterGroup] = [
+        {"params": matrices, "weight_decay": weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
     return [group for group in (*plain, *groups) if group["params"]]
 
 
 def make_optimizer(
-    name: str, groups: Sequence[Group], lr: float, momentum: float = 0.9
+    name: str, groups: Sequence[ParameterGroup], lr: float, momentum: float = 0.9
 ) -> torch.optim.Optimizer:
-    """Return "sgd" or "adamw"; a group with an `lr` of its own keeps its ratio to the others."""
+    """Return SGD or AdamW; a group with its own `lr` keeps its ratio to the schedule."""
     scaled = [{**group, "lr_scale": group.get("lr", lr) / lr if lr else 1.0} for group in groups]
     if name == "sgd":
         return torch.optim.SGD(scaled, lr=lr, momentum=momentum)

@@ -1,7 +1,7 @@
-"""Stage 2: the frozen readout -> a linear classifier with honest probabilities.
+"""Stage 2: a linear classifier on frozen features, with calibrated probabilities.
 
-Nobody has to guess a learning rate: a bank of linear heads, one for each pair of learning rate and
-weight decay, trains together as one layer. Validation chooses one of them, and its temperature.
+No learning rate has to be guessed: a bank of linear heads, one per pair of learning rate and
+weight decay, is trained as one layer. The validation images select a head and its temperature.
 """
 
 import math
@@ -18,26 +18,32 @@ from scs_supcon.data.sampler import plan_epoch
 from scs_supcon.data.transforms import seeded
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.calibration import fit_temperature
+from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.recipe import ProbeRecipe
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.checkpointing import CheckpointManager
-from scs_supcon.training.loop import Hooks, Progress, Stage, cosine_lr, make_optimizer, optimise
+from scs_supcon.training.loop import (
+    Hooks,
+    Stage,
+    TrainPosition,
+    cosine_lr,
+    make_optimizer,
+    train_loop,
+)
 
 
 @dataclass(frozen=True)
-class Readouts:
-    """What a linear classifier learns from and is chosen on.
+class ProbeData:
+    """Training and validation data of a linear classifier.
 
     Attributes:
-        name: of the stage in checkpoints and metrics: "probe", or "linear" on encoder features.
-        train: (n, views, D) readout of each training image under several views.
+        train: (n, views, D) inputs of the training images, several views each.
         train_labels: (n,)
-        val: (m, D) readout of each validation image under the evaluation view.
+        val: (m, D) inputs of the validation images under the evaluation view.
         val_labels: (m,)
-        classes: how many there are.
+        classes: number of classes.
     """
 
-    name: str
     train: Tensor
     train_labels: Tensor
     val: Tensor
@@ -46,11 +52,11 @@ class Readouts:
 
 
 @dataclass(frozen=True)
-class Member:
-    """One head of the bank and how it did on validation.
+class ProbeHead:
+    """One head of the bank and its scores on the validation images.
 
-    `plain` marks the head that saw the readout as it is: the paper's own stage 2. `own` marks the
-    classifier that stage 1 has trained; it has no rates in stage 2.
+    `plain` marks the head without input standardisation: stage 2 as in the paper. `own` marks the
+    classifier that the method trained in stage 1; it has no learning rate in stage 2.
     """
 
     lr: float
@@ -63,38 +69,30 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Classifier:
-    """The chosen head, float64 on the CPU: p = softmax((W x + a) / temperature)."""
+class Probe:
+    """The classifier that the validation images selected, and the scores of all heads."""
 
-    weight: Tensor
-    bias: Tensor
-    temperature: float
-    bank: tuple[Member, ...]
-
-    def logits(self, readout: Tensor) -> Tensor:
-        """Return calibrated logits (n, classes) of readouts (n, D)."""
-        return (readout.cpu().double() @ self.weight.T + self.bias) / self.temperature
-
-    def probabilities(self, readout: Tensor) -> Tensor:
-        """Return calibrated probabilities (n, classes) of readouts (n, D)."""
-        return self.logits(readout).softmax(1)
+    classifier: LinearClassifier
+    heads: tuple[ProbeHead, ...]
 
 
 @dataclass(frozen=True)
-class _Batch:
-    readout: Tensor
+class ProbeBatch:
+    """Inputs, labels and indices of one step."""
+
+    inputs: Tensor
     labels: Tensor
     indices: Tensor
 
 
-class Bank(nn.Module):
-    """Heads with rates of their own as one layer that trains at rate 1.
+class HeadBank(nn.Module):
+    """Linear heads with different learning rates as one layer with learning rate 1.
 
-    A step of SGD at rate η on w is a step at rate 1 on v where w = √η v, momentum included. The
-    decay that belongs to w is a term of the loss. Terms are means over the heads, hence the √heads.
+    A step of SGD with rate η on w is a step with rate 1 on v where w = √η v, momentum included. The
+    weight decay of w is a term of the loss. Terms are means over the heads, hence the √heads.
 
-    The readout is centred and divided by its usual length, so that rates mean the same for every
-    encoder. The first head is the plain one: it sees the readout as it is.
+    Inputs are centred and divided by their root mean square length, so that a learning rate means
+    the same for every encoder. The first head is the plain one: it gets the inputs as they are.
     """
 
     rates: Tensor
@@ -102,34 +100,34 @@ class Bank(nn.Module):
     mean: Tensor
     length: Tensor
 
-    def __init__(self, members: Sequence[Member], readouts: Readouts) -> None:
+    def __init__(self, heads: Sequence[ProbeHead], data: ProbeData) -> None:
         super().__init__()
-        width, heads = readouts.train.shape[-1], len(members)
-        rows = readouts.train.flatten(0, 1)
+        width, count = data.train.shape[-1], len(heads)
+        rows = data.train.flatten(0, 1)
         mean = rows.mean(0)
         length = (rows - mean).square().sum(1).mean().sqrt()
         constants = {
-            "rates": torch.tensor([math.sqrt(heads * member.lr) for member in members]),
-            "decays": torch.tensor([member.weight_decay for member in members]),
+            "rates": torch.tensor([math.sqrt(count * head.lr) for head in heads]),
+            "decays": torch.tensor([head.weight_decay for head in heads]),
             "mean": mean,
             "length": torch.where(length > 0, length, 1.0),
         }
         for name, value in constants.items():
             self.register_buffer(name, value, persistent=False)
-        self.weight = nn.Parameter(torch.zeros(heads, readouts.classes, width))
-        self.bias = nn.Parameter(torch.zeros(heads, readouts.classes))
+        self.weight = nn.Parameter(torch.zeros(count, data.classes, width))
+        self.bias = nn.Parameter(torch.zeros(count, data.classes))
 
-    def forward(self, readout: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
         """Return the logits of every head: (n, heads, classes)."""
         weight, bias = self._scaled()
-        scaled = (readout - self.mean) / self.length
-        plain = F.linear(readout, weight[0], bias[0])
+        scaled = (inputs - self.mean) / self.length
+        plain = F.linear(inputs, weight[0], bias[0])
         others = F.linear(scaled, weight[1:].flatten(0, 1), bias[1:].flatten())
-        return torch.cat([plain, others], 1).view(len(readout), *bias.shape)
+        return torch.cat([plain, others], 1).view(len(inputs), *bias.shape)
 
-    def heads(self) -> tuple[Tensor, Tensor]:
-        """Return float64 weights (heads, classes, D) and biases for the readout as it is."""
-        weight, bias = (part.detach().cpu().double() for part in self._scaled())
+    def weights_and_biases(self) -> tuple[Tensor, Tensor]:
+        """Return weights (heads, classes, D) and biases for unscaled inputs, in float64."""
+        weight, bias = (tensor.detach().cpu().double() for tensor in self._scaled())
         weight[1:] /= self.length.cpu()
         bias[1:] -= weight[1:] @ self.mean.cpu().double()
         return weight, bias
@@ -137,9 +135,9 @@ class Bank(nn.Module):
     def _scaled(self) -> tuple[Tensor, Tensor]:
         return self.weight * self.rates[:, None, None], self.bias * self.rates[:, None]
 
-    def terms(self, batch: _Batch) -> dict[str, Tensor]:
-        """Return mean cross-entropy and mean decay ½ λ ‖w‖² of the heads."""
-        logits = self(batch.readout)
+    def terms(self, batch: ProbeBatch) -> dict[str, Tensor]:
+        """Return the mean cross-entropy and the mean decay ½ λ ‖w‖² of the heads."""
+        logits = self(batch.inputs)
         labels = batch.labels[:, None].expand(logits.shape[:2])
         sizes = self.rates.square() * self.weight.square().sum((1, 2))
         return {
@@ -148,96 +146,94 @@ class Bank(nn.Module):
         }
 
 
-def train_bank(
+def fit_probe(
     fabric: Fabric,
     run: RunDir,
-    readouts: Readouts,
-    probe: ProbeRecipe,
+    name: str,
+    data: ProbeData,
+    recipe: ProbeRecipe,
     seed: int,
-    after_epoch: Callable[[Progress], None] = lambda _: None,
-) -> Classifier:
-    """Train the bank, or take it up where it was left, and choose on validation.
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Probe:
+    """Train the bank of heads, or resume it, and select a head on the validation images.
 
-    Several processes train the same bank on the same batches: it is too small to be shared out.
+    Several processes train the same bank on the same batches: it is too small to distribute.
 
     Args:
         fabric: where to compute.
-        run: keeps the checkpoints and the metrics.
-        readouts: what to learn from.
-        probe: rates, epochs, batch size.
-        seed: decides the order of images and views.
-        after_epoch: told where the stage stands, for a progress bar.
+        run: stores checkpoints and metrics.
+        name: of the stage in checkpoints and metrics: "probe", or "linear" on encoder features.
+        data: training and validation inputs.
+        recipe: learning rates, epochs, batch size.
+        seed: determines the order of images and views.
+        progress: called with (epochs done, epochs in total).
     """
-    _check(readouts)
-    members = _members(probe)
-    bank = Bank(members, readouts).to(fabric.device)
-    stage = _stage(fabric, readouts, probe, seed, bank)
+    _check_data(data)
+    heads = _heads(recipe)
+    bank = HeadBank(heads, data).to(fabric.device)
+    stage = _make_stage(fabric, name, data, recipe, seed, bank)
     with CheckpointManager(run, fabric, stage) as checkpoints:
 
-        def note(progress: Progress) -> None:
-            run.append_metrics(
-                stage.name, progress.epoch, progress.global_step, checkpoints.means()
-            )
-            checkpoints.after_epoch(progress)
-            after_epoch(progress)
+        def after_epoch(position: TrainPosition) -> None:
+            run.append_metrics(name, position.epoch, position.global_step, checkpoints.means())
+            checkpoints.after_epoch(position)
+            progress(position.epoch, recipe.epochs)
 
-        optimise(
-            fabric,
-            stage,
-            checkpoints.progress,
-            Hooks(after_step=checkpoints.after_step, after_epoch=note),
-        )
-    return _choose(bank, members, readouts)
+        hooks = Hooks(after_step=checkpoints.after_step, after_epoch=after_epoch)
+        train_loop(fabric, stage, checkpoints.position, hooks)
+    return _select(bank, heads, data)
 
 
-def with_own(
-    probe: Classifier, own: tuple[Tensor, Tensor], val: Tensor, labels: Tensor
-) -> Classifier:
-    """Take the classifier that stage 1 has trained, unless it is clearly behind that of stage 2.
+def with_own_classifier(
+    probe: Probe, own: tuple[Tensor, Tensor], val: Tensor, labels: Tensor
+) -> Probe:
+    """Prefer the classifier that stage 1 trained, unless it is clearly worse than the probe.
 
-    Clearly is by more than one standard error of the accuracy on validation.
+    Clearly worse means by more than one standard error of the validation accuracy.
 
     Args:
-        probe: of stage 2; its bank stays, for comparison.
-        own: weight and bias.
-        val: (m, D) readout of each validation image.
+        probe: of stage 2; its heads are kept for comparison.
+        own: weight and bias of the method's own classifier.
+        val: (m, D) inputs of the validation images.
         labels: (m,)
     """
-    weight, bias = (part.detach().cpu().double() for part in own)
+    weight, bias = (tensor.detach().cpu().double() for tensor in own)
     logits = val.cpu().double() @ weight.T + bias
-    member = _judged(Member(0.0, 0.0, False, own=True), logits, labels)
-    best = max(other.val_accuracy for other in probe.bank if other.chosen)
-    if member.val_accuracy < best - _standard_error(best, len(labels)):
-        return replace(probe, bank=(member, *probe.bank))
-    others = (replace(other, chosen=False) for other in probe.bank)
-    bank = (replace(member, chosen=True), *others)
-    return Classifier(weight, bias, fit_temperature(logits, labels), bank)
+    head = _score(ProbeHead(0.0, 0.0, False, own=True), logits, labels)
+    best = max(other.val_accuracy for other in probe.heads if other.chosen)
+    if head.val_accuracy < best - _standard_error(best, len(labels)):
+        return replace(probe, heads=(head, *probe.heads))
+    others = (replace(other, chosen=False) for other in probe.heads)
+    classifier = LinearClassifier(weight, bias, fit_temperature(logits, labels))
+    return Probe(classifier, (replace(head, chosen=True), *others))
 
 
-def _check(readouts: Readouts) -> None:
-    if not len(readouts.val):
-        raise UserError("there is no validation image to choose a classifier on: give some")
-    if readouts.train.ndim != 3 or readouts.val.ndim != 2:
-        shapes = tuple(readouts.train.shape), tuple(readouts.val.shape)
-        raise UserError(f"readouts are {shapes}: give (n, views, D) and (m, D)")
+def _check_data(data: ProbeData) -> None:
+    if not len(data.val):
+        raise UserError("there is no validation image to select a classifier on: add some")
+    if data.train.ndim != 3 or data.val.ndim != 2:
+        shapes = tuple(data.train.shape), tuple(data.val.shape)
+        raise UserError(f"probe inputs have shapes {shapes}, expected (n, views, D) and (m, D)")
 
 
-def _members(probe: ProbeRecipe) -> tuple[Member, ...]:
-    grid = [Member(lr, decay, False) for lr in probe.lrs for decay in probe.weight_decays]
-    return (Member(probe.plain_lr, 0.0, True), *grid)
+def _heads(recipe: ProbeRecipe) -> tuple[ProbeHead, ...]:
+    grid = [ProbeHead(lr, decay, False) for lr in recipe.lrs for decay in recipe.weight_decays]
+    return (ProbeHead(recipe.plain_lr, 0.0, True), *grid)
 
 
-def _stage(fabric: Fabric, readouts: Readouts, probe: ProbeRecipe, seed: int, bank: Bank) -> Stage:
-    train = readouts.train.to(fabric.device)
-    labels = readouts.train_labels.to(fabric.device)
-    per_epoch = math.ceil(len(train) / probe.batch_size)
+def _make_stage(
+    fabric: Fabric, name: str, data: ProbeData, recipe: ProbeRecipe, seed: int, bank: HeadBank
+) -> Stage:
+    train = data.train.to(fabric.device)
+    labels = data.train_labels.to(fabric.device)
+    per_epoch = math.ceil(len(train) / recipe.batch_size)
     groups = [{"params": list(bank.parameters()), "weight_decay": 0.0}]
-    optimizer: Any = fabric.setup_optimizers(make_optimizer("sgd", groups, 1.0, probe.momentum))
+    optimizer: Any = fabric.setup_optimizers(make_optimizer("sgd", groups, 1.0, recipe.momentum))
 
-    def batches(epoch: int, skip: int) -> Iterator[_Batch]:
+    def batches(epoch: int, skip: int) -> Iterator[ProbeBatch]:
         plan = plan_epoch(
-            readouts.train_labels.numpy(),
-            probe.batch_size,
+            data.train_labels.numpy(),
+            recipe.batch_size,
             kind="shuffle",
             per_class=1,
             seed=seed,
@@ -247,48 +243,48 @@ def _stage(fabric: Fabric, readouts: Readouts, probe: ProbeRecipe, seed: int, ba
             views = torch.randint(train.shape[1], (len(train),)).to(fabric.device)
         for (positions,) in plan[skip:]:
             rows = torch.as_tensor(positions, device=fabric.device)
-            yield _Batch(train[rows, views[rows]], labels[rows], rows)
+            yield ProbeBatch(train[rows, views[rows]], labels[rows], rows)
 
     return Stage(
-        name=readouts.name,
+        name=name,
         modules={"bank": bank},
         losses=bank.terms,
         optimizer=optimizer,
-        schedule=lambda step: cosine_lr(step, probe.epochs * per_epoch, 0, 1.0),
+        schedule=lambda step: cosine_lr(step, recipe.epochs * per_epoch, 0, 1.0),
         batches=batches,
-        epochs=probe.epochs,
+        epochs=recipe.epochs,
     )
 
 
-def _choose(bank: Bank, members: tuple[Member, ...], readouts: Readouts) -> Classifier:
-    """Judge every head on validation, take the best and calibrate it."""
-    weights, biases = bank.heads()
-    val, labels = readouts.val.cpu().double(), readouts.val_labels.cpu()
+def _select(bank: HeadBank, heads: tuple[ProbeHead, ...], data: ProbeData) -> Probe:
+    """Score every head on the validation images, select the best and calibrate it."""
+    weights, biases = bank.weights_and_biases()
+    val, labels = data.val.cpu().double(), data.val_labels.cpu()
     logits = [val @ weight.T + bias for weight, bias in zip(weights, biases, strict=True)]
-    judged = [_judged(*pair, labels) for pair in zip(members, logits, strict=True)]
-    best = _best(judged, len(labels))
-    judged[best] = replace(judged[best], chosen=True)
+    scored = [_score(*pair, labels) for pair in zip(heads, logits, strict=True)]
+    best = _best(scored, len(labels))
+    scored[best] = replace(scored[best], chosen=True)
     temperature = fit_temperature(logits[best], labels)
-    return Classifier(weights[best], biases[best], temperature, tuple(judged))
+    return Probe(LinearClassifier(weights[best], biases[best], temperature), tuple(scored))
 
 
-def _judged(member: Member, logits: Tensor, labels: Tensor) -> Member:
+def _score(head: ProbeHead, logits: Tensor, labels: Tensor) -> ProbeHead:
     accuracy = float((logits.argmax(1) == labels).double().mean())
-    return replace(member, val_accuracy=accuracy, val_nll=float(F.cross_entropy(logits, labels)))
+    return replace(head, val_accuracy=accuracy, val_nll=float(F.cross_entropy(logits, labels)))
 
 
-def _best(judged: list[Member], images: int) -> int:
-    """The most likely head of those within one standard error of the best accuracy.
+def _best(heads: list[ProbeHead], images: int) -> int:
+    """Return the head with the lowest NLL among those within one standard error of the best.
 
-    A few images more or less right are chance; the likelihood counts every image.
+    A difference of a few correct images is chance; the likelihood uses every image.
     """
-    top = max(member.val_accuracy for member in judged)
-    level = [
+    top = max(head.val_accuracy for head in heads)
+    candidates = [
         k
-        for k, member in enumerate(judged)
-        if member.val_accuracy >= top - _standard_error(top, images)
+        for k, head in enumerate(heads)
+        if head.val_accuracy >= top - _standard_error(top, images)
     ]
-    return min(level, key=lambda k: (judged[k].val_nll, -judged[k].val_accuracy))
+    return min(candidates, key=lambda k: (heads[k].val_nll, -heads[k].val_accuracy))
 
 
 def _standard_error(accuracy: float, images: int) -> float:

@@ -1,4 +1,4 @@
-"""The state of training as plain tensors and JSON, and back, bit for bit.
+"""Capture the state of training as tensors and JSON, and restore it bit for bit.
 
 Tensors are named `network/...`, `optimizer/<parameter>/...` and `rng/<process>/...`.
 """
@@ -17,31 +17,31 @@ from torch import Tensor, nn
 from scs_supcon.errors import UserError
 from scs_supcon.runs.checkpoint_io import Checkpoint
 from scs_supcon.training.distributed import gather
-from scs_supcon.training.loop import Progress, Stage
+from scs_supcon.training.loop import Stage, TrainPosition
 
 
-def take_snapshot(
-    fabric: Fabric, stage: Stage, progress: Progress, memo: dict[str, Any]
+def capture_state(
+    fabric: Fabric, stage: Stage, position: TrainPosition, memo: dict[str, Any]
 ) -> Checkpoint:
-    """Return all that `stage` needs to go on from here. Every process has to call this.
+    """Return all that `stage` needs to resume. Every process has to call this.
 
     Args:
-        fabric: knows the processes and the gradient scaler.
-        stage: whose modules and optimiser are kept.
-        progress: where it stands.
-        memo: what else is to be kept, as JSON.
+        fabric: gives the processes and the gradient scaler.
+        stage: its modules and optimiser are stored.
+        position: where the stage stands.
+        memo: further values to store; JSON.
     """
     tensors: dict[str, Tensor] = {}
     for name, module in stage.modules.items():
         tensors |= {f"{name}/{key}": value for key, value in module.state_dict().items()}
-    values, optimizer_tensors = _take_apart(stage.optimizer)
+    values, optimizer_tensors = _split_optimizer_state(stage.optimizer)
     tensors |= {f"optimizer/{key}": value for key, value in optimizer_tensors.items()}
     for name, value in _random_state(fabric.device).items():
-        own = value.to(fabric.device) if fabric.world_size > 1 else value
-        for process, theirs in enumerate(gather(own)):
-            tensors[f"rng/{process}/{name}"] = theirs.cpu()
+        local = value.to(fabric.device) if fabric.world_size > 1 else value
+        for process, gathered in enumerate(gather(local)):
+            tensors[f"rng/{process}/{name}"] = gathered.cpu()
     state = {
-        "progress": asdict(progress),
+        "progress": asdict(position),
         "memo": memo,
         "optimizer": values,
         "precision": fabric.strategy.precision.state_dict(),
@@ -49,23 +49,23 @@ def take_snapshot(
     return Checkpoint(tensors, state)
 
 
-def restore_snapshot(
+def restore_state(
     fabric: Fabric, stage: Stage, checkpoint: Checkpoint
-) -> tuple[Progress, dict[str, Any]]:
-    """Put modules, optimiser and randomness back; return the progress and the memo."""
+) -> tuple[TrainPosition, dict[str, Any]]:
+    """Restore modules, optimiser and random state; return the position and the memo."""
     tensors, state = checkpoint.tensors, checkpoint.state
     for name, module in stage.modules.items():
         _load_module(name, module, _under(f"{name}/", tensors))
-    _put_together(stage.optimizer, state["optimizer"], _under("optimizer/", tensors))
+    _load_optimizer_state(stage.optimizer, state["optimizer"], _under("optimizer/", tensors))
     fabric.strategy.precision.load_state_dict(state["precision"])
     _set_random_state(_under(f"rng/{fabric.global_rank}/", tensors), fabric.device)
-    return Progress(**state["progress"]), state["memo"]
+    return TrainPosition(**state["progress"]), state["memo"]
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    # Copies: what was read lies in one buffer, where tensors may start at odd addresses.
-    found = {key: value for key, value in tensors.items() if key.startswith(prefix)}
-    return {key.removeprefix(prefix): value.clone() for key, value in found.items()}
+    # Copies: the tensors share one buffer, in which they may start at odd addresses.
+    matching = {key: value for key, value in tensors.items() if key.startswith(prefix)}
+    return {key.removeprefix(prefix): value.clone() for key, value in matching.items()}
 
 
 def _load_module(name: str, module: nn.Module, tensors: dict[str, Tensor]) -> None:
@@ -73,40 +73,40 @@ def _load_module(name: str, module: nn.Module, tensors: dict[str, Tensor]) -> No
         module.load_state_dict(tensors)
     except RuntimeError as error:
         raise UserError(
-            f"the checkpoint does not fit the {name} of this version of scs-supcon: go on with the "
-            f"version that began the run, or begin again with --overwrite. {error}"
+            f"the checkpoint does not fit the {name} of this version of scs-supcon: resume with the "
+            f"version that started the run, or start again with --overwrite. {error}"
         ) from error
 
 
-def _take_apart(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the optimiser's plain values and its tensors, named `<parameter>/<name>`."""
-    whole = optimizer.state_dict()
+def _split_optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the plain values and the tensors of an optimiser, named `<parameter>/<name>`."""
+    state = optimizer.state_dict()
     values: dict[str, dict[str, Any]] = {}
     tensors: dict[str, Tensor] = {}
-    for index, entry in whole["state"].items():
+    for index, entry in state["state"].items():
         tensors |= {f"{index}/{k}": v for k, v in entry.items() if isinstance(v, Tensor)}
         values[str(index)] = {k: v for k, v in entry.items() if not isinstance(v, Tensor)}
-    return {"values": values, "groups": whole["param_groups"]}, tensors
+    return {"values": values, "groups": state["param_groups"]}, tensors
 
 
-def _put_together(
+def _load_optimizer_state(
     optimizer: torch.optim.Optimizer, values: dict[str, Any], tensors: dict[str, Tensor]
 ) -> None:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     entries = {int(index): dict(entry) for index, entry in values["values"].items()}
     for name, tensor in tensors.items():
         index, _, key = name.partition("/")
-        entries[int(index)][key] = _laid_out_as(parameters[int(index)], tensor)
+        entries[int(index)][key] = _with_strides_of(parameters[int(index)], tensor)
     groups = [
-        # JSON has no tuples, and AdamW wants its betas to be one.
-        {k: tuple(v) if isinstance(now[k], tuple) else v for k, v in then.items()}
-        for now, then in zip(optimizer.param_groups, values["groups"], strict=True)
+        # JSON has no tuples, but AdamW expects its betas as one.
+        {k: tuple(v) if isinstance(current[k], tuple) else v for k, v in saved.items()}
+        for current, saved in zip(optimizer.param_groups, values["groups"], strict=True)
     ]
     optimizer.load_state_dict({"state": entries, "param_groups": groups})
 
 
-def _laid_out_as(parameter: Tensor, value: Tensor) -> Tensor:
-    """Return `value` with the strides of its parameter, so that kernels take the same path."""
+def _with_strides_of(parameter: Tensor, value: Tensor) -> Tensor:
+    """Return `value` with the strides of its parameter, so that the same kernels are used."""
     if value.shape != parameter.shape:
         return value
     return torch.empty_like(parameter, dtype=value.dtype, device=value.device).copy_(value)
@@ -129,7 +129,7 @@ def _random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def _set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    """Set the generators; a process that was not there when the run was saved keeps its own."""
+    """Set the generators; a process without a saved state keeps its current one."""
     if not state:
         return
     torch.set_rng_state(state["torch"])
