@@ -32,8 +32,8 @@ from scs_supcon.training.loop import (
     Stage,
     cosine_lr,
     make_optimizer,
-    optimise,
     parameter_groups,
+    train_loop,
 )
 
 LR, WARMUP, STEPS = 0.05, 5, 25
@@ -110,12 +110,12 @@ def ours(network: nn.Module, data: list[Batch], clip: float) -> tuple[float, flo
         CheckpointManager(run, fabric, stage) as checkpoints,
     ):
 
-        def after_step(progress, terms):  # type: ignore[no-untyped-def]
+        def after_step(position, terms):  # type: ignore[no-untyped-def]
             values.append(terms["loss"])
-            checkpoints.after_step(progress, terms)
+            checkpoints.after_step(position, terms)
 
         began = time.process_time()
-        optimise(fabric, stage, checkpoints.progress, Hooks(after_step=after_step))
+        train_loop(fabric, stage, checkpoints.position, Hooks(after_step=after_step))
         seconds = time.process_time() - began
     return seconds, values[-1]
 

@@ -135,7 +135,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(
     assert stopped.code == code
     assert stopped.out == ""
     if number != signal.SIGKILL:
-        assert stopped.err.endswith("\nstopped; run the same line again to go on\n")
+        assert stopped.err.endswith("\nstopped; run the same command again to resume\n")
     assert not (tmp_path / "run" / "finished.json").exists()
     assert processes.run(*line).code == 0
     assert left_by(tmp_path / "run") == unbroken

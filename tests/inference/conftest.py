@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from scs_supcon.data.builtin import digits
 from scs_supcon.data.transforms import eval_view
 from scs_supcon.inference import Evidence, Model, Network, build_model
+from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.methods.scs_supcon import SCSSupCon
 from scs_supcon.nn.encoder import build_encoder
 from scs_supcon.nn.head import Projection, unit
 from scs_supcon.recipe import Recipe, make_recipe, merge, write_toml
 from scs_supcon.runs.run_dir import RunDir
-from scs_supcon.training.probe import Classifier, Readouts, train_bank
+from scs_supcon.training.probe import ProbeData, fit_probe
 
 VALUES = {
     "data": {"source": "digits", "image_size": 8, "crop_pct": 1.0},
@@ -38,7 +39,7 @@ class Trained:
     recipe: Recipe
     classes: tuple[str, ...]
     network: Network
-    classifier: Classifier
+    classifier: LinearClassifier
     evidence: Evidence
     boundary: float
     test: list[Image.Image]
@@ -92,10 +93,10 @@ def _trained(known: int, readout: str, folder: Path) -> Trained:
         with torch.no_grad():
             return unit(head(features[part])[:, : recipe.head.common_dim])
 
-    readouts = Readouts("probe", seen(train)[:, None], labels[train], seen(val), labels[val], known)
+    data = ProbeData(seen(train)[:, None], labels[train], seen(val), labels[val], known)
     with RunDir.open(folder / f"{known}-{readout}", write_toml(recipe)) as run:
         fabric = Fabric(accelerator="cpu", devices=1)
-        classifier = train_bank(fabric, run, readouts, recipe.probe, 0)
+        classifier = fit_probe(fabric, run, "probe", data, recipe.probe, 0).classifier
     return Trained(
         recipe=recipe,
         classes=dataset.classes[:known],

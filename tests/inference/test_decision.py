@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.inference.decision import DecisionRule, make_decision_rule, tightness
-from scs_supcon.training.probe import Classifier
 
 DIM = 6
 
@@ -19,9 +19,9 @@ def clusters(
     return torch.eye(DIM)[labels] + noise * torch.randn(n, DIM, generator=draw), labels
 
 
-def classifier(classes: int = 4) -> Classifier:
+def classifier(classes: int = 4) -> LinearClassifier:
     weight = 5 * torch.eye(classes, DIM, dtype=torch.float64)
-    return Classifier(weight, torch.zeros(classes, dtype=torch.float64), 1.5, ())
+    return LinearClassifier(weight, torch.zeros(classes, dtype=torch.float64), 1.5)
 
 
 def judge(boundary: float | None = 0.5) -> DecisionRule:

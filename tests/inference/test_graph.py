@@ -7,9 +7,9 @@ from torch import nn
 
 from scs_supcon.data.transforms import eval_view
 from scs_supcon.inference import Model, Network, build_model
+from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.inference.graph import OUTPUTS, _unit
 from scs_supcon.nn.head import Projection
-from scs_supcon.training.probe import Classifier
 
 
 def answers(model: Model, images: list) -> dict[str, torch.Tensor]:
@@ -48,7 +48,7 @@ def test_whole_embeddings(trained) -> None:
     network = Network(got.network.encoder, got.network.head, "embeddings")
     width = got.recipe.head.dim
     weight = torch.randn(10, width, dtype=torch.float64)
-    classifier = Classifier(weight, weight[:, 0], 0.5, ())
+    classifier = LinearClassifier(weight, weight[:, 0], 0.5)
     model = build_model(got.recipe, got.classes, network, classifier, got.evidence, 0.4)
     assert "style" not in check(model, got.test[:8])
 

@@ -15,12 +15,12 @@ from scs_supcon.data.builtin import shapes
 from scs_supcon.data.transforms import eval_view
 from scs_supcon.errors import UserError
 from scs_supcon.inference import Evidence, Model, Network, build_model, onnx
+from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.inference.onnx import KEY, TOLERANCE, Parity, export_onnx, own_images
 from scs_supcon.nn.catalogue import data_config
 from scs_supcon.nn.encoder import build_encoder
 from scs_supcon.nn.head import Projection
 from scs_supcon.recipe import make_recipe
-from scs_supcon.training.probe import Classifier
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "onnx_predict.py"
 
@@ -189,7 +189,7 @@ def of_encoder(name: str) -> Model:
     encoder = build_encoder(name, small_stem=False, in_size=size).eval()
     network = Network(encoder, Projection(encoder.num_features, 32, centre=True).eval(), "common")
     weight = 10 * torch.randn(4, 24, dtype=torch.float64)
-    classifier = Classifier(weight, weight[:, 0], 0.7, ())
+    classifier = LinearClassifier(weight, weight[:, 0], 0.7)
     seen = torch.randn(40, encoder.num_features), torch.arange(40) % 4
     evidence = Evidence([str(number) for number in range(40)], seen, seen)
     return build_model(recipe, tuple("abcd"), network, classifier, evidence, 0.3)

@@ -1,4 +1,4 @@
-"""Real runs in real processes, killed at any moment. Started as a script, this file is such a run.
+"""Real runs in real processes, killed at any moment. As a script, this file is such a run.
 
 The run has two stages, dropout, noise from three generators, a data worker, and saves itself about
 every other step.
@@ -26,12 +26,12 @@ from scs_supcon.training.checkpointing import CheckpointManager, SavePolicy, Sto
 from scs_supcon.training.distributed import make_fabric
 from scs_supcon.training.loop import (
     Hooks,
-    NonFinite,
+    NonFiniteLossError,
     Stage,
     cosine_lr,
     make_optimizer,
-    optimise,
     parameter_groups,
+    train_loop,
 )
 
 EPOCHS, STEPS, LR = 4, 20, 0.05
@@ -73,21 +73,21 @@ def make_stage(fabric, name="pretrain", optimizer="sgd", workers=0, pause=0.0):
     )
 
 
-def train(run, fabric, stage, policy=OFTEN, after_step=lambda progress: None):
+def train(run, fabric, stage, policy=OFTEN, after_step=lambda position: None):
     with CheckpointManager(run, fabric, stage, policy) as checkpoints:
 
-        def step(progress, terms):
-            checkpoints.after_step(progress, terms)
-            after_step(progress)
+        def step(position, terms):
+            checkpoints.after_step(position, terms)
+            after_step(position)
 
-        def epoch(progress):
+        def epoch(position):
             run.append_metrics(
-                stage.name, progress.epoch, progress.global_step, checkpoints.means()
+                stage.name, position.epoch, position.global_step, checkpoints.means()
             )
             checkpoints.memo["epochs"] = checkpoints.memo.get("epochs", 0) + 1
-            checkpoints.after_epoch(progress)
+            checkpoints.after_epoch(position)
 
-        optimise(fabric, stage, checkpoints.progress, Hooks(after_step=step, after_epoch=epoch))
+        train_loop(fabric, stage, checkpoints.position, Hooks(after_step=step, after_epoch=epoch))
     assert checkpoints.memo["epochs"] == EPOCHS
 
 
@@ -115,14 +115,14 @@ def start(out, *, launcher=(), workers=1, pause=0.002):
 
 
 def finish(process):
-    """Leave a run alone; return how many steps it took."""
+    """Wait for the end of a run; return the number of its steps."""
     steps = len(list(process.stdout))
     assert process.wait(timeout=120) == 0
     return steps
 
 
 def stop(process, number, after, send=os.kill):
-    """Send a signal once `after` steps were seen; return the last line and the exit code."""
+    """Send a signal after `after` steps; return the last line and the exit code."""
     for _ in range(after):
         assert process.stdout.readline()
     send(process.pid, number)
@@ -137,7 +137,7 @@ def results(out):
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_it_ends_with_the_same_bytes(tmp_path):
+def test_a_run_killed_at_any_moment_ends_with_the_same_bytes(tmp_path):
     steps = 2 * EPOCHS * STEPS
     assert finish(start(tmp_path / "whole")) == steps
 
@@ -147,13 +147,11 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(tmp_path):
         pause = chance.uniform(0, 0.02)
         stop(start(out), signal.SIGKILL, chance.randint(3, 22), partial(kill_after, pause))
         assert not (out / "finished.json").exists()
-    message = "stopped; run the same line again to go on\n"
+    message = "stopped; run the same command again to resume\n"
     assert stop(start(out), signal.SIGTERM, 10) == (message, 143)
-    # As a terminal does it: the data worker is told as well.
+    # Like a terminal: the data worker gets the signal too.
     assert stop(start(out), signal.SIGINT, 10, os.killpg) == (message, 130)
-    assert (
-        finish(start(out)) < steps - 20
-    )  # the ten steps before each of the two are not done again
+    assert finish(start(out)) < steps - 20  # the ten steps before each stop are not repeated
     assert (out / "finished.json").exists()
     assert results(out) == results(tmp_path / "whole")
 
@@ -164,20 +162,20 @@ def kill_after(pause, process, number):
 
 
 @pytest.mark.slow
-def test_several_processes_stop_together_and_go_on(tmp_path):
+def test_several_processes_stop_together_and_resume(tmp_path):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     begin = partial(start, launcher=launcher, workers=0)
     steps = 2 * 2 * EPOCHS * STEPS
     assert finish(begin(tmp_path / "whole")) == steps
     last, code = stop(begin(tmp_path / "stopped"), signal.SIGTERM, steps // 4)
-    assert last == "stopped; run the same line again to go on\n"
+    assert last == "stopped; run the same command again to resume\n"
     assert code != 0
     assert finish(begin(tmp_path / "stopped")) <= steps - steps // 4
     assert results(tmp_path / "stopped") == results(tmp_path / "whole")
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_quits_at_once(tmp_path):
+def test_a_second_ctrl_c_quits_immediately(tmp_path):
     process = start(tmp_path, pause=1000.0)
     while not (tmp_path / "recipe.toml").exists():
         time.sleep(0.05)
@@ -200,22 +198,22 @@ def run(tmp_path):
         yield folder
 
 
-def test_saves_are_bounded_by_their_cost():
+def test_the_time_spent_on_saving_is_bounded():
     policy = SavePolicy()
     within, end = (partial(policy.due, epoch_end=flag) for flag in (False, True))
     assert not within(29.9, 0.01)
     assert within(30.0, 0.01)
     assert not within(39.9, 0.8)  # 2 % of 40 seconds
     assert within(40.0, 0.8)
-    assert within(50.0, 5.0)  # slow or not, less than a minute is lost
+    assert within(50.0, 5.0)  # even if saving is slow, less than a minute is lost
     assert end(0.0, 0.0)
     assert not end(0.4, 0.01)
     assert end(0.5, 0.01)
     assert end(50.0, 5.0)
 
 
-def test_short_epochs_are_not_all_saved(fabric, run):
-    """The first costs nothing yet; then a save is worth fifty times its own duration."""
+def test_not_every_short_epoch_is_saved(fabric, run):
+    """The cost of the first save is unknown; then saving may take 2 % of the time."""
     saves = []
     original = run.save_checkpoint
 
@@ -229,7 +227,7 @@ def test_short_epochs_are_not_all_saved(fabric, run):
     assert len(saves) == 2  # after the first epoch, and at the end
 
 
-def test_a_stage_that_is_done_stays_done(fabric, run):
+def test_a_finished_stage_is_not_trained_again(fabric, run):
     stage = make_stage(fabric)
     train(run, fabric, stage)
     expected = stage.modules["network"].state_dict()
@@ -243,23 +241,23 @@ def test_a_stage_that_is_done_stays_done(fabric, run):
         assert torch.equal(value, expected[key])
 
 
-def test_what_is_not_finite_does_not_reach_a_checkpoint(fabric, run):
+def test_a_non_finite_state_is_never_saved(fabric, run):
     stage = make_stage(fabric)
 
-    def poison(progress):
-        if progress.global_step == 30:
+    def poison(position):
+        if position.global_step == 30:
             with torch.no_grad():
                 stage.modules["network"].module[0].weight.fill_(torch.nan)
 
-    with pytest.raises(NonFinite, match="epoch 2, step 11"):
+    with pytest.raises(NonFiniteLossError, match="epoch 2, step 11"):
         train(run, fabric, stage, SavePolicy(every=0.0, share=1e9), poison)
-    found = run.load_checkpoint("pretrain")
-    assert found.state["progress"] == {"epoch": 1, "step": 10, "global_step": 30}
-    assert found.tensors["network/0.weight"].isfinite().all()
+    checkpoint = run.load_checkpoint("pretrain")
+    assert checkpoint.state["progress"] == {"epoch": 1, "step": 10, "global_step": 30}
+    assert checkpoint.tensors["network/0.weight"].isfinite().all()
 
 
-def test_a_failure_while_stopping_is_a_stop(fabric, run):
-    """A data worker that died of the same signal breaks the next step; that is no news."""
+def test_an_error_caused_by_the_stop_signal_is_a_stop(fabric, run):
+    """A data worker killed by the same signal makes the next step fail."""
     stage = make_stage(fabric)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Stopped) as caught, CheckpointManager(run, fabric, stage):
@@ -270,7 +268,7 @@ def test_a_failure_while_stopping_is_a_stop(fabric, run):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_save_that_fails_while_stopping_is_told(fabric, run, monkeypatch):
+def test_a_failed_save_while_stopping_is_reported(fabric, run, monkeypatch):
     def full(stage, checkpoint):
         raise UserError("the disk is full")
 
@@ -279,14 +277,14 @@ def test_a_save_that_fails_while_stopping_is_told(fabric, run, monkeypatch):
         pytest.raises(UserError, match="the disk is full"),
         CheckpointManager(run, fabric, make_stage(fabric)) as checkpoints,
     ):
-        checkpoints.progress.global_step = 1
+        checkpoints.position.global_step = 1
         os.kill(os.getpid(), signal.SIGTERM)
-        checkpoints.after_step(checkpoints.progress, {})
+        checkpoints.after_step(checkpoints.position, {})
 
 
 def test_a_signal_during_the_last_save_is_not_lost(fabric, run):
     with pytest.raises(Stopped), CheckpointManager(run, fabric, make_stage(fabric)) as checkpoints:
-        checkpoints.progress.global_step = 1
+        checkpoints.position.global_step = 1
         os.kill(os.getpid(), signal.SIGINT)
     assert run.load_checkpoint("pretrain").state["progress"]["global_step"] == 1
 
@@ -295,8 +293,8 @@ FULL_DISK = """
 import resource, runpy, sys
 module = runpy.run_path(sys.argv[1])
 fabric = module["make_fabric"]("cpu")
-def fill(progress):
-    if progress.global_step == 30:
+def fill(position):
+    if position.global_step == 30:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 with module["RunDir"].open(sys.argv[2], "seed = 0") as run:
     try:
@@ -306,7 +304,7 @@ with module["RunDir"].open(sys.argv[2], "seed = 0") as run:
 """
 
 
-def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, fabric):
+def test_a_full_disk_does_not_damage_the_last_checkpoint(tmp_path, fabric):
     out = tmp_path / "run"
     result = subprocess.run(
         [sys.executable, "-c", FULL_DISK, __file__, str(out)],
@@ -320,7 +318,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, fabric):
         assert 0 < run.load_checkpoint("pretrain").state["progress"]["global_step"] <= 30
 
 
-def test_signals_are_left_alone_in_other_threads(fabric, run):
+def test_signal_handlers_are_not_installed_in_other_threads(fabric, run):
     import threading
 
     errors = []

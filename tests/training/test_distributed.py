@@ -1,4 +1,4 @@
-"""Two real processes against one, in float64. Run by torchrun, this file is the worker."""
+"""Two real processes give the result of one, in float64. Under torchrun this file is a worker."""
 
 import os
 import subprocess
@@ -13,11 +13,11 @@ from scs_supcon.errors import UserError
 from scs_supcon.training.distributed import make_fabric
 from scs_supcon.training.loop import (
     Hooks,
-    Progress,
     Stage,
+    TrainPosition,
     make_optimizer,
-    optimise,
     parameter_groups,
+    train_loop,
 )
 
 ROWS, LR = 10, 0.1
@@ -25,25 +25,25 @@ SETTINGS = {"step": {"epochs": 1, "clip_norm": 0.0}, "steps": {"epochs": 4, "cli
 
 
 class Network(nn.Module):
-    """Two outputs, of which the loss uses one: the other's parameters get no gradient."""
+    """Two outputs, of which the loss uses one: the other has no gradient."""
 
     def __init__(self):
         super().__init__()
         self.encoder = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
         self.unused = nn.Linear(3, 2)
-        self.register_buffer("seen", torch.zeros((), dtype=torch.long))
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
 
     def forward(self, images):
-        self.seen += len(images)
+        self.count += len(images)
         embeddings = self.encoder(images)
         return embeddings, self.unused(embeddings)
 
 
-class JoinedLoss(nn.Module):
+class GatheredLoss(nn.Module):
     """L = t (‖Σ_i z_i‖² + Σ_i ‖z_i‖²) / n over the rows of all processes.
 
-    The value is the joined one on each of them, the gradient that of the local rows, and that of t
-    is complete: the contract between losses and loop.
+    The value is that of all rows, the gradient that of the local rows, and the gradient of t is
+    complete: the contract between losses and loop.
     """
 
     def __init__(self):
@@ -68,8 +68,8 @@ class JoinedLoss(nn.Module):
 
 def train(out, epochs, clip_norm):
     fabric = make_fabric("cpu", "64-true")
-    torch.manual_seed(fabric.global_rank)  # the first process's weights count
-    network, loss = Network(), JoinedLoss()
+    torch.manual_seed(fabric.global_rank)  # the weights of the first process are used
+    network, loss = Network(), GatheredLoss()
     optimizer = make_optimizer("sgd", parameter_groups([network, loss], LR, 0.01), LR)
     network, optimizer = fabric.setup(network, optimizer)
     images = torch.randn(ROWS, 5, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
@@ -86,7 +86,7 @@ def train(out, epochs, clip_norm):
         clip_norm=clip_norm,
     )
     terms = {}
-    optimise(fabric, stage, Progress(), Hooks(after_step=lambda p, t: terms.update(t)))
+    train_loop(fabric, stage, TrainPosition(), Hooks(after_step=lambda p, t: terms.update(t)))
     state = {key: value.clone() for key, value in network.state_dict().items()}
     state |= {f"term.{name}": torch.tensor(value) for name, value in terms.items()}
     state["t"] = loss.t.detach().clone()
@@ -107,8 +107,8 @@ def torchrun(out):
 
 
 @pytest.mark.slow
-def test_two_processes_are_one(tmp_path):
-    """One plain step, and several with clipping and weight decay."""
+def test_two_processes_give_the_result_of_one(tmp_path):
+    """After one plain step, and after several with clipping and weight decay."""
     for out, settings in SETTINGS.items():
         train(tmp_path / out, **settings)
     torchrun(tmp_path / "two-")
@@ -117,29 +117,29 @@ def test_two_processes_are_one(tmp_path):
         first, second = (load_file(tmp_path / f"two-{out}-{rank}.safetensors") for rank in (0, 1))
         for key, value in one.items():
             assert torch.equal(first[key], second[key]), key
-            if key == "seen":  # batch statistics are those of the first process
+            if key == "count":  # batch statistics are those of the first process
                 assert first[key] == 7 * settings["epochs"]
             else:
                 torch.testing.assert_close(first[key], value, rtol=1e-12, atol=1e-14)
 
 
-def test_a_device_that_is_not_there():
-    with pytest.raises(UserError, match="device 'tpu' is not available here: use one of auto, cpu"):
+def test_an_unknown_device_is_an_error():
+    with pytest.raises(UserError, match="device 'tpu' is not available: use one of auto, cpu"):
         make_fabric("tpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_no_gpu():
+def test_a_missing_gpu_is_an_error():
     with pytest.raises(UserError, match="device 'cuda:1' is not available"):
         make_fabric("cuda:1")
 
 
-def test_float16_is_for_gpus():
+def test_float16_needs_a_gpu():
     with pytest.raises(UserError, match="16-mixed needs a GPU"):
         make_fabric("cpu", "16-mixed")
 
 
-def test_one_process_by_default():
+def test_the_default_is_one_process():
     fabric = make_fabric()
     assert fabric.world_size == 1
 

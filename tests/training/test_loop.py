@@ -1,3 +1,5 @@
+"""The training loop: equal to a plain loop, resumable at any step, safe against NaN."""
+
 import math
 from dataclasses import dataclass, replace
 
@@ -9,17 +11,17 @@ from lightning_fabric.plugins.precision.amp import MixedPrecision
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from scs_supcon.errors import UserError
+from scs_supcon.errors import NonFiniteError, UserError
 from scs_supcon.training.distributed import make_fabric
 from scs_supcon.training.loop import (
     Hooks,
-    NonFinite,
-    Progress,
+    NonFiniteLossError,
     Stage,
+    TrainPosition,
     cosine_lr,
     make_optimizer,
-    optimise,
     parameter_groups,
+    train_loop,
 )
 
 EPOCHS, STEPS, LR = 3, 4, 0.1
@@ -33,7 +35,7 @@ class Batch:
 
 
 class Scale(nn.Module):
-    """A method in small: one scalar in a group of its own, ten times as fast, never decayed."""
+    """A minimal method: one scalar with ten times the learning rate and no weight decay."""
 
     def __init__(self):
         super().__init__()
@@ -98,7 +100,7 @@ def fabric():
     return make_fabric("cpu")
 
 
-def test_the_learning_rate_rises_in_a_line_and_falls_in_a_cosine():
+def test_the_learning_rate_warms_up_linearly_and_decays_as_a_cosine():
     rates = [cosine_lr(step, 10, 4, 2.0, 0.5) for step in range(12)]
     assert rates[:4] == [0.5, 1.0, 1.5, 2.0]
     assert rates[4] == 2.0
@@ -120,37 +122,37 @@ class Transformer(nn.Module):
         return {"pos_embed", "dist_token"}
 
 
-def test_only_weights_decay():
+def test_only_matrices_get_weight_decay():
     module, method = Transformer(), Scale()
-    decayed, spared, own = parameter_groups([module, method], 0.1, 0.5)
+    decayed, undecayed, scalar = parameter_groups([module, method], 0.1, 0.5)
     assert decayed["params"] == [module.linear.weight]
     assert decayed["weight_decay"] == 0.5
     expected = [module.pos_embed, module.linear.bias, module.norm.weight, module.norm.bias]
-    assert {id(p) for p in spared["params"]} == {id(p) for p in expected}
-    assert spared["weight_decay"] == own["weight_decay"] == 0.0
-    assert own["params"] == [method.log_t]
+    assert {id(p) for p in undecayed["params"]} == {id(p) for p in expected}
+    assert undecayed["weight_decay"] == scalar["weight_decay"] == 0.0
+    assert scalar["params"] == [method.log_t]
 
 
-def test_a_shared_weight_is_listed_once():
+def test_a_shared_parameter_is_listed_once():
     first, second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
     second.weight = first.weight
     assert parameter_groups([first, second], 0.1, 0.5)[0]["params"] == [first.weight]
 
 
-def test_a_group_keeps_its_ratio_to_the_schedule(fabric):
+def test_a_group_keeps_the_ratio_of_its_learning_rate(fabric):
     stage = make_stage(fabric)
-    optimise(fabric, stage, Progress(epoch=EPOCHS - 1, global_step=8), Hooks())
+    train_loop(fabric, stage, TrainPosition(epoch=EPOCHS - 1, global_step=8), Hooks())
     *plain, method = [group["lr"] for group in stage.optimizer.param_groups]
     assert set(plain) == {schedule(11)}
     assert method == pytest.approx(10 * schedule(11))
 
 
-def test_unknown_optimizer():
+def test_an_unknown_optimizer_is_an_error():
     with pytest.raises(UserError, match="unknown optimizer 'adam'"):
         make_optimizer("adam", [{"params": [nn.Parameter(torch.zeros(1))]}], 0.1)
 
 
-def test_momentum_is_that_of_sgd_and_the_first_beta_of_adamw():
+def test_momentum_is_the_first_beta_of_adamw():
     groups = [{"params": [nn.Parameter(torch.zeros(1))]}]
     assert make_optimizer("sgd", groups, 0.1, 0.8).defaults["momentum"] == 0.8
     assert make_optimizer("adamw", groups, 0.1, 0.8).defaults["betas"] == (0.8, 0.999)
@@ -158,8 +160,8 @@ def test_momentum_is_that_of_sgd_and_the_first_beta_of_adamw():
 
 @pytest.mark.parametrize("clip_norm", [0.0, 0.5])
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
-def test_the_loop_is_the_plain_loop(fabric, name, clip_norm):
-    """Bit for bit what one would write down, dropout included."""
+def test_the_loop_equals_a_plain_pytorch_loop(fabric, name, clip_norm):
+    """Bit for bit, dropout included."""
     net, method = network(), Scale()
     groups = [
         {"params": [net[0].weight, net[3].weight], "weight_decay": 0.01},
@@ -184,19 +186,19 @@ def test_the_loop_is_the_plain_loop(fabric, name, clip_norm):
 
     stage = make_stage(fabric, name, clip_norm=clip_norm)
     torch.manual_seed(1)
-    optimise(fabric, stage, Progress(), Hooks())
+    train_loop(fabric, stage, TrainPosition(), Hooks())
     assert same(weights(stage), expected)
 
 
-def test_hooks_are_told_where_to_go_on(fabric):
+def test_hooks_get_the_position_to_resume_from(fabric):
     calls = []
     hooks = Hooks(
         before_epoch=lambda p: calls.append(("before", p.epoch, p.step, p.global_step)),
         after_step=lambda p, terms: calls.append((sorted(terms), p.epoch, p.step, p.global_step)),
         after_epoch=lambda p: calls.append(("after", p.epoch, p.step, p.global_step)),
     )
-    progress = Progress(epoch=1, step=2, global_step=6)
-    optimise(fabric, make_stage(fabric), progress, hooks)
+    position = TrainPosition(epoch=1, step=2, global_step=6)
+    train_loop(fabric, make_stage(fabric), position, hooks)
     names = ["fit", "size"]
     assert calls == [
         (names, 1, 3, 7),
@@ -206,32 +208,32 @@ def test_hooks_are_told_where_to_go_on(fabric):
         *((names, 2, step, 8 + step) for step in (1, 2, 3, 4)),
         ("after", 3, 0, 12),
     ]
-    assert progress == Progress(3, 0, 12)
+    assert position == TrainPosition(3, 0, 12)
 
 
 @pytest.mark.parametrize("stop_at", range(1, EPOCHS * STEPS))
-def test_it_may_stop_and_go_on_at_any_step(fabric, stop_at):
+def test_training_can_stop_and_resume_at_any_step(fabric, stop_at):
     whole = make_stage(fabric)
     torch.manual_seed(1)
-    optimise(fabric, whole, Progress(), Hooks())
+    train_loop(fabric, whole, TrainPosition(), Hooks())
 
-    class Enough(Exception):
+    class StopHere(Exception):
         pass
 
-    def stop(progress, _):
-        if progress.global_step == stop_at:
-            raise Enough
+    def stop(position, _):
+        if position.global_step == stop_at:
+            raise StopHere
 
-    parts, progress = make_stage(fabric), Progress()
+    stage, position = make_stage(fabric), TrainPosition()
     torch.manual_seed(1)
-    with pytest.raises(Enough):
-        optimise(fabric, parts, progress, Hooks(after_step=stop))
-    optimise(fabric, parts, progress, Hooks())
-    assert same(weights(parts), weights(whole))
+    with pytest.raises(StopHere):
+        train_loop(fabric, stage, position, Hooks(after_step=stop))
+    train_loop(fabric, stage, position, Hooks())
+    assert same(weights(stage), weights(whole))
 
 
-def test_loading_leaves_the_randomness_of_training_alone(fabric):
-    """A DataLoader draws a seed from torch's generator whenever it starts."""
+def test_data_loading_does_not_change_the_random_state_of_training(fabric):
+    """A DataLoader draws a seed from torch's generator when it starts."""
 
     def loader(epoch, skip):
         return DataLoader(batches(epoch, skip), batch_size=None)
@@ -240,13 +242,13 @@ def test_loading_leaves_the_randomness_of_training_alone(fabric):
     for source in (batches, loader):
         stage = make_stage(fabric, batches=source)
         torch.manual_seed(1)
-        optimise(fabric, stage, Progress(), Hooks())
+        train_loop(fabric, stage, TrainPosition(), Hooks())
         results.append(weights(stage))
     assert same(*results)
 
 
 def poison(stage, losses):
-    """Let the third step of the second epoch go wrong."""
+    """Change the losses of the third step of the second epoch."""
 
     def poisoned(batch_):
         terms = stage.losses(batch_)
@@ -257,36 +259,45 @@ def poison(stage, losses):
     return replace(stage, losses=poisoned)
 
 
-def complain(_):
-    raise UserError("embeddings hold NaN")
+def report_nan(_):
+    raise NonFiniteError("embeddings hold NaN")
 
 
 @pytest.mark.parametrize(
-    ("losses", "found"),
+    ("losses", "message"),
     [
         (lambda terms: {**terms, "style": terms["fit"] * math.nan}, "style = nan"),
         (lambda terms: {**terms, "style": terms["fit"] * math.inf}, "style = inf"),
         # The value is 0; the slope of the root at 0 is not a number.
         (lambda terms: {**terms, "root": (terms["fit"] * 0).sqrt()}, "gradient = nan"),
-        (complain, "embeddings hold NaN"),
+        (report_nan, "embeddings hold NaN"),
     ],
 )
 @pytest.mark.parametrize("clip_norm", [0.0, 0.5])
-def test_what_is_not_finite_stops_before_the_weights_are_harmed(fabric, losses, found, clip_norm):
+def test_a_non_finite_loss_stops_before_the_weights_change(fabric, losses, message, clip_norm):
     stage = poison(make_stage(fabric, clip_norm=clip_norm), losses)
     before = []
 
-    def remember(progress, _):
+    def copy_weights(position, _):
         before[:] = weights(stage)
 
-    progress = Progress()
-    with pytest.raises(NonFinite, match=r"epoch 2, step 3: .*" + found) as caught:
-        optimise(fabric, stage, progress, Hooks(after_step=remember))
+    position = TrainPosition()
+    with pytest.raises(NonFiniteLossError, match=r"epoch 2, step 3: .*" + message) as caught:
+        train_loop(fabric, stage, position, Hooks(after_step=copy_weights))
     assert same(weights(stage), before)
     assert isinstance(caught.value, UserError)
     assert caught.value.indices == list(range(20, 28))
     assert "20, 21, 22" in str(caught.value)
-    assert progress == Progress(1, 2, 6)
+    assert position == TrainPosition(1, 2, 6)
+
+
+def test_other_errors_of_a_loss_are_not_reported_as_non_finite(fabric):
+    def raise_error(_):
+        raise UserError("labels are missing")
+
+    with pytest.raises(UserError, match=r"^labels are missing$") as caught:
+        train_loop(fabric, poison(make_stage(fabric), raise_error), TrainPosition(), Hooks())
+    assert not isinstance(caught.value, NonFiniteError)
 
 
 def test_mixed_precision_keeps_the_loss_in_float32():
@@ -303,13 +314,13 @@ def test_mixed_precision_keeps_the_loss_in_float32():
         outer.extend(term.dtype for term in terms.values())
         return terms
 
-    optimise(fabric, replace(stage, losses=losses), Progress(), Hooks())
+    train_loop(fabric, replace(stage, losses=losses), TrainPosition(), Hooks())
     assert set(inner) == {torch.bfloat16}
     assert set(outer) == {torch.float32}
 
 
 def test_the_gradient_scaler_may_skip_steps():
-    """float16 starts with a large scale; steps that overflow are skipped, not errors."""
+    """float16 starts with a large scale; steps that overflow are skipped without an error."""
     precision = MixedPrecision("16-mixed", "cpu")
     fabric = Fabric(accelerator="cpu", devices=1, plugins=[precision])
     fabric.launch()
@@ -317,13 +328,13 @@ def test_the_gradient_scaler_may_skip_steps():
     original = stage.losses
     stage = replace(stage, losses=lambda b: {k: v * 1e34 for k, v in original(b).items()})
     before = weights(stage)
-    optimise(fabric, replace(stage, epochs=1), Progress(), Hooks())
+    train_loop(fabric, replace(stage, epochs=1), TrainPosition(), Hooks())
     assert same(weights(stage), before)
     assert precision.scaler.get_scale() == 65536 / 2**STEPS
 
     hopeless = replace(stage, losses=lambda b: {k: v * 1e38 for k, v in original(b).items()})
-    with pytest.raises(NonFinite, match=r"gradient = (inf|nan)"):
-        optimise(fabric, replace(hopeless, epochs=20), Progress(), Hooks())
+    with pytest.raises(NonFiniteLossError, match=r"gradient = (inf|nan)"):
+        train_loop(fabric, replace(hopeless, epochs=20), TrainPosition(), Hooks())
     assert same(weights(stage), before)
 
 
@@ -334,5 +345,5 @@ def test_evaluation_in_a_hook_does_not_leave_the_network_in_eval_mode(fabric):
         after_step=lambda *_: modes.append(stage.modules["network"].training),
         after_epoch=lambda _: stage.modules["network"].eval(),
     )
-    optimise(fabric, stage, Progress(), hooks)
+    train_loop(fabric, stage, TrainPosition(), hooks)
     assert all(modes)

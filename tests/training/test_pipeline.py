@@ -53,7 +53,7 @@ def test_ctrl_c_between_the_loops_is_a_stop_too(shapes, train_small, tmp_path, m
         raise KeyboardInterrupt
 
     monkeypatch.setattr("scs_supcon.training.features.frozen_features", interrupt)
-    with pytest.raises(Stopped, match="run the same line again") as stop:
+    with pytest.raises(Stopped, match="run the same command again") as stop:
         train_small(shapes, tmp_path / "run", epochs=1)
     assert stop.value.exit_code == 130
 

@@ -11,9 +11,10 @@ from torch import nn
 from scs_supcon.data.load import load_images
 from scs_supcon.data.splits import read_splits_csv
 from scs_supcon.inference import load
+from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.methods import Network, TaskInfo, build_method, probe_input_for
 from scs_supcon.nn.head import Projection, unit
-from scs_supcon.training.probe import Classifier, Member
+from scs_supcon.training.probe import Probe, ProbeHead
 from scs_supcon.training.stage2 import Seen, describe, headline, see, settle_on
 
 
@@ -91,20 +92,21 @@ def test_a_single_stage_method_classifies_by_itself(name, frozen, own, uses_own)
     part: Seen = see(features, np.arange(12), labels, network.projection, reads, 192)
     seen = {"train": part, "val": part, "test": part}
     width = part.readout.shape[-1]
-    members = (Member(3.0, 0.0, True, chosen=True), Member(1.0, 0.0, False))  # both never right
-    probe = Classifier(torch.zeros(3, width).double(), torch.zeros(3).double(), 1.0, members)
+    heads = (ProbeHead(3.0, 0.0, True, chosen=True), ProbeHead(1.0, 0.0, False))  # never correct
+    zeros = torch.zeros(3, width).double()
+    probe = Probe(LinearClassifier(zeros, zeros[:, 0], 1.0), heads)
     found, other = settle_on(method, reads, probe, network.projection, seen)
     both = {"the method's own classifier", "stage 2 on the readout"}
     assert set(other) == (both if own else set())
     assert (found is not probe) == uses_own
-    assert sum(member.chosen for member in found.bank) == 1
+    assert sum(member.chosen for member in found.heads) == 1
     if uses_own:
         own = method.classify(features[:, 0], network(features[:, 0]).embeddings)
-        logits = found.logits(part.readout[:, 0]) * found.temperature
+        logits = found.classifier.logits(part.readout[:, 0]) * found.classifier.temperature
         assert torch.allclose(logits, own.detach().double(), rtol=1e-4, atol=1e-4)
-        assert found.bank[0].own and found.bank[0].chosen
+        assert found.heads[0].own and found.heads[0].chosen
         right = (own.argmax(1).numpy() == labels).mean()
-        assert found.bank[0].val_accuracy == pytest.approx(right)
+        assert found.heads[0].val_accuracy == pytest.approx(right)
 
 
 def test_predictions_hold_every_image_that_was_not_trained_on(finished, shapes, predictions):

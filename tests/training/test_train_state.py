@@ -1,3 +1,5 @@
+"""The state of training survives a round trip through files bit for bit."""
+
 import random
 
 import numpy as np
@@ -10,13 +12,13 @@ from scs_supcon.runs.checkpoint_io import read_checkpoint, write_checkpoint
 from scs_supcon.training.distributed import make_fabric
 from scs_supcon.training.loop import (
     Hooks,
-    Progress,
     Stage,
+    TrainPosition,
     make_optimizer,
-    optimise,
     parameter_groups,
+    train_loop,
 )
-from scs_supcon.training.train_state import restore_snapshot, take_snapshot
+from scs_supcon.training.train_state import capture_state, restore_state
 
 EPOCHS = 4
 
@@ -72,44 +74,44 @@ def seed_all(seed):
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 @pytest.mark.parametrize("stop_at", [0, 1, 5, 6])
-def test_a_fresh_restore_goes_on_as_the_run_itself(tmp_path, name, stop_at):
-    """Through files: a run is saved, goes on, and is compared with one restored from the save."""
+def test_a_restored_run_continues_like_the_original(tmp_path, name, stop_at):
+    """A run is saved and continues; a run restored from the file must end equal."""
     fabric = make_fabric("cpu")
     stage = make_stage(fabric, name)
-    progress = Progress()
+    position = TrainPosition()
     memo = {"best": [0.1, None, "x"]}
 
-    def save(progress, _):
-        if progress.global_step == stop_at:
-            write_checkpoint(tmp_path, "pretrain", take_snapshot(fabric, stage, progress, memo))
+    def save(position, _):
+        if position.global_step == stop_at:
+            write_checkpoint(tmp_path, "pretrain", capture_state(fabric, stage, position, memo))
 
     seed_all(3)
-    random.gauss(0, 1)  # Python keeps the second of a pair of numbers; so does NumPy
+    random.gauss(0, 1)  # Python and NumPy cache the second number of a pair
     np.random.standard_normal()  # noqa: NPY002
-    save(progress, None)
-    optimise(fabric, stage, progress, Hooks(after_step=save))
-    expected = take_snapshot(fabric, stage, progress, {})
+    save(position, None)
+    train_loop(fabric, stage, position, Hooks(after_step=save))
+    expected = capture_state(fabric, stage, position, {})
 
     seed_all(4)
     other = make_stage(fabric, name, seed=1)
-    found = read_checkpoint(tmp_path, "pretrain")
-    progress, again = restore_snapshot(fabric, other, found)
+    checkpoint = read_checkpoint(tmp_path, "pretrain")
+    position, again = restore_state(fabric, other, checkpoint)
     assert again == memo
-    assert progress.global_step == stop_at
-    optimise(fabric, other, progress, Hooks())
-    result = take_snapshot(fabric, other, progress, {})
+    assert position.global_step == stop_at
+    train_loop(fabric, other, position, Hooks())
+    result = capture_state(fabric, other, position, {})
     assert result.state == expected.state
     assert result.tensors.keys() == expected.tensors.keys()
     for key, tensor in expected.tensors.items():
-        # View as bytes: NaN stands for "no number kept" and equals nothing.
+        # Compared as bytes: NaN means "no cached number" and is not equal to itself.
         assert torch.equal(
             tensor.reshape(-1).view(torch.uint8), result.tensors[key].reshape(-1).view(torch.uint8)
         ), key
 
 
-def test_another_network_is_refused_by_name():
+def test_a_checkpoint_of_another_network_is_an_error():
     fabric = make_fabric("cpu")
-    snapshot = take_snapshot(fabric, make_stage(fabric, "sgd"), Progress(), {})
+    checkpoint = capture_state(fabric, make_stage(fabric, "sgd"), TrainPosition(), {})
     other = make_stage(fabric, "sgd", network=lambda: nn.Linear(3, 3))
     with pytest.raises(UserError, match="does not fit the network of this version"):
-        restore_snapshot(fabric, other, snapshot)
+        restore_state(fabric, other, checkpoint)

@@ -5,6 +5,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits, make_blobs
 
+from scs_supcon.training.probe import with_own_classifier
 from scs_supcon.training.vectors import resolve_vector_recipe, train_on_vectors
 
 QUICK = {
@@ -56,13 +57,19 @@ def test_one_vector_for_each_class_is_enough_to_go_through(rows):
     )
 
 
-def test_a_method_with_a_classifier_of_its_own_is_judged_by_it():
+def test_the_method_s_own_classifier_is_used():
     vectors, labels = make_blobs(120, 4, centers=3, random_state=0)
-    by_method = {
-        name: learned(vectors, labels, asked=QUICK | {"method": {"name": name}}).decide.classifier
-        for name in ("circle", "supcon")
-    }
-    assert [any(m.own for m in found.bank) for found in by_method.values()] == [True, False]
+    recipe = resolve_vector_recipe(labels, 4, 0, QUICK | {"method": {"name": "circle"}})
+    own = []
+
+    def record(probe, weights, val, val_labels):
+        own.append(with_own_classifier(probe, weights, val, val_labels))
+        return own[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scs_supcon.training.vectors.with_own_classifier", record)
+        model = train_on_vectors(vectors, labels, recipe)
+    assert model.decide.classifier is own[0].classifier
 
 
 @pytest.mark.slow

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.inference.decision import make_decision_rule
 from scs_supcon.inference.facts import Boundary, Facts
 from scs_supcon.inference.model import Gallery, Model
 from scs_supcon.inference.readout import Network, ReadOut, in_passes
 from scs_supcon.nn.catalogue import weights_licence
 from scs_supcon.recipe import Recipe
-from scs_supcon.training.probe import Classifier
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def build_model(
     recipe: Recipe,
     classes: Sequence[str],
     network: Network,
-    classifier: Classifier,
+    classifier: LinearClassifier,
     evidence: Evidence,
     boundary: float | None,
 ) -> Model:

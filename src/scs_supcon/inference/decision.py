@@ -15,10 +15,10 @@ from torch import Tensor
 
 from scs_supcon.evaluation.calibration import fit_temperature
 from scs_supcon.evaluation.metrics import class_means
+from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.inference.facts import Readout
 from scs_supcon.inference.readout import ReadOut, in_passes
 from scs_supcon.nn.head import unit
-from scs_supcon.training.probe import Classifier
 
 QUANTILE = 0.05
 
@@ -52,7 +52,7 @@ class DecisionRule:
         threshold: similarity below which two images count as different.
     """
 
-    classifier: Classifier
+    classifier: LinearClassifier
     centre: Tensor
     means: Tensor
     tightness: Tensor
@@ -120,7 +120,7 @@ class DecisionRule:
 
 
 def make_decision_rule(
-    classifier: Classifier,
+    classifier: LinearClassifier,
     train: tuple[Tensor, Tensor],
     val: tuple[Tensor, Tensor],
     readout: Readout,

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
+from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.inference.decision import DecisionRule
 from scs_supcon.inference.facts import Facts
 from scs_supcon.inference.files import read_model
@@ -13,7 +14,6 @@ from scs_supcon.inference.model import Gallery, Model
 from scs_supcon.inference.readout import Network
 from scs_supcon.nn.encoder import build_encoder
 from scs_supcon.nn.head import Projection
-from scs_supcon.training.probe import Classifier
 
 
 def load(path: str | Path, device: str = "cpu") -> Model:
@@ -82,7 +82,7 @@ def _rules(
     weight, bias, centre, means, tightness, vectors, labels = (tensors.pop(k) for k in shapes)
     if labels.dtype != torch.long or (kept and not 0 <= labels.min() <= labels.max() < classes):
         raise UserError(f"{path}: gallery/labels in the weights does not name classes")
-    classifier = Classifier(weight.double(), bias.double(), facts.temperature, ())
+    classifier = LinearClassifier(weight.double(), bias.double(), facts.temperature)
     rules = (centre.double(), means.double(), tightness.double())
     judge = DecisionRule(classifier, *rules, facts.sharpness, facts.boundary.threshold)
     return judge, Gallery(vectors.float(), labels)

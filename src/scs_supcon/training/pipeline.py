@@ -149,14 +149,14 @@ class Session:
         method = parts.method
         reads = probe_input_for(method, frozen=recipe.encoder.frozen)
         projection = parts.network.projection
-        classifier, beside = settle_on(method, reads, probe, projection, seen)
+        chosen, beside = settle_on(method, reads, probe, projection, seen)
         network = model.Network(parts.encoder, projection, reads)
         boundary = method.boundary_of()
-        made = assemble(recipe, self.images, seen, network, classifier, boundary)
+        made = assemble(recipe, self.images, seen, network, chosen.classifier, boundary)
         judged = judge_splits(made, seen)
-        summary = summarise(made, linear, seen, judged)
+        summary = summarise(made, linear.classifier, seen, judged)
         summary["baselines"] |= beside
-        summary |= {"bank": [vars(head) for head in classifier.bank], "run": str(run.path)}
+        summary |= {"bank": [vars(head) for head in chosen.heads], "run": str(run.path)}
         summary["model"] = str(run.path / "model")
         if fabric.is_global_zero:
             counts = {split: len(part.labels) for split, part in seen.items()}

@@ -24,13 +24,13 @@ from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.checkpointing import CheckpointManager, ignore_signals
 from scs_supcon.training.loop import (
     Hooks,
-    NonFinite,
-    Progress,
+    NonFiniteLossError,
     Stage,
+    TrainPosition,
     cosine_lr,
     make_optimizer,
-    optimise,
     parameter_groups,
+    train_loop,
 )
 
 LOOK_BATCH = 64
@@ -171,28 +171,28 @@ def pretrain(
     )
     with CheckpointManager(run, fabric, stage) as checkpoints:
 
-        def before_epoch(progress: Progress) -> None:
-            method.on_epoch_start(progress.epoch, training.look)
+        def before_epoch(position: TrainPosition) -> None:
+            method.on_epoch_start(position.epoch, training.look)
 
-        def after_step(progress: Progress, terms: dict[str, float]) -> None:
-            method.after_step(wrapped, progress.global_step / total)
-            if progress.step == per_epoch:  # some tell of the last batch, unknown after a restart
+        def after_step(position: TrainPosition, terms: dict[str, float]) -> None:
+            method.after_step(wrapped, position.global_step / total)
+            if position.step == per_epoch:  # some tell of the last batch, unknown after a restart
                 checkpoints.memo["scalars"] = method.scalars()
-            checkpoints.after_step(progress, terms)
-            tell(progress.global_step, total)
+            checkpoints.after_step(position, terms)
+            tell(position.global_step, total)
 
-        def after_epoch(progress: Progress) -> None:
-            rate = {"lr": stage.schedule(progress.global_step)}
+        def after_epoch(position: TrainPosition) -> None:
+            rate = {"lr": stage.schedule(position.global_step)}
             values = checkpoints.means() | checkpoints.memo["scalars"] | rate
-            run.append_metrics(stage.name, progress.epoch, progress.global_step, values)
-            checkpoints.after_epoch(progress)
+            run.append_metrics(stage.name, position.epoch, position.global_step, values)
+            checkpoints.after_epoch(position)
 
-        tell(checkpoints.progress.global_step, total)
+        tell(checkpoints.position.global_step, total)
         try:
-            optimise(
-                fabric, stage, checkpoints.progress, Hooks(before_epoch, after_step, after_epoch)
+            train_loop(
+                fabric, stage, checkpoints.position, Hooks(before_epoch, after_step, after_epoch)
             )
-        except NonFinite as error:
+        except NonFiniteLossError as error:
             names = ", ".join(training.names[index] for index in error.indices)
             raise UserError(f"{error}\nThey are: {names}") from error
     network.eval()

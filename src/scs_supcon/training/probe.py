@@ -280,9 +280,7 @@ def _best(heads: list[ProbeHead], images: int) -> int:
     """
     top = max(head.val_accuracy for head in heads)
     candidates = [
-        k
-        for k, head in enumerate(heads)
-        if head.val_accuracy >= top - _standard_error(top, images)
+        k for k, head in enumerate(heads) if head.val_accuracy >= top - _standard_error(top, images)
     ]
     return min(candidates, key=lambda k: (heads[k].val_nll, -heads[k].val_accuracy))
 

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,14 @@ from scs_supcon.evaluation import metrics
 from scs_supcon.evaluation.compute import EmbeddedImages, embedding_baselines
 from scs_supcon.evaluation.record import OLD_KEYS
 from scs_supcon.evaluation.splits import PARTS, UNTESTED
+from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.inference.decision import Decision
 from scs_supcon.methods import Method
 from scs_supcon.nn.network import Output, ProbeInput, probe_features
-from scs_supcon.progress import Display, Tell
+from scs_supcon.progress import Display
 from scs_supcon.recipe import ProbeRecipe, Recipe
 from scs_supcon.runs.run_dir import RunDir
-from scs_supcon.training.loop import Progress
-from scs_supcon.training.probe import Classifier, Readouts, train_bank, with_own
+from scs_supcon.training.probe import Probe, ProbeData, fit_probe, with_own_classifier
 
 CHUNK = 4096
 
@@ -77,7 +76,7 @@ def train_classifiers(
     probe: ProbeRecipe,
     seed: int,
     display: Display,
-) -> tuple[Classifier, Classifier]:
+) -> tuple[Probe, Probe]:
     """Train the classifier on the readout, and beside it a plain one on the encoder's features."""
     train, val = seen["train"], seen["val"]
     stages = {
@@ -86,17 +85,16 @@ def train_classifiers(
     }
     found = []
     for name, (title, learn, choose) in stages.items():
-        readouts = Readouts(name, learn, train.labels, choose[:, 0], val.labels, classes)
+        data = ProbeData(learn, train.labels, choose[:, 0], val.labels, classes)
         with display.progress(title) as tell:
-            told = partial(_told, tell, probe.epochs)
-            found.append(train_bank(fabric, run, readouts, probe, seed, told))
+            found.append(fit_probe(fabric, run, name, data, probe, seed, tell))
     return found[0], found[1]
 
 
 @torch.no_grad()
 def settle_on(
-    method: Method, reads: str, probe: Classifier, projection: nn.Module, seen: Mapping[str, Seen]
-) -> tuple[Classifier, dict[str, float]]:
+    method: Method, reads: str, probe: Probe, projection: nn.Module, seen: Mapping[str, Seen]
+) -> tuple[Probe, dict[str, float]]:
     """The classifier of a run, and how well others do on the images it is judged on.
 
     A single-stage method classifies by itself, if its classifier reads what stage 2 reads and is
@@ -109,17 +107,13 @@ def settle_on(
         return probe, {}
     chances = {
         "the method's own classifier": logits.cpu().softmax(1),
-        "stage 2 on the readout": probe.probabilities(asked.readout[:, 0]),
+        "stage 2 on the readout": probe.classifier.probabilities(asked.readout[:, 0]),
     }
     beside = {name: metrics.top_k(chance, asked.labels) for name, chance in chances.items()}
     own = method.own_classifier(reads)
     if own is None:
         return probe, beside
-    return with_own(probe, own, val.readout[:, 0], val.labels), beside
-
-
-def _told(tell: Tell, epochs: int, progress: Progress) -> None:
-    tell(progress.epoch, epochs)
+    return with_own_classifier(probe, own, val.readout[:, 0], val.labels), beside
 
 
 def assemble(
@@ -127,7 +121,7 @@ def assemble(
     images: ImageDataset,
     seen: Mapping[str, Seen],
     network: model.Network,
-    classifier: Classifier,
+    classifier: LinearClassifier,
     boundary: float | None,
 ) -> model.Model:
     """Put the model together from what training left."""
@@ -159,7 +153,10 @@ def judged_split(seen: Mapping[str, Seen]) -> str:
 
 
 def summarise(
-    made: model.Model, linear: Classifier, seen: Mapping[str, Seen], judged: Mapping[str, Judged]
+    made: model.Model,
+    linear: LinearClassifier,
+    seen: Mapping[str, Seen],
+    judged: Mapping[str, Judged],
 ) -> dict[str, Any]:
     """Say how well the model does on the images it is judged on."""
     split = judged_split(seen)

@@ -73,12 +73,14 @@ def _load_module(name: str, module: nn.Module, tensors: dict[str, Tensor]) -> No
         module.load_state_dict(tensors)
     except RuntimeError as error:
         raise UserError(
-            f"the checkpoint does not fit the {name} of this version of scs-supcon: resume with the "
-            f"version that started the run, or start again with --overwrite. {error}"
+            f"the checkpoint does not fit the {name} of this version of scs-supcon: resume with "
+            f"the version that started the run, or start again with --overwrite. {error}"
         ) from error
 
 
-def _split_optimizer_state(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _split_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the plain values and the tensors of an optimiser, named `<parameter>/<name>`."""
     state = optimizer.state_dict()
     values: dict[str, dict[str, Any]] = {}

@@ -33,7 +33,7 @@ from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.distributed import make_fabric
 from scs_supcon.training.pipeline import make_method
 from scs_supcon.training.pretrain import from_features, pretrain, task_of
-from scs_supcon.training.probe import Readouts, train_bank, with_own
+from scs_supcon.training.probe import ProbeData, fit_probe, with_own_classifier
 from scs_supcon.training.stage2 import Seen, see
 
 NOISE = 0.2  # of a column's standard deviation
@@ -128,16 +128,20 @@ def train_on_vectors(
         reads = probe_input_for(method, frozen=True)
         train = see(views, learn, labels, projection, reads, head.common_dim)
         val = see(features[choose][:, None], choose, labels, projection, reads, head.common_dim)
-        readouts = Readouts(
-            "probe", train.readout, train.labels, val.readout[:, 0], val.labels, len(rows.classes)
+        data = ProbeData(
+            train.readout, train.labels, val.readout[:, 0], val.labels, len(rows.classes)
         )
-        classifier = train_bank(fabric, run, readouts, recipe.probe, recipe.seed)
+        probe = fit_probe(fabric, run, "probe", data, recipe.probe, recipe.seed)
         own = method.own_classifier(reads)
         if own is not None:
-            classifier = with_own(classifier, own, val.readout[:, 0], val.labels)
+            probe = with_own_classifier(probe, own, val.readout[:, 0], val.labels)
     read_out = ReadOut(ReadNetwork(nn.Identity(), projection, reads), head)
     judge = make_decision_rule(
-        classifier, _plain(read_out, train), _plain(read_out, val), reads, method.boundary_of()
+        probe.classifier,
+        _plain(read_out, train),
+        _plain(read_out, val),
+        reads,
+        method.boundary_of(),
     )
     return VectorModel(mean, scale, read_out, judge)
 

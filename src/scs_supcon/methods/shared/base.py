@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.errors import UserError
+from scs_supcon.errors import NonFiniteError, UserError
 from scs_supcon.kernels import Rows, sort_rows
 from scs_supcon.nn.network import Network, Output, ProbeInput
 
@@ -217,7 +217,7 @@ def _check_embeddings(embeddings: Tensor) -> None:
         bad = ~torch.isfinite(embeddings.detach()).flatten(1).all(1)
         rows = torch.where(bad)[0].tolist()
         if rows:
-            raise UserError(
+            raise NonFiniteError(
                 f"embeddings hold NaN or infinity in {len(rows)} of {len(embeddings)} rows (first: "
                 f"{rows[:5]}): lower the learning rate or check the inputs of the encoder"
             )
