@@ -1,10 +1,9 @@
-"""What micro-batches save and cost: one step of stage 1, each setting in a process of its own.
+"""Memory and time of micro-batches: one step of stage 1, each setting in a separate process.
 
     python benchmarks/micro_batch.py    # writes docs/benchmarks/micro_batch.md
 
-Memory is the most that the process ever held (ru_maxrss) beyond what it held with the network, the
-optimiser's momentum and the batch in place. Time is that of the processor, the middle
-one of three steps, one thread.
+Memory is the peak of the process (ru_maxrss) minus what it used with the network, the optimiser's
+momentum and the batch in place. Time is CPU time, the median of three steps, one thread.
 """
 
 import json
@@ -33,26 +32,25 @@ CASES = [
 ]
 STEPS = 3
 
-INTRODUCTION = """# Micro-batches: what they save and what they cost
+INTRODUCTION = """# Memory and time of micro-batches
 
-`--micro-batch N` lets the encoder work on N views at a time, first without keeping anything but the
-features, then once more when the gradient of the whole batch's loss comes back. The loss still sees
-every pair of the batch. `benchmarks/micro_batch.py` made this page: one step of `scs_supcon` on
-random images (two views of each), each row in a process of its own, one thread; seconds are those
-of the processor.
+`--micro-batch N` runs the encoder on N views at a time: first without storing anything but the
+features, then once more when the gradient of the loss of the whole batch arrives. The loss still
+compares all pairs of the batch. This page was written by `benchmarks/micro_batch.py`: one step of
+`scs_supcon` on random images (two views each), each row in a separate process with one thread;
+seconds are CPU time.
 
-"memory" is the most the process ever held beyond network, momentum and batch; "gradient" is the
-distance from the plain step's gradient, relative to its length. Batch normalisation (resnet18)
-takes its statistics from each chunk, so there the step is another one; the others differ in the
-last bits of float32.
+"memory" is the peak memory beyond network, momentum and batch. "gradient" is the distance from the
+gradient of the plain step, relative to its norm. Batch normalisation (resnet18) uses the statistics
+of each micro-batch, so its step differs; the other encoders differ only by float32 rounding.
 
 | encoder | images | views at a time | memory, MiB | of plain | seconds | of plain | gradient |
 |---|---|---|---|---|---|---|---|
 """
 
-ROUGH = """Where others use the machine,
-memory is exact to a few MiB and times are rough. One more forward pass should cost a third; large
-maps that are never kept save some of it again."""
+NOTE = """If other processes use the
+machine, memory is accurate to a few MiB and times are rough. The additional forward pass should
+cost a third; not storing large feature maps saves some of it."""
 
 
 def main() -> None:
@@ -63,46 +61,46 @@ def main() -> None:
             plain = None
             for size in sizes:
                 file = Path(folder) / f"{name}-{size}.npy"
-                found = json.loads(
+                result = json.loads(
                     subprocess.check_output(
                         [sys.executable, __file__, name, *map(str, (pixels, images, size)), file],
                         env=os.environ | {"OMP_NUM_THREADS": "1"},
                     )
                 )
-                found["gradient"] = np.load(file)
-                plain = plain or found
-                rows.append(describe((name, pixels, images, size), found, plain))
+                result["gradient"] = np.load(file)
+                plain = plain or result
+                rows.append(describe((name, pixels, images, size), result, plain))
                 print(rows[-1], flush=True)
     versions = f"torch {torch.__version__}, {platform.machine()} CPU, {os.cpu_count()} cores"
-    PAGE.write_text(INTRODUCTION + "\n".join(rows) + f"\n\nMeasured with {versions}. {ROUGH}\n")
+    PAGE.write_text(INTRODUCTION + "\n".join(rows) + f"\n\nMeasured with {versions}. {NOTE}\n")
 
 
-def describe(case: tuple, found: dict, plain: dict) -> str:
-    """One row of the table."""
+def describe(case: tuple, result: dict, plain: dict) -> str:
+    """Return one row of the table."""
     name, pixels, images, size = case
-    away = np.linalg.norm(found["gradient"] - plain["gradient"]) / np.linalg.norm(plain["gradient"])
+    distance = np.linalg.norm(result["gradient"] - plain["gradient"]) / np.linalg.norm(plain["gradient"])
     cells = [
         f"{name}, {pixels} px",
         str(images),
         str(size or "all"),
-        f"{found['bytes'] / 2**20:,.0f}",
-        f"{found['bytes'] / plain['bytes']:.0%}",
-        f"{found['seconds']:.2f}",
-        f"{found['seconds'] / plain['seconds']:.2f}",
-        f"{away:.0e}" if size else "",
+        f"{result['bytes'] / 2**20:,.0f}",
+        f"{result['bytes'] / plain['bytes']:.0%}",
+        f"{result['seconds']:.2f}",
+        f"{result['seconds'] / plain['seconds']:.2f}",
+        f"{distance:.0e}" if size else "",
     ]
     return f"| {' | '.join(cells)} |"
 
 
 def measure(name: str, pixels: int, images: int, size: int, file: str) -> None:
-    """Take a few steps, print memory and time, keep the gradient."""
+    """Take a few steps, print memory and time, and save the gradient."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     encoder = build_encoder(name, small_stem=name != "tiny", in_size=pixels)
     network = Network(encoder, Projection(encoder.num_features, centre=True), size)
     method = build_method("scs_supcon")
     labels = torch.arange(images) % 32
-    images = torch.randn(2 * images, 3, pixels, pixels)
+    views = torch.randn(2 * images, 3, pixels, pixels)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.0, momentum=0.9)
 
     def step(batch: Batch) -> float:
@@ -112,12 +110,12 @@ def measure(name: str, pixels: int, images: int, size: int, file: str) -> None:
         optimizer.step()
         return time.process_time() - start
 
-    step(Batch(images[:8], labels[:4], torch.arange(4)))  # loads libraries, makes the momentum
+    step(Batch(views[:8], labels[:4], torch.arange(4)))  # loads libraries, allocates momentum
     before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    seconds = [step(Batch(images, labels, torch.arange(images))) for _ in range(STEPS)]
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    seconds = [step(Batch(views, labels, torch.arange(images))) for _ in range(STEPS)]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     np.save(file, torch.cat([p.grad.flatten() for p in network.parameters()]).numpy())
-    print(json.dumps({"bytes": most - before, "seconds": sorted(seconds)[STEPS // 2]}))
+    print(json.dumps({"bytes": peak - before, "seconds": sorted(seconds)[STEPS // 2]}))
 
 
 if __name__ == "__main__":
