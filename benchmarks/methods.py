@@ -129,12 +129,12 @@ def mean(values: Any) -> float:
 
 TEXT = """# Every method on the digits, with one budget
 
-This table was written by `benchmarks/methods.py`: {seeds}, test accuracy in %, chance is 10. Encoder
-`{encoder}` from random weights, {epochs} epochs with batch size {batch}, {optimizer} at a learning
-rate of {lr}, then stage 2. This is the default recipe of `scs train digits`, the same for every
-method except for the head that a method requires. Each seed also has its own split. One standard
-error of a row is about {error} points ({images} test images per seed), so rows closer than that are
-equal.
+This table was written by `benchmarks/methods.py`: {seeds}, test accuracy in %, chance is 10.
+Encoder `{encoder}` from random weights, {epochs} epochs with batch size {batch}, {optimizer} at a
+learning rate of {lr}, then stage 2. This is the default recipe of `scs train digits`, the same for
+every method except for the head that a method requires. Each seed also has its own split. One
+standard error of a row is about {error} points ({images} test images per seed), so rows closer than
+that are equal.
 
 "predicts with" says which classifier the model uses: the method's own classifier if it has one,
 unless it is behind stage 2 on the validation split by more than chance. "kNN" is the vote of the 10
@@ -151,19 +151,19 @@ Why some methods are behind (numbers of single runs, seed 0):
   contributes up to exp(1/τ) = 148. Until the logit of a class has grown to the logarithm of their
   sum, about 12, the classes hardly compete. More steps help: after 80 epochs its own classifier
   reaches 96.7, stage 2 99.2.
-- `circle` is designed for large datasets: γ = 256 is too sharp for so few steps from random weights.
-  With `method.options.gamma=32` it reaches 96.9, its own class vectors 76.0. Gradient clipping is
-  not the cause: without it the accuracy is 70.8.
+- `circle` is designed for large datasets: γ = 256 is too sharp for so few steps from random
+  weights. With `method.options.gamma=32` it reaches 96.9, its own class vectors 76.0. Gradient
+  clipping is not the cause: without it 70.8.
 - `baseline`'s own classifier was trained for no more steps than the encoder; stage 2 has time to
   converge.
-- `scs_supcon@paper` starts at t = 0.1, where all pairs have nearly the same cost, and spends most of
-  these steps on that plateau ([paper choices](../paper_choices.md), §3).
+- `scs_supcon@paper` starts at t = 0.1, where all pairs have nearly the same cost, and spends most
+  of these steps on that plateau ([paper choices](../paper_choices.md), §3).
 - `cstcn` has 300 prototypes for ten classes: its clusters separate same-class images that SupCon
   attracts. With `method.options.weight=0.1` it reaches 98.1, with 30 prototypes 97.5; twice the
   epochs change nothing.
 - `selfcon` has one view of each image, the other methods have two. Twice the epochs (92.5), a third
-  of the learning rate (93.0) and τ = 0.5 (94.2) hardly change it. The second exit, after two of four
-  layers, may be too weak; this was not tested.
+  of the learning rate (93.0) and τ = 0.5 (94.2) hardly change it. The second exit, after two of
+  four layers, may be too weak; this was not tested.
 - `oscs_supcon` differs little from `scs_supcon`: its additional term is λ = 0.01 times a squared
   cosine, which is near 1/192 for unrelated fields. `method.options.weight` is λ.
 

@@ -78,7 +78,9 @@ def main() -> None:
 def describe(case: tuple, result: dict, plain: dict) -> str:
     """Return one row of the table."""
     name, pixels, images, size = case
-    distance = np.linalg.norm(result["gradient"] - plain["gradient"]) / np.linalg.norm(plain["gradient"])
+    distance = np.linalg.norm(result["gradient"] - plain["gradient"]) / np.linalg.norm(
+        plain["gradient"]
+    )
     cells = [
         f"{name}, {pixels} px",
         str(images),
