@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scs_supcon.evaluation.evaluate import evaluate
     from scs_supcon.inference import load
+    from scs_supcon.methods import Method
     from scs_supcon.methods.cs_supcon import CSSupCon
     from scs_supcon.methods.cs_supcon_overlap import CSSupConOverlap
     from scs_supcon.methods.scs_supcon import SCSSupCon
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOME = {
+    "Method": "methods",
     "SCSSupCon": "methods.scs_supcon",
     "SupCon": "methods.supcon",
     "SimCLR": "methods.simclr",
@@ -34,6 +36,7 @@ __all__ = [
     "CSSupCon",
     "CSSupConOverlap",
     "ContrastiveClassifier",
+    "Method",
     "MetricLearningLoss",
     "SCSSupCon",
     "SimCLR",

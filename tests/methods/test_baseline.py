@@ -61,7 +61,7 @@ def test_it_sees_the_features_of_one_view_and_classifies_by_the_same_layer() -> 
     images, labels = torch.randn(5, 6).double(), torch.tensor([0, 2, 1, 1, 0])
     (value,) = method.training_step(Batch(images, labels, torch.arange(5)), network).values()
     features, embeddings = network(images)
-    logits = method.classify(features, embeddings)
+    logits = method.class_logits(features, embeddings)
     assert logits is not None
     torch.testing.assert_close(logits, layer(method)(features))
     torch.testing.assert_close(value, nn.functional.cross_entropy(logits, labels))
@@ -92,7 +92,7 @@ def test_weights_decay_and_biases_do_not() -> None:
 def test_it_says_what_is_missing_or_wrong() -> None:
     with pytest.raises(UserError, match=r"Baseline does not know its task.*setup"):
         Baseline()(torch.randn(2, 4), torch.tensor([0, 1]))
-    assert Baseline().classify(torch.randn(2, 4), torch.randn(2, 2)) is None
+    assert Baseline().class_logits(torch.randn(2, 4), torch.randn(2, 2)) is None
     method, _ = ready(3)
     with pytest.raises(UserError, match="labels go from 0 to 3: this task has 3 classes"):
         method(torch.randn(2, 4).double(), torch.tensor([0, 3]))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Batch, Network, TaskInfo
-from scs_supcon.methods.circle import Circle, class_circle, tell_apart
+from scs_supcon.methods.circle import Circle, class_circle, mean_softplus
 from small_batches import Vectors, check_slopes
 
 
@@ -84,7 +84,7 @@ def test_the_ideal_point() -> None:
 def test_without_weights_and_margins_it_is_cross_entropy_with_scale_gamma() -> None:
     s, labels = torch.rand(7, 4, dtype=torch.float64), torch.tensor([0, 3, 2, 1, 1, 0, 2])
     mine = nn.functional.one_hot(labels, 4).bool()
-    value = tell_apart(32 * s[~mine].view(7, 3), 32 * s[mine])
+    value = mean_softplus(32 * s[~mine].view(7, 3).logsumexp(1) - 32 * s[mine])
     torch.testing.assert_close(value, nn.functional.cross_entropy(32 * s, labels))
 
 
@@ -112,10 +112,10 @@ def test_one_class_has_nothing_to_tell_apart() -> None:
 def test_it_classifies_by_the_nearest_direction() -> None:
     method = ready(3)
     z = 3 * directions(method).detach()[[2, 0, 1]]
-    logits = method.classify(torch.zeros(3, 5).double(), z)
+    logits = method.class_logits(torch.zeros(3, 5).double(), z)
     assert logits is not None and logits.argmax(1).tolist() == [2, 0, 1]
     assert logits.max(1).values.tolist() == pytest.approx([256.0] * 3)
-    assert Circle().classify(z, z) is None
+    assert Circle().class_logits(z, z) is None
 
 
 def test_both_views_are_judged_and_the_directions_learn() -> None:

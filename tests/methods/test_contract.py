@@ -218,7 +218,7 @@ def test_what_stage_two_sees(name: str) -> None:
         probe_input = probe_input_for(method, frozen=frozen)
         rows = probe_features(output, probe_input, common_dim=48)
         assert len(rows) == len(LABELS["mixed"]) and rows.isfinite().all()
-    logits = method.classify(output.features, output.embeddings)
+    logits = method.class_logits(output.features, output.embeddings)
     assert logits is None or logits.shape == (len(LABELS["mixed"]), CLASSES)
     assert all(math.isfinite(value) for value in method.scalars().values())
 

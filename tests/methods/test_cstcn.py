@@ -145,7 +145,7 @@ def test_a_small_batch_is_balanced_together_with_the_past() -> None:
         assert value == pytest.approx(expected, rel=1e-9)
         method.after_step(network, 0.1)
         past = (past[0] + views[0])[-6:], (past[1] + views[1])[-6:]
-    assert len(method.queue.held()[0]) == 6
+    assert len(method.queue.contents()[0]) == 6
 
 
 def test_a_large_batch_needs_no_queue() -> None:
@@ -153,7 +153,7 @@ def test_a_large_batch_needs_no_queue() -> None:
     assert method.queue is not None
     method.training_step(batch(), network)
     method.after_step(network, 0.1)
-    assert not len(method.queue.held()[0])
+    assert not len(method.queue.contents()[0])
 
 
 def look(_network: nn.Module) -> Output:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from scs_supcon import SupCon
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Batch, Network, TaskInfo
-from scs_supcon.methods.dacl import DACL, budgeted, margin_contrast
+from scs_supcon.methods.dacl import DACL, project, margin_contrast
 from scs_supcon.nn.head import unit
 from small_batches import T4, Vectors, batches, double
 
@@ -111,12 +111,12 @@ def test_the_budget_is_kept_by_the_nearest_point(
     raised: list[float], mean: float, seed: int
 ) -> None:
     margins = double(raised)
-    found = budgeted(margins, mean, 0.5)
+    found = project(margins, mean, 0.5)
     assert found.mean().item() == pytest.approx(mean, abs=1e-12)
     assert found.min() >= 0 and found.max() <= 0.5
     source = torch.Generator().manual_seed(seed)
     for _ in range(5):
-        point = budgeted(torch.rand(len(raised), generator=source).double(), mean, 0.5)
+        point = project(torch.rand(len(raised), generator=source).double(), mean, 0.5)
         assert torch.dist(margins, found) <= torch.dist(margins, point) + 1e-9
 
 
@@ -176,7 +176,7 @@ def test_cross_entropy_joins_in_training() -> None:
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
     parts = method.training_step(Batch(images, labels, torch.arange(4)), network)
     features, embeddings = network(images)
-    logits = method.classify(features, embeddings)
+    logits = method.class_logits(features, embeddings)
     assert logits is not None
     expected = nn.functional.cross_entropy(logits, labels.repeat(2))
     torch.testing.assert_close(parts["classify"], expected)

@@ -113,7 +113,7 @@ def test_training_pairs_the_views_of_a_image() -> None:
     z = network(images).embeddings
     assert list(parts) == ["contrast"] and method.adapted
     torch.testing.assert_close(parts["contrast"], method(torch.stack(z.chunk(2), 1), labels))
-    assert method.classify(z, z) is None and not list(method.parameters())
+    assert method.class_logits(z, z) is None and not list(method.parameters())
 
 
 def test_cross_entropy_joins_if_asked_to() -> None:
@@ -121,7 +121,7 @@ def test_cross_entropy_joins_if_asked_to() -> None:
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
     parts = method.training_step(Batch(images, labels, torch.arange(4)), network)
     features, embeddings = network(images)
-    logits = method.classify(features, embeddings)
+    logits = method.class_logits(features, embeddings)
     assert logits is not None
     expected = 0.5 * nn.functional.cross_entropy(logits, labels.repeat(2))
     torch.testing.assert_close(parts["classify"], expected)

@@ -110,7 +110,7 @@ def whole_reference(method: PaCo, network: Network, seen: Batch) -> float:
         first, second = seen.images.chunk(2)
         features, embeddings = network(first)
         q, k = unit(embeddings), unit(method.twin.network(second).embeddings)
-        old, old_labels = method.queue.held()
+        old, old_labels = method.queue.contents()
         centres = method.classifier(features) + method.log_prior
         s = q @ torch.cat([q, k, old]).T / method.temperature
     labels = seen.labels.tolist()
@@ -144,9 +144,9 @@ def test_the_queue_takes_the_keys_after_the_step() -> None:
         with torch.no_grad():
             keys.append(unit(method.twin.network(seen.images[4:]).embeddings))
         method.training_step(seen, network)
-        assert len(method.queue.held()[0]) == 4 * step
+        assert len(method.queue.contents()[0]) == 4 * step
         method.after_step(network, 0.1)
-    rows, labels = method.queue.held()
+    rows, labels = method.queue.contents()
     assert len(rows) == 6
     # The oldest two made room for the newest two.
     torch.testing.assert_close(rows, torch.cat([keys[1][2:], keys[0][2:], keys[1][:2]]))
@@ -175,8 +175,8 @@ def test_the_twin_follows_faster_at_first() -> None:
     torch.testing.assert_close(twin, before.get_parameter("encoder.weight") + 0.9)
     for _ in range(20):
         method.after_step(network, 0.5)
-    assert method.twin.ramp(0.999) == pytest.approx(22 / 31)
-    assert method.twin.ramp(0.5) == 0.5
+    assert method.twin.warmed_up(0.999) == pytest.approx(22 / 31)
+    assert method.twin.warmed_up(0.5) == 0.5
 
 
 def test_priors_are_the_classes_shares_and_stay_out_of_the_classifier() -> None:
@@ -184,7 +184,7 @@ def test_priors_are_the_classes_shares_and_stay_out_of_the_classifier() -> None:
     assert method.log_prior.exp().tolist() == pytest.approx([0.6, 0.3, 0.1])
     assert not ready()[0].log_prior.any()
     features = network(batch().images).features
-    logits = method.classify(features, features)
+    logits = method.class_logits(features, features)
     assert logits is not None and method.classifier is not None
     torch.testing.assert_close(logits, method.classifier(features))
 

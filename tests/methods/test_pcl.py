@@ -171,7 +171,7 @@ def test_clusters_lie_inside_classes(m: int) -> None:
     rows = unit(torch.randn(9, 3, generator=source, dtype=torch.float64))
     labels = torch.tensor([0, 0, 0, 0, 0, 2, 3, 3, -1])
     clustering = Clustering(m, 4, 9, torch.zeros(4 * m, 3, dtype=torch.float64))
-    clustering.renew(rows, labels, 0.1)
+    clustering.fit(rows, labels, 0.1)
     inside = clustering.member[:8]
     assert torch.equal(inside // m, labels[:8]) and clustering.member[8] == -1
     there = torch.bincount(inside, minlength=4 * m) > 0
@@ -240,7 +240,7 @@ def test_afterwards_each_granularity_adds_its_mean() -> None:
     for m, clustering in zip((1, 2), method.clusterings, strict=True):
         assert isinstance(clustering, Clustering)
         again = Clustering(m, 3, 12, torch.zeros(3 * m, 4, dtype=torch.float64))
-        again.renew(twins, LABELS, 0.1)
+        again.fit(twins, LABELS, 0.1)
         for name in ("centres", "phi", "member"):
             assert torch.equal(getattr(again, name), getattr(clustering, name))
         own = again.member[seen.indices].repeat(2)

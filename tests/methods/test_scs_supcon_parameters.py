@@ -86,7 +86,7 @@ def test_contradictory_or_unknown_arguments(options: dict[str, Any], said: str) 
 def test_boundary(scale: Any, factor: float) -> None:
     loss = SCSSupCon(preset="paper", t0=4.0, b0=3.0, scale=scale)
     assert loss.boundary.item() == pytest.approx(3.0 * factor)
-    assert loss.boundary_of() == pytest.approx(3.0 * factor)
+    assert loss.decision_boundary() == pytest.approx(3.0 * factor)
 
 
 def test_raising_b_by_t_delta_raises_the_boundary_by_delta() -> None:

@@ -115,7 +115,7 @@ def test_cross_entropy_joins_in_training() -> None:
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
     parts = method.training_step(Batch(images, labels, torch.arange(4)), network)
     features, embeddings = network(images)
-    logits = method.classify(features, embeddings)
+    logits = method.class_logits(features, embeddings)
     assert logits is not None and method.adapted
     expected = nn.functional.cross_entropy(logits, labels.repeat(2))
     torch.testing.assert_close(parts["classify"], expected)

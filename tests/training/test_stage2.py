@@ -101,7 +101,7 @@ def test_a_single_stage_method_classifies_by_itself(name, frozen, own, uses_own)
     assert (found is not probe) == uses_own
     assert sum(member.chosen for member in found.heads) == 1
     if uses_own:
-        own = method.classify(features[:, 0], network(features[:, 0]).embeddings)
+        own = method.class_logits(features[:, 0], network(features[:, 0]).embeddings)
         logits = found.classifier.logits(part.readout[:, 0]) * found.classifier.temperature
         assert torch.allclose(logits, own.detach().double(), rtol=1e-4, atol=1e-4)
         assert found.heads[0].own and found.heads[0].chosen

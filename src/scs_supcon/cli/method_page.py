@@ -33,7 +33,7 @@ def one_line(made: type[Method]) -> str:
 
 
 def _row(name: str, made: type[Method]) -> str:
-    classifies = "yes" if made.classify is not Method.classify else ""
+    classifies = "yes" if made.class_logits is not Method.class_logits else ""
     adapted = "adapted" if made.adapted else ""
     cells = f"[`{name}`](#{name})", one_line(made), str(made.views), classifies, adapted
     return f"| {' | '.join(cells)} |"

@@ -1,6 +1,7 @@
-"""Methods: one file, one formula each. A method is found by the name of its file.
+"""The methods, one file and one formula each; the file's name is the method's name.
 
-Those of other people are named with their place, as in `my_lab.losses:SoftCircle`.
+A method outside this package is named by its module or file, such as `my_lab.losses:SoftCircle`;
+`methods.shared.base` explains how to write one.
 """
 
 import inspect
@@ -11,10 +12,11 @@ from typing import Any
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.methods.shared.base import (
     Batch,
-    Look,
+    EncodeTrainingSet,
     Method,
     TaskInfo,
     constructor_parameters,
+    flatten,
     probe_input_for,
 )
 from scs_supcon.methods.shared.plugins import code_digest, is_plugin, plugin_class
@@ -26,48 +28,48 @@ DETERMINED_BY_RUN = ("preset", "gather_across_devices", "common_dim", "overlap")
 
 
 def available() -> list[str]:
-    """Names of all methods."""
+    """Return the names of all methods in this package."""
     return sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.ispkg)
 
 
 def method_class(name: str) -> type[Method]:
-    """Return the class that `methods/<name>.py` defines, or one that a person has named."""
+    """Return the class that `methods/<name>.py` defines, or one given as `module:Class`."""
     if is_plugin(name):
         return plugin_class(name)
     if name not in available():
         raise UserError(
-            f"unknown method {name!r}{did_you_mean(name, available())} "
-            f"There are: {', '.join(available())}; your own go by module:Class"
+            f"unknown method {name!r}{did_you_mean(name, available()) or '.'} "
+            f"Available: {', '.join(available())}, or module:Class for a method outside scs-supcon"
         )
     module = import_module(f"{__name__}.{name}")
-    (found,) = [
-        c
-        for _, c in inspect.getmembers(module, inspect.isclass)
-        if issubclass(c, Method) and c.__module__ == module.__name__
+    (method,) = [
+        cls
+        for _, cls in inspect.getmembers(module, inspect.isclass)
+        if issubclass(cls, Method) and cls.__module__ == module.__name__
     ]
-    return found
+    return method
 
 
 def parse(text: str) -> tuple[str, str | None]:
-    """Cut "scs_supcon@paper" into name and preset; a folder's name may hold an @."""
+    """Split "scs_supcon@paper" into name and preset; the path of a file may contain an @."""
     place, colon, last = text.rpartition(":")
     name, _, preset = last.partition("@")
     return place + colon + name, preset or None
 
 
 def build_method(name: str, preset: str | None = None, **options: Any) -> Method:
-    """Make a method from its name and options; unknown options are errors."""
+    """Build a method from its name and options; unknown options are errors."""
     method = method_class(name)
-    known = list(constructor_parameters(method))
-    for key in options:
-        if key not in known:
+    parameters = constructor_parameters(method)
+    for option in options:
+        if option not in parameters:
             raise UserError(
-                f"unknown option {key!r} of method {name}{did_you_mean(key, known)} "
-                f"It takes: {', '.join(dict.fromkeys(known))}"
+                f"method {name} has no option {option!r}{did_you_mean(option, parameters) or '.'} "
+                f"Available: {', '.join(parameters)}"
             )
     if preset is not None:
-        if "preset" not in known:
-            raise UserError(f"method {name} has no presets: write {name!r} without @{preset}")
+        if "preset" not in parameters:
+            raise UserError(f"method {name} has no presets: use {name!r} without @{preset}")
         options["preset"] = preset
     return method(**options)
 
@@ -77,8 +79,8 @@ def method_defaults(
 ) -> dict[str, OptionValue]:
     """Return every option of a method with its effective value, as plain TOML values.
 
-    `build_method(name, preset, **method_defaults(name, preset))` is the method that
-    `build_method(name, preset)` returns. Options that the run or the projection head determines
+    `build_method(name, preset, **method_defaults(name, preset))` equals
+    `build_method(name, preset)`. Options that the run or the projection head determines
     (`DETERMINED_BY_RUN`) are left out, as are those without a value.
 
     Args:
@@ -97,7 +99,7 @@ def method_defaults(
 
 __all__ = [
     "Batch",
-    "Look",
+    "EncodeTrainingSet",
     "Method",
     "Network",
     "OptionValue",
@@ -106,6 +108,7 @@ __all__ = [
     "available",
     "build_method",
     "code_digest",
+    "flatten",
     "is_plugin",
     "method_class",
     "method_defaults",

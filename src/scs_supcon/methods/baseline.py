@@ -2,22 +2,22 @@
 
     L = −(1/n) Σ_i log softmax(W h_i + a)_{y_i}
 
-h are the features, as the encoder gives them; W, a the classifier. One view, one stage, no label
-smoothing. The paper speaks of dropout before the layer for convolutional encoders and does not say
-how much: there is none here.
+h are the features of the encoder; W and a are the classifier. One view, one stage, no label
+smoothing. The paper mentions dropout before the layer for convolutional encoders but not its rate:
+there is none here.
 """
 
 from torch import Tensor, nn
 
 from scs_supcon.methods.shared.base import Batch
-from scs_supcon.methods.shared.momentum import ClassifierMethod, cross_entropy
+from scs_supcon.methods.shared.classifier import ClassifierMethod, cross_entropy
 
 
 class Baseline(ClassifierMethod):
-    """Cross-entropy; `forward` takes features, once `setup` has made the classifier.
+    """Cross-entropy; after `setup`, `forward` takes features.
 
     Args:
-        gather_across_devices: mean over the rows of all processes.
+        gather_across_devices: take the mean over the rows of all processes.
     """
 
     views = 1
@@ -27,5 +27,5 @@ class Baseline(ClassifierMethod):
         return {"classify": cross_entropy(self.logits(rows), labels)}
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
-        seen = self.forward_batch(batch, network)
-        return self.compute_loss(seen.features, seen.labels, self.views)
+        gathered = self.forward_batch(batch, network)
+        return self.compute_loss(gathered.features, gathered.labels, self.views)

@@ -1,13 +1,13 @@
-"""CSA-RSIC: SupCon, and the two views of an image close together.
+"""CSA-RSIC: SupCon plus the distance between the two views of an image.
 
     L = L_SupCon(z; τ) + λ (1/B) Σ_i ‖ẑ_i¹ − ẑ_i²‖²
 
-ẑ¹, ẑ² are the embeddings of an image's two views, of unit length: the second term is 2 − 2 cos.
+ẑ¹, ẑ² are the embeddings of an image's two views, at unit length: the second term is 2 − 2 cos.
 
 Adapted: the original (Cheng, Liu, Mao, Wu & Cambria, IEEE GRSL 2025) captions remote-sensing
-images; only its abstract could be read. Kept is its pair of losses, contrast plus consistency, with
-the two views in the place of image and text; its modules for channel weights and for joining
-scales are left out, since no other method here has modules of its own. λ = 0 is SupCon.
+images; only its abstract could be read. We keep its two losses, contrast and consistency, with two
+views in place of image and text. Its modules for channel weights and for fusing scales are left
+out, because no other method here has additional modules. λ = 0 is SupCon.
 """
 
 from torch import Tensor
@@ -23,7 +23,7 @@ class CSARSIC(JointMethod):
     Args:
         temperature: τ; similarities are divided by it.
         weight: λ.
-        gather_across_devices: hold the rows against those of all processes.
+        gather_across_devices: use the pairs of the rows of all processes.
     """
 
     adapted = True
@@ -42,8 +42,8 @@ class CSARSIC(JointMethod):
 
     def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
         first, second = two_views(self, unit(rows), views)
-        apart = (first - second).square().sum() / max(len(first), 1)
+        distance = (first - second).square().sum() / max(len(first), 1)
         return {
             "contrast": supcon(rows, labels, self.temperature),
-            "consistency": self.weight * apart,
+            "consistency": self.weight * distance,
         }

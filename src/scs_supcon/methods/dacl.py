@@ -1,16 +1,16 @@
-"""DACL: SupCon with margins of the classes' own, raised by an adversary.
+"""DACL: SupCon with a margin per class that an adversary raises.
 
     L = −(1/n) Σ_i log softmax(W h_i + a)_{y_i} + λ (1/n) Σ_i (1/|P_i|) Σ_{p∈P_i} L_ip
 
     L_ip = −log [ e_ip / (e_ip + Σ_{a≠i,p} exp(z_i·z_a/τ)) ],   e_ip = exp((z_i·z_p − m_{y_i})/τ)
 
-z are the embeddings of unit length, h the features. The margins m start alike; after each step
-m ← Π(m + η g), uphill, where g is the derivative of the second sum (without λ) and Π the nearest
-point with 0 ≤ m ≤ 0.5 and the mean of the start. g is never negative: without that budget every
-margin would go to the cap. m = 0 is SupCon.
+z are the unit embeddings, h the features. All margins m start equal; after each step
+m ← Π(m + η g), gradient ascent, where g is the derivative of the second sum (without λ) and Π
+projects onto 0 ≤ m ≤ 0.5 with the mean of the start. g is never negative: without a fixed mean
+every margin would rise to the cap. m = 0 is SupCon.
 
-Adapted: the original (cited as xu2025few) could not be found; the paper speaks of "dynamic
-adversarial margins for contrastive learning", in one stage. All of the formula is ours.
+Adapted: the original (cited as xu2025few) could not be found; the paper describes it as "dynamic
+adversarial margins for contrastive learning", in one stage. The whole formula is ours.
 """
 
 from typing import Self
@@ -20,23 +20,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scs_supcon.errors import UserError
+from scs_supcon.kernels.autograd import full_precision
 from scs_supcon.methods.shared.base import TaskInfo, not_negative, positive
-from scs_supcon.methods.shared.momentum import ClassifierMethod, check_classes
+from scs_supcon.methods.shared.classifier import ClassifierMethod, check_labels
+from scs_supcon.methods.shared.masks import diagonal, positives
 from scs_supcon.nn.head import unit
 
-NOBODY = 1e-300  # the sum over nobody, where its logarithm must be a number
+EMPTY_SUM = 1e-300  # keeps the logarithm of an empty sum finite
 
 
 class DACL(ClassifierMethod):
-    """SupCon with adversarial margins, and cross-entropy; `forward` gives the first alone, times λ.
+    """SupCon with adversarial margins, and cross-entropy; `forward` returns λ × the former.
 
     Args:
         temperature: τ; similarities are divided by it.
         weight: λ.
-        margin: every class's margin at the start, and their mean for ever.
-        cap: no margin is above it.
+        margin: margin of every class at the start; their mean stays at this value.
+        cap: upper limit of a margin.
         rate: η.
-        gather_across_devices: hold the rows against those of all processes.
+        gather_across_devices: use the pairs of the rows of all processes.
     """
 
     adapted = True
@@ -56,14 +58,14 @@ class DACL(ClassifierMethod):
         positive(temperature=temperature)
         not_negative(weight=weight, margin=margin, rate=rate)
         if not margin <= cap <= 2:
-            raise UserError(f"cap is {cap}: choose margin = {margin} ≤ cap ≤ 2")
+            raise UserError(f"cap must be between margin ({margin}) and 2, got {cap}")
         self.temperature, self.weight, self.margin = temperature, weight, margin
         self.cap, self.rate = cap, rate
         self.register_buffer("margins", None)
         self._slope: Tensor | None = None
 
     def setup(self, task: TaskInfo) -> Self:
-        """Make the classifier and a margin for every class."""
+        """Create the classifier and a margin for every class."""
         super().setup(task)
         assert self.classifier is not None
         self.margins = torch.full_like(self.classifier.weight.detach()[:, 0], self.margin)
@@ -73,7 +75,7 @@ class DACL(ClassifierMethod):
         if self.margins is None:
             margins = torch.full_like(rows.detach()[:, 0], self.margin)
         else:
-            check_classes(labels, len(self.margins))
+            check_labels(labels, len(self.margins))
             margins = self.margins[labels].to(rows.dtype)
         contrast, slope = margin_contrast(unit(rows), labels, margins, self.temperature)
         if self.margins is not None:
@@ -82,10 +84,10 @@ class DACL(ClassifierMethod):
             )
         return {"contrast": self.weight * contrast}
 
-    def after_step(self, network: nn.Module, done: float) -> None:
+    def after_step(self, network: nn.Module, progress: float) -> None:
         if self._slope is not None and self.margins is not None:
             raised = self.margins + self.rate * self._slope
-            self.margins = budgeted(raised, self.margin, self.cap)
+            self.margins = project(raised, self.margin, self.cap)
             self._slope = None
 
     def scalars(self) -> dict[str, float]:
@@ -100,32 +102,32 @@ class DACL(ClassifierMethod):
 def margin_contrast(
     z: Tensor, labels: Tensor, margins: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the contrast, and its derivative by each row's margin, which has no gradient."""
-    with torch.autocast(z.device.type, enabled=False):
-        own = torch.eye(len(z), dtype=torch.bool, device=z.device)
-        same = (labels[:, None] == labels[None, :]) & ~own
-        some = same.any(1)
-        share = same[some].double() / (same[some].sum(1, keepdim=True) * max(len(z), 1))
-        s = (z[some] @ z.T / temperature).masked_fill(own[some], -torch.inf).double()
+    """Return the contrast and its derivative by each row's margin; the latter has no gradient."""
+    with full_precision(z):
+        same = positives(labels)
+        anchors = same.any(1)
+        same, self_pairs = same[anchors], diagonal(labels)[anchors]
+        share = same.double() / (same.sum(1, keepdim=True) * max(len(z), 1))
+        s = (z[anchors] @ z.T / temperature).masked_fill(self_pairs, -torch.inf).double()
         s = s - s.detach().logsumexp(1, keepdim=True)
-        rest = _others(s.exp())  # in float64, where what is far below the largest is still a number
-        pull = s - margins[some, None] / temperature
-        lead = (pull - rest.clamp_min(NOBODY).log()).masked_fill(~same[some], 0)
+        rest = _sums_of_others(s.exp())  # float64: terms far below the largest do not underflow
+        pull = s - margins[anchors, None] / temperature
+        lead = (pull - rest.clamp_min(EMPTY_SUM).log()).masked_fill(~same, 0)
         slope = torch.zeros_like(margins)
         with torch.no_grad():
-            slope[some] = ((share * torch.sigmoid(-lead)).sum(1) / temperature).to(slope)
+            slope[anchors] = ((share * torch.sigmoid(-lead)).sum(1) / temperature).to(slope)
         return -(share * F.logsigmoid(lead)).sum().to(z.dtype), slope
 
 
-def _others(e: Tensor) -> Tensor:
-    """Sum of a row without each of its entries in turn; subtracting them would lose digits."""
+def _sums_of_others(e: Tensor) -> Tensor:
+    """Return, for each entry, the sum of the others in its row; subtraction would lose digits."""
     before = F.pad(e.cumsum(1)[:, :-1], (1, 0))
     after = F.pad(e.flip(1).cumsum(1)[:, :-1], (1, 0)).flip(1)
     return before + after
 
 
-def budgeted(margins: Tensor, mean: float, cap: float) -> Tensor:
-    """Return the nearest point with 0 ≤ m ≤ cap and this mean: all are shifted alike, then cut."""
+def project(margins: Tensor, mean: float, cap: float) -> Tensor:
+    """Return the nearest point with 0 ≤ m ≤ cap and this mean: shift all equally, then clamp."""
     low, high = float(margins.min()) - cap, float(margins.max())
     for _ in range(100):
         shift = (low + high) / 2

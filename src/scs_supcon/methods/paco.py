@@ -1,21 +1,21 @@
-"""PaCo: class centres join the contrast of SupCon (Cui et al., ICCV 2021).
+"""PaCo: SupCon with learnable class centres as additional positives (Cui et al., ICCV 2021).
 
     L = (1/B) Σ_i −[ β log p(i, y_i) + α Σ_{f∈P_i} log p(i, f) ] / (β + α |P_i|)
 
     p(i, c) = exp(u_ic)/Z_i for a class,   p(i, f) = exp(q_i·f/τ)/Z_i for a row
     Z_i = Σ_c exp(u_ic) + γ Σ_{f≠q_i} exp(q_i·f/τ)
 
-q are the unit embeddings of view 1, the anchors; the rows f are those q, the unit embeddings k that
-a momentum twin makes of view 2, and a queue of past k. P_i are the rows of i's class, other than
-q_i; u_ic = w_c·h_i + a_c (+ log π_c) are the logits of a linear layer on the features h of view 1,
-neither normalised nor divided by τ. k and the queue have no gradient. That layer is the classifier;
-`prior` adds the logarithms of the class shares π, for long-tailed sets. It changes balanced sets
-too: there it lowers every centre against every row.
+q are the unit embeddings of view 1, the anchors. The rows f are q itself, the unit embeddings k of
+view 2 by a momentum encoder, and a queue of past k. P_i are the rows of i's class other than q_i.
+u_ic = w_c·h_i + a_c (+ log π_c) are the logits of a linear layer on the features h of view 1,
+neither normalised nor divided by τ; this layer is the classifier. k and the queue have no gradient.
+`prior` adds the logarithms of the class frequencies π, for long-tailed datasets. It also changes
+the loss of balanced datasets: there it lowers every centre relative to every row.
 
-Ours: the projection is the one all methods share (the original has batch norm in it), both views
-are augmented alike, the queue starts empty rather than with random rows, and the twin's momentum is
-lower in the first steps. α and τ are from the authors' ImageNet runs, the queue's length from those
-on CIFAR: the images here are few. With α = γ = 0 it is cross-entropy.
+Ours: all methods share one projection head (the original's has batch norm), both views are
+augmented in the same way, the queue starts empty rather than with random rows, and the momentum is
+lower in the first steps. α and τ are from the authors' ImageNet runs, the queue's length from
+their CIFAR runs, because the datasets here are small. With α = γ = 0 this is cross-entropy.
 """
 
 import math
@@ -25,16 +25,21 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.shared.base import Batch, TaskInfo, flatten, not_negative, positive, share
-from scs_supcon.methods.shared.momentum import (
-    ClassifierMethod,
-    MomentumEncoder,
-    Queue,
-    check_classes,
+from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.methods.shared.base import (
+    Batch,
+    TaskInfo,
+    after_setup,
+    flatten,
     like,
     needs_images,
-    ready,
+    not_negative,
+    positive,
+    share,
 )
+from scs_supcon.methods.shared.classifier import ClassifierMethod, check_labels
+from scs_supcon.methods.shared.momentum import MomentumEncoder
+from scs_supcon.methods.shared.queue import Queue
 from scs_supcon.nn.head import unit
 
 
@@ -43,13 +48,13 @@ class PaCo(ClassifierMethod):
 
     Args:
         temperature: τ; similarities are divided by it.
-        alpha: α; weight of each positive row. β and γ are 1 in all runs the authors released.
-        beta: β; weight of the own centre.
-        gamma: γ; how much rows count in the denominator.
-        queue: how many past keys are kept.
-        momentum: of the twin.
-        prior: whether class shares shift the centres' logits.
-        gather_across_devices: hold the rows against those of all processes.
+        alpha: α, weight of each positive row. β and γ are 1 in all runs that the authors published.
+        beta: β, weight of the class centre.
+        gamma: γ, weight of the rows in the denominator.
+        queue: number of past keys in the queue.
+        momentum: momentum of the momentum encoder.
+        prior: whether class frequencies shift the logits of the centres.
+        gather_across_devices: use the pairs of the rows of all processes.
     """
 
     log_prior: Tensor
@@ -71,53 +76,51 @@ class PaCo(ClassifierMethod):
         not_negative(alpha=alpha, beta=beta, gamma=gamma, queue=queue)
         share(momentum=momentum)
         if alpha + beta == 0:
-            raise UserError("alpha and beta are both 0: nothing would be learned")
+            raise UserError("alpha and beta must not both be 0: nothing would be learnt")
         self.temperature, self.alpha, self.beta, self.gamma = temperature, alpha, beta, gamma
-        self.size, self.momentum, self.prior = queue, momentum, prior
-        self.twin: MomentumEncoder | None = None
+        self.queue_size, self.momentum, self.prior = queue, momentum, prior
+        self.twin: MomentumEncoder | None = None  # this name is part of saved checkpoints
         self.queue: Queue | None = None
-        self._fresh: tuple[Tensor, Tensor] | None = None
+        self._to_push: tuple[Tensor, Tensor] | None = None
 
     def setup(self, task: TaskInfo) -> Self:
-        """Make the classifier, copy the network, set up an empty queue."""
+        """Create the classifier, copy the network and create an empty queue."""
         super().setup(task)
+        kind = like(task.network).detach()
         self.twin = MomentumEncoder(task.network)
-        self.queue = Queue(self.size, task.embedding_dim, like(task.network).detach())
+        self.queue = Queue(self.queue_size, task.embedding_dim, kind)
         counts = torch.tensor(task.class_counts, dtype=torch.float64)
         shift = (counts / counts.sum()).log() if self.prior else torch.zeros_like(counts)
-        self.register_buffer("log_prior", shift.to(like(task.network).detach()))
+        self.register_buffer("log_prior", shift.to(kind))
         return self
 
     def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
-        raise needs_images(self, "contrasts the network with its twin and its classifier")
+        raise needs_images(self, "contrasts the network with its momentum encoder and classifier")
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
-        twin, queue = ready(self, self.twin), ready(self, self.queue)
+        momentum_encoder, queue = after_setup(self, self.twin), after_setup(self, self.queue)
         first, second = batch.images.chunk(2)
         output = network(first)
         q, labels = flatten(output.embeddings, batch.labels)
         q, labels = unit(self.gather(q)), self.gather(labels)
-        keys = unit(self.gather(flatten(twin(second).embeddings, batch.labels)[0]))
-        self._fresh = (keys, labels)
-        old, old_labels = queue.held()
-        rows = torch.cat([keys, old.to(keys.dtype)])
+        keys = unit(self.gather(flatten(momentum_encoder(second).embeddings, batch.labels)[0]))
+        self._to_push = (keys, labels)
+        past, past_labels = queue.contents()
+        rows = torch.cat([keys, past.to(keys.dtype)])
         centres = self.logits(self.gather(output.features)) + self.log_prior
-        check_classes(labels, centres.shape[1])
-        same = labels[:, None] == torch.cat([labels, labels, old_labels])
-        with torch.autocast(q.device.type, enabled=False):
+        check_labels(labels, centres.shape[1])
+        same = labels[:, None] == torch.cat([labels, labels, past_labels])
+        with full_precision(q):
             s = q @ torch.cat([q, rows]).T / self.temperature
-        return {"contrast": parametric(centres, s, labels, same, self.weights)}
+        weights = self.alpha, self.beta, self.gamma
+        return {"contrast": parametric(centres, s, labels, same, weights)}
 
-    @property
-    def weights(self) -> tuple[float, float, float]:
-        return self.alpha, self.beta, self.gamma
-
-    def after_step(self, network: nn.Module, done: float) -> None:
-        twin, queue = ready(self, self.twin), ready(self, self.queue)
-        if self._fresh is not None:
-            queue.push(*self._fresh)
-            self._fresh = None
-        twin.follow(network, twin.ramp(self.momentum))
+    def after_step(self, network: nn.Module, progress: float) -> None:
+        momentum_encoder, queue = after_setup(self, self.twin), after_setup(self, self.queue)
+        if self._to_push is not None:
+            queue.push(*self._to_push)
+            self._to_push = None
+        momentum_encoder.update(network, momentum_encoder.warmed_up(self.momentum))
 
 
 def parametric(
@@ -127,22 +130,22 @@ def parametric(
     same: Tensor,
     weights: tuple[float, float, float],
 ) -> Tensor:
-    """The loss of B anchors.
+    """Return the loss of B anchors.
 
     Args:
         centres: `(B, C)` logits of the classes.
-        s: `(B, m)` logits of the rows, of which the first B are the anchors.
+        s: `(B, m)` logits of the rows; the first B rows are the anchors.
         labels: `(B,)`.
-        same: `(B, m)` which rows are of the anchor's class.
+        same: `(B, m)` mask of the rows of the anchor's class.
         weights: (α, β, γ).
     """
     alpha, beta, gamma = weights
-    with torch.autocast(s.device.type, enabled=False):
-        own = torch.eye(*s.shape, dtype=torch.bool, device=s.device)
-        positives = same & ~own
+    with full_precision(s):
+        self_pairs = torch.eye(*s.shape, dtype=torch.bool, device=s.device)
+        positives = same & ~self_pairs
         count = positives.sum(1).to(s.dtype)
         log_gamma = math.log(gamma) if gamma else -math.inf
-        columns = torch.cat([centres, s.masked_fill(own, -torch.inf) + log_gamma], 1)
+        columns = torch.cat([centres, s.masked_fill(self_pairs, -torch.inf) + log_gamma], 1)
         log_z = columns.logsumexp(1)
         centre = centres.gather(1, labels[:, None])[:, 0] - log_z
         rows = s.masked_fill(~positives, 0).sum(1) - count * log_z

@@ -1,24 +1,25 @@
-"""PCL: SupCon, and every row drawn to the prototype of its cluster (Li et al., ICLR 2021).
+"""PCL: SupCon plus the contrast of each row with cluster prototypes (Li et al., ICLR 2021).
 
     L = L_SupCon(z; τ) + (1/M) Σ_m L_m
 
     L_m = −(1/n) Σ_i log [ exp(z_i·c_s/φ_s) / Σ_{j∈{s}∪O_i} exp(z_i·c_j/φ_j) ]
 
-z are the embeddings of unit length. At every epoch after a warm-up, the embeddings that a momentum
-twin makes of all training images are clustered by spherical k-means inside each class, into
-m ∈ {1, 2, 4} prototypes c of unit length; s is the cluster of i's image, O_i the clusters of
-other classes: siblings, clusters of the same class, are left out. A prototype's temperature grows
-with the spread of its Z members v,
+z are the unit embeddings. At the start of every epoch after a warm-up, a momentum encoder embeds
+all training images, and spherical k-means splits each class into m ∈ {1, 2, 4} clusters with
+prototypes c of unit length. s is the cluster of i's image, O_i the clusters of other classes;
+other clusters of the same class are left out. The temperature of a prototype grows with the spread
+of its Z members v,
 
     φ = Σ_v ‖v − c‖ / (Z ln(Z + 10)),
 
-clusters without spread take the largest; then all are cut to their 10th and 90th percentile and
-scaled to a mean of τ. Prototypes and φ have no gradient.
+clusters without spread take the largest φ; then all are clamped to their 10th and 90th percentile
+and scaled to a mean of τ. Prototypes and φ have no gradient.
 
-Adapted: the original has no labels, clusters all images together at three sizes of thousands, and
-holds queries against a queue of momentum keys; the supervised form is ours. k-means starts from
-members far apart, so it needs no seed and no restarts. The warm-up is a tenth of the epochs (there
-20 of 200), at least one. The twin's momentum is lower in the first steps.
+Adapted: the original has no labels, clusters all images together into thousands of clusters at
+three sizes, and contrasts queries with a queue of momentum keys; the supervised form is ours.
+k-means starts from members that are far apart, so it needs neither a seed nor restarts. The warm-up
+is a tenth of the epochs (20 of 200 in the original), at least one. The momentum is lower in the
+first steps.
 """
 
 from typing import Any, Self
@@ -27,24 +28,33 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.shared.base import Batch, Look, TaskInfo, positive, share
+from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.methods.shared.base import (
+    Batch,
+    EncodeTrainingSet,
+    TaskInfo,
+    after_setup,
+    like,
+    positive,
+    share,
+)
 from scs_supcon.methods.shared.joint import JointMethod, supcon
-from scs_supcon.methods.shared.momentum import MomentumEncoder, like, ready
+from scs_supcon.methods.shared.momentum import MomentumEncoder
 from scs_supcon.nn.head import unit
 
 SMOOTHING = 10
-ITERATIONS = 20
+KMEANS_ITERATIONS = 20
 
 
 class PCL(JointMethod):
-    """SupCon and prototypes inside the classes; `forward` gives the first alone.
+    """SupCon and prototypes within the classes; `forward` returns SupCon alone.
 
     Args:
-        temperature: τ, of the pairs and in the mean of the prototypes.
-        granularities: m; prototypes per class, one clustering each.
+        temperature: τ of the pairs, and the mean of the prototypes' temperatures.
+        granularities: m, the numbers of prototypes per class; one clustering each.
         warmup: share of the epochs before the first clustering.
-        momentum: of the twin.
-        gather_across_devices: hold the rows against those of all processes.
+        momentum: momentum of the momentum encoder.
+        gather_across_devices: use the pairs of the rows of all processes.
     """
 
     adapted = True
@@ -63,137 +73,148 @@ class PCL(JointMethod):
         positive(temperature=temperature)
         share(warmup=warmup, momentum=momentum)
         if not granularities or min(granularities) < 1:
-            raise UserError(f"granularities are {granularities}: give numbers ≥ 1, at least one")
+            raise UserError(
+                f"granularities must be one or more numbers of at least 1, got {granularities}"
+            )
         self.temperature, self.warmup, self.momentum = temperature, warmup, momentum
         self.granularities = tuple(granularities)
-        self.twin: MomentumEncoder | None = None
+        self.twin: MomentumEncoder | None = None  # this name is part of saved checkpoints
         self.clusterings: nn.ModuleList | None = None
-        self.first = 1
+        self.first_epoch = 1
 
     def setup(self, task: TaskInfo) -> Self:
-        """Copy the network and make room for the prototypes."""
-        images, classes = len(task.labels), task.classes
+        """Copy the network and create empty clusterings."""
         kind = like(task.network).detach()
         self.twin = MomentumEncoder(task.network)
         self.register_buffer("labels", task.labels.to(kind.device, torch.long), persistent=False)
         self.clusterings = nn.ModuleList(
-            Clustering(m, classes, images, kind.new_zeros(classes * m, task.embedding_dim))
+            Clustering(
+                m,
+                task.classes,
+                len(task.labels),
+                kind.new_zeros(task.classes * m, task.embedding_dim),
+            )
             for m in self.granularities
         )
-        self.first = max(1, round(self.warmup * task.epochs))
+        self.first_epoch = max(1, round(self.warmup * task.epochs))
         return self
 
     def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
         return {"contrast": supcon(rows, labels, self.temperature)}
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
-        clusterings = ready(self, self.clusterings)
-        seen = self.forward_batch(batch, network)
-        indices = self.gather(batch.indices).to(seen.labels.device)
-        self._check(indices)
-        z, images = unit(seen.embeddings), indices.repeat(self.views)
-        drawn = torch.stack([c(z, images) for c in clusterings]).mean()
-        return self.compute_loss(seen.embeddings, seen.labels, self.views) | {"prototype": drawn}
-
-    def _check(self, indices: Tensor) -> None:
+        clusterings = after_setup(self, self.clusterings)
+        gathered = self.forward_batch(batch, network)
+        indices = self.gather(batch.indices).to(gathered.labels.device)
         if len(indices) and int(indices.max()) >= len(self.labels):
             raise UserError(
-                f"batch.indices go up to {int(indices.max())}, the task has {len(self.labels)} "
-                "training images: number them from 0, in the order of the task's labels"
+                f"batch.indices must be below the number of training images ({len(self.labels)}), "
+                f"got {int(indices.max())}: count them from 0, in the order of the task's labels"
             )
+        z, images = unit(gathered.embeddings), indices.repeat(self.views)
+        prototype = torch.stack([clustering(z, images) for clustering in clusterings]).mean()
+        terms = self.compute_loss(gathered.embeddings, gathered.labels, self.views)
+        return terms | {"prototype": prototype}
+
+    @torch.no_grad()
+    def on_epoch_start(self, epoch: int, encode_training_set: EncodeTrainingSet) -> None:
+        if epoch < self.first_epoch:
+            return
+        output = encode_training_set(after_setup(self, self.twin).network)
+        rows = unit(output.embeddings).to(self.labels.device)
+        for clustering in after_setup(self, self.clusterings):
+            clustering.fit(rows, self.labels, self.temperature)  # type: ignore[operator]
+
+    def after_step(self, network: nn.Module, progress: float) -> None:
+        momentum_encoder = after_setup(self, self.twin)
+        momentum_encoder.update(network, momentum_encoder.warmed_up(self.momentum))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # Before version 0.2 the labels were collected from the batches and saved.
         state_dict.pop(f"{prefix}known", None)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
-    @torch.no_grad()
-    def on_epoch_start(self, epoch: int, look: Look) -> None:
-        if epoch < self.first:
-            return
-        rows = unit(look(ready(self, self.twin).network).embeddings).to(self.labels.device)
-        for clustering in ready(self, self.clusterings):
-            clustering.renew(rows, self.labels, self.temperature)  # type: ignore[operator]
-
-    def after_step(self, network: nn.Module, done: float) -> None:
-        twin = ready(self, self.twin)
-        twin.follow(network, twin.ramp(self.momentum))
-
 
 class Clustering(nn.Module):
-    """Prototypes of every class: those of class k are the rows k·m … k·m + m − 1.
+    """Prototypes of every class; those of class k are the rows k·m … k·m + m − 1.
 
     Args:
-        m: prototypes per class.
-        classes: how many there are.
-        images: how many there are.
-        room: `(classes·m, D)` zeros.
+        m: number of prototypes per class.
+        classes: number of classes.
+        images: number of training images.
+        zeros: `(classes·m, D)` zeros, which become the prototypes.
     """
 
     centres: Tensor
-    phi: Tensor  # 0: nobody is in this cluster
-    member: Tensor  # which cluster each image is in; −1: in none
+    phi: Tensor  # 0 for an empty cluster
+    member: Tensor  # cluster of each image; −1 before the first clustering
 
-    def __init__(self, m: int, classes: int, images: int, room: Tensor) -> None:
+    def __init__(self, m: int, classes: int, images: int, zeros: Tensor) -> None:
         super().__init__()
         self.m, self.classes = m, classes
-        self.register_buffer("centres", room)
-        self.register_buffer("phi", room.new_zeros(len(room)))
-        self.register_buffer("member", torch.full((images,), -1, device=room.device))
+        self.register_buffer("centres", zeros)
+        self.register_buffer("phi", zeros.new_zeros(len(zeros)))
+        self.register_buffer("member", torch.full((images,), -1, device=zeros.device))
 
     def forward(self, z: Tensor, images: Tensor) -> Tensor:
-        """Mean over rows of −log softmax; a row without a cluster adds 0."""
-        some = self.member[images] >= 0
+        """Return the mean over rows of −log softmax; a row without a cluster adds 0."""
+        clustered = self.member[images] >= 0
         return prototype_loss(
-            z[some], self.member[images[some]], self.centres.to(z.dtype), self.phi, self.m
+            z[clustered],
+            self.member[images[clustered]],
+            self.centres.to(z.dtype),
+            self.phi,
+            self.m,
         ) / max(len(z), 1)
 
-    def renew(self, rows: Tensor, labels: Tensor, temperature: float) -> None:
-        """Cluster unit rows inside their classes."""
+    def fit(self, rows: Tensor, labels: Tensor, temperature: float) -> None:
+        """Cluster unit rows within their classes."""
         self.centres.zero_()
         self.member.fill_(-1)
         for k in range(self.classes):
             (inside,) = torch.where(labels == k)
             if len(inside):
-                chosen, centres = spherical_kmeans(rows[inside], self.m)
-                self.member[inside] = chosen + k * self.m
+                assigned, centres = spherical_kmeans(rows[inside], self.m)
+                self.member[inside] = assigned + k * self.m
                 self.centres[k * self.m : k * self.m + len(centres)] = centres.to(self.centres)
-        (some,) = torch.where(self.member >= 0)
-        member = self.member[some]
-        far = torch.linalg.vector_norm(rows[some].to(self.centres) - self.centres[member], dim=1)
-        self.phi.copy_(concentrations(far, member, len(self.phi), temperature))
+        (clustered,) = torch.where(self.member >= 0)
+        member = self.member[clustered]
+        offsets = rows[clustered].to(self.centres) - self.centres[member]
+        distances = torch.linalg.vector_norm(offsets, dim=1)
+        self.phi.copy_(concentrations(distances, member, len(self.phi), temperature))
 
 
-def prototype_loss(z: Tensor, own: Tensor, centres: Tensor, phi: Tensor, m: int) -> Tensor:
-    """Sum over rows of −log softmax over their own cluster and those of other classes."""
-    with torch.autocast(z.device.type, enabled=False):
-        everyone = torch.arange(len(centres), device=z.device)
-        sibling = (everyone // m == own[:, None] // m) & (everyone != own[:, None])
+def prototype_loss(z: Tensor, cluster: Tensor, centres: Tensor, phi: Tensor, m: int) -> Tensor:
+    """Return the sum over rows of −log softmax over their cluster and those of other classes."""
+    with full_precision(z):
+        clusters = torch.arange(len(centres), device=z.device)
+        same_class = clusters // m == cluster[:, None] // m
+        left_out = same_class & (clusters != cluster[:, None])
         empty = phi == 0
         logits = z @ centres.T / torch.where(empty, 1, phi).to(z.dtype)
-        logits = logits.masked_fill(sibling | empty, -torch.inf)
-        return (logits.logsumexp(1) - logits.gather(1, own[:, None])[:, 0]).sum()
+        logits = logits.masked_fill(left_out | empty, -torch.inf)
+        return (logits.logsumexp(1) - logits.gather(1, cluster[:, None])[:, 0]).sum()
 
 
-def concentrations(far: Tensor, member: Tensor, clusters: int, temperature: float) -> Tensor:
-    """φ of each cluster from its members' distances, scaled to a mean of τ; 0 for empty ones."""
-    count = torch.bincount(member, minlength=clusters).to(far.dtype)
-    there = count > 0
-    spread = torch.zeros_like(count).index_add_(0, member, far)
-    spread = spread / (count * (count + SMOOTHING).log()).masked_fill(~there, 1)
-    told = (count > 1) & (spread > 0)
-    if not bool(told.any()):
-        return there.to(far.dtype) * temperature
-    spread = torch.where(told, spread, spread[told].max())
-    low, high = torch.quantile(spread[there], spread.new_tensor([0.1, 0.9]))
+def concentrations(distances: Tensor, member: Tensor, clusters: int, temperature: float) -> Tensor:
+    """Return φ of each cluster from its members' distances: mean τ, 0 for empty clusters."""
+    count = torch.bincount(member, minlength=clusters).to(distances.dtype)
+    filled = count > 0
+    spread = torch.zeros_like(count).index_add_(0, member, distances)
+    spread = spread / (count * (count + SMOOTHING).log()).masked_fill(~filled, 1)
+    has_spread = (count > 1) & (spread > 0)
+    if not bool(has_spread.any()):
+        return filled.to(distances.dtype) * temperature
+    spread = torch.where(has_spread, spread, spread[has_spread].max())
+    low, high = torch.quantile(spread[filled], spread.new_tensor([0.1, 0.9]))
     spread = spread.clamp(low, high)
-    return torch.where(there, temperature * spread / spread[there].mean(), 0)
+    return torch.where(filled, temperature * spread / spread[filled].mean(), 0)
 
 
 def spherical_kmeans(rows: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """Return (cluster of each unit row, at most m unit centres), from members far apart."""
+    """Return (cluster of each unit row, at most m unit centres), starting far apart."""
     central = rows @ rows.mean(0)
-    # Of two members both are as central: the first of equals, not the one rounding favours.
+    # Two members are equally central: take the first, not the one that rounding favours.
     first = int(torch.where(central >= central.max() - 1e-6)[0][0])
     start = [first]
     nearest = rows @ rows[first]
@@ -201,13 +222,13 @@ def spherical_kmeans(rows: Tensor, m: int) -> tuple[Tensor, Tensor]:
         start.append(int(nearest.argmin()))
         nearest = torch.maximum(nearest, rows @ rows[start[-1]])
     centres = rows[start]
-    chosen = (rows @ centres.T).argmax(1)
-    for _ in range(ITERATIONS):
-        sums = torch.zeros_like(centres).index_add_(0, chosen, rows)
-        kept = torch.bincount(chosen, minlength=len(centres)) > 0
-        centres = torch.where(kept[:, None], unit(sums), centres)
-        again = (rows @ centres.T).argmax(1)
-        if torch.equal(again, chosen):
+    assigned = (rows @ centres.T).argmax(1)
+    for _ in range(KMEANS_ITERATIONS):
+        sums = torch.zeros_like(centres).index_add_(0, assigned, rows)
+        filled = torch.bincount(assigned, minlength=len(centres)) > 0
+        centres = torch.where(filled[:, None], unit(sums), centres)
+        reassigned = (rows @ centres.T).argmax(1)
+        if torch.equal(reassigned, assigned):
             break
-        chosen = again
-    return chosen, centres
+        assigned = reassigned
+    return assigned, centres

@@ -146,7 +146,7 @@ class SCSSupCon(CommonStyleMethod):
         b = self.b.detach()
         return b / self.t if self.scale == "multiply" else b * self.t
 
-    def boundary_of(self) -> float | None:
+    def decision_boundary(self) -> float | None:
         return float(self.boundary) if self.normalize == "separate" else None
 
     def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:

@@ -1,16 +1,16 @@
-"""SelfCon: the exits of one network are the views of an image (Bae et al., AAAI 2023).
+"""SelfCon: contrast an intermediate exit of the network with the final one (Bae et al., AAAI 2023).
 
     L = (1/n) Σ_i (−1/|P_i|) Σ_{p∈P_i} log [ exp(z_i·z_p/τ) / Σ_{a≠i} exp(z_i·z_a/τ) ]
 
-SupCon over n = B·(K+1) rows: of each image, seen in one view, the embedding z = g(h) and K exits
-ω_k = g_k(A_k pool(t_k)), where t_k is what the encoder holds after an inner stage, A_k a linear
-layer to the width of the features and g_k a projection of its own. All rows are anchors and of unit
-length; nothing is detached. The exits serve training only.
+SupCon over n = B·(K+1) rows: for one view of each image, the embedding z = g(h) and K exits
+ω_k = g_k(A_k pool(t_k)), where t_k is the output of an inner stage of the encoder, A_k a linear
+layer to the width of the features and g_k a separate projection head. All rows are anchors and have
+unit length; nothing is detached. The exits are used in training only.
 
-One tap, as in the original's default: after the second of the last four stages of the encoder
-(layer2 of a ResNet, stages.1 of a ConvNeXt or TinyViT); maps are averaged over space, tokens over
-their sequence. Ours: where an encoder has no taps the features themselves are tapped, so that only
-the heads of the two exits differ. The original multiplies the loss by τ/0.07.
+There is one exit, as in the original's default: after the second of the encoder's last four stages
+(layer2 of a ResNet, stages.1 of a ConvNeXt or TinyViT). Maps are averaged over space, tokens over
+their sequence. Ours: for an encoder without such stages the exit starts from the features, so that
+only the heads of the two exits differ. The original multiplies the loss by τ/0.07.
 """
 
 from typing import Any, Self
@@ -18,9 +18,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.methods.shared.base import Batch, TaskInfo, flatten, positive
+from scs_supcon.methods.shared.base import Batch, TaskInfo, after_setup, flatten, like, positive
 from scs_supcon.methods.shared.joint import JointMethod, supcon
-from scs_supcon.methods.shared.momentum import like, ready
 from scs_supcon.nn.head import Projection
 from scs_supcon.nn.taps import tapped, taps_of
 
@@ -30,7 +29,7 @@ class SelfCon(JointMethod):
 
     Args:
         temperature: τ; similarities are divided by it.
-        gather_across_devices: hold the rows against those of all processes.
+        gather_across_devices: use the pairs of the rows of all processes.
     """
 
     views = 1
@@ -44,11 +43,12 @@ class SelfCon(JointMethod):
         self.widths: list[int] = []
 
     def setup(self, task: TaskInfo) -> Self:
-        """Make an exit for each tap of the encoder."""
+        """Create an exit for each tap of the encoder."""
         self.widths = list(taps_of(task.network.encoder, task.feature_dim).values())
         self.exits = nn.ModuleList(
             nn.Sequential(
-                nn.Linear(width, task.feature_dim), Projection(task.feature_dim, task.embedding_dim)
+                nn.Linear(width, task.feature_dim),
+                Projection(task.feature_dim, task.embedding_dim),
             )
             for width in self.widths
         ).to(like(task.network))
@@ -58,12 +58,12 @@ class SelfCon(JointMethod):
         return {"contrast": supcon(rows, labels, self.temperature)}
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
-        exits = ready(self, self.exits)
+        exits = after_setup(self, self.exits)
         encoder: Any = network.encoder
         with tapped(encoder, self.widths) as taps:
             embeddings = network(batch.images).embeddings
         labels = self.gather(batch.labels)
         rows = [self.gather(flatten(embeddings, batch.labels)[0])]
-        for way, tap in zip(exits, taps, strict=True):
-            rows.append(way(self.gather(torch.cat(tap)).to(rows[0].dtype)))
+        for exit_head, tap in zip(exits, taps, strict=True):
+            rows.append(exit_head(self.gather(torch.cat(tap)).to(rows[0].dtype)))
         return self.compute_loss(torch.cat(rows), labels.repeat(len(rows)), len(rows))

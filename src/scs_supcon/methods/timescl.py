@@ -1,17 +1,17 @@
-"""TimeSCL: SupCon whose positives are weighted ever more sharply as training goes on.
+"""TimeSCL: SupCon whose weights of positive pairs sharpen during training.
 
     L = −(1/n) Σ_i log softmax(W h_i + a)_{y_i} + λ (1/n) Σ_i L_i
 
     L_i = −Σ_{p∈P_i} w_ip log [ exp(z_i·z_p/τ) / Σ_{a≠i} exp(z_i·z_a/τ) ]
     w_ip = softmax over p∈P_i of z_i·z_p/κ, without gradient
 
-z are the embeddings of unit length, h the features. κ falls from 10 in the first epoch to 0.5 in
-the last, evenly on a logarithmic scale: all positives count alike at first, unlikely ones (noisy
-labels) less and less. κ = ∞ is SupCon. An anchor without positives adds 0 and counts in the mean.
+z are the unit embeddings, h the features. κ falls from 10 in the first epoch to 0.5 in the last,
+evenly on a logarithmic scale: at first all positives have the same weight, later unlikely ones
+(noisy labels) get less. κ = ∞ is SupCon. An anchor without positives adds 0 and counts in the mean.
 
 Adapted: the original (cited as huang2025noise) could not be found; the paper calls it "a supervised
 contrastive method with adaptive temporal weighting" for time series, in one stage. Images have no
-time axis, so the weights follow the time of training. All of the formula is ours.
+time axis, so the weights depend on training time. The whole formula is ours.
 """
 
 from typing import Self
@@ -19,20 +19,22 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from scs_supcon.methods.shared.base import Look, TaskInfo, not_negative, positive
-from scs_supcon.methods.shared.momentum import ClassifierMethod
+from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.methods.shared.base import EncodeTrainingSet, TaskInfo, not_negative, positive
+from scs_supcon.methods.shared.classifier import ClassifierMethod
+from scs_supcon.methods.shared.masks import diagonal, positives
 from scs_supcon.nn.head import unit
 
 
 class TimeSCL(ClassifierMethod):
-    """Weighted SupCon and cross-entropy; `forward` gives the first alone, times λ.
+    """Weighted SupCon and cross-entropy; `forward` returns λ × the former.
 
     Args:
         temperature: τ; similarities are divided by it.
         weight: λ.
         first: κ of the first epoch.
         last: κ of the last epoch.
-        gather_across_devices: hold the rows against those of all processes.
+        gather_across_devices: use the pairs of the rows of all processes.
     """
 
     adapted = True
@@ -52,16 +54,16 @@ class TimeSCL(ClassifierMethod):
         not_negative(weight=weight)
         self.temperature, self.weight, self.first, self.last = temperature, weight, first, last
         self.register_buffer("kappa", torch.tensor(first, dtype=torch.float64))
-        self.epochs_ahead = 1
+        self.epochs = 1
 
     def setup(self, task: TaskInfo) -> Self:
-        """Make the classifier and learn how long training will be."""
-        self.epochs_ahead = task.epochs
+        """Create the classifier and note the number of epochs."""
+        self.epochs = task.epochs
         return super().setup(task)
 
-    def on_epoch_start(self, epoch: int, look: Look) -> None:
-        done = epoch / max(self.epochs_ahead - 1, 1)
-        self.kappa.fill_(self.first * (self.last / self.first) ** done)
+    def on_epoch_start(self, epoch: int, encode_training_set: EncodeTrainingSet) -> None:
+        progress = epoch / max(self.epochs - 1, 1)
+        self.kappa.fill_(self.first * (self.last / self.first) ** progress)
 
     def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
         contrast = weighted_contrast(unit(rows), labels, self.temperature, float(self.kappa))
@@ -72,12 +74,11 @@ class TimeSCL(ClassifierMethod):
 
 
 def weighted_contrast(z: Tensor, labels: Tensor, temperature: float, kappa: float) -> Tensor:
-    """(1/n) Σ_i L_i."""
-    with torch.autocast(z.device.type, enabled=False):
-        own = torch.eye(len(z), dtype=torch.bool, device=z.device)
-        same = (labels[:, None] == labels[None, :]) & ~own
-        some = same.any(1)  # a row without positives has no softmax to take
-        r, same, own = (z[some] @ z.T), same[some], own[some]
+    """Return (1/n) Σ_i L_i."""
+    with full_precision(z):
+        same = positives(labels)
+        anchors = same.any(1)  # the softmax over no positives is undefined
+        r, same, self_pairs = z[anchors] @ z.T, same[anchors], diagonal(labels)[anchors]
         weights = (r.detach() / kappa).masked_fill(~same, -torch.inf).softmax(1)
-        log_z = (r / temperature).masked_fill(own, -torch.inf).logsumexp(1)
+        log_z = (r / temperature).masked_fill(self_pairs, -torch.inf).logsumexp(1)
         return (log_z - (weights * r).sum(1) / temperature).sum() / max(len(z), 1)

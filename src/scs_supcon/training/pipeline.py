@@ -151,7 +151,7 @@ class Session:
         projection = parts.network.projection
         chosen, beside = settle_on(method, reads, probe, projection, seen)
         network = model.Network(parts.encoder, projection, reads)
-        boundary = method.boundary_of()
+        boundary = method.decision_boundary()
         made = assemble(recipe, self.images, seen, network, chosen.classifier, boundary)
         judged = judge_splits(made, seen)
         summary = summarise(made, linear.classifier, seen, judged)

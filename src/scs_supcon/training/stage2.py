@@ -93,7 +93,7 @@ def train_classifiers(
 
 @torch.no_grad()
 def settle_on(
-    method: Method, reads: str, probe: Probe, projection: nn.Module, seen: Mapping[str, Seen]
+    method: Method, reads: ProbeInput, probe: Probe, projection: nn.Module, seen: Mapping[str, Seen]
 ) -> tuple[Probe, dict[str, float]]:
     """The classifier of a run, and how well others do on the images it is judged on.
 
@@ -102,7 +102,7 @@ def settle_on(
     """
     asked, val = seen[judged_split(seen)], seen["val"]
     features = asked.features[:, 0].to(next(projection.parameters()).device)
-    logits = method.classify(features, projection(features))
+    logits = method.class_logits(features, projection(features))
     if logits is None:
         return probe, {}
     chances = {
@@ -110,7 +110,7 @@ def settle_on(
         "stage 2 on the readout": probe.classifier.probabilities(asked.readout[:, 0]),
     }
     beside = {name: metrics.top_k(chance, asked.labels) for name, chance in chances.items()}
-    own = method.own_classifier(reads)
+    own = method.linear_classifier(reads)
     if own is None:
         return probe, beside
     return with_own_classifier(probe, own, val.readout[:, 0], val.labels), beside

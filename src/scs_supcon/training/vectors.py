@@ -132,7 +132,7 @@ def train_on_vectors(
             train.readout, train.labels, val.readout[:, 0], val.labels, len(rows.classes)
         )
         probe = fit_probe(fabric, run, "probe", data, recipe.probe, recipe.seed)
-        own = method.own_classifier(reads)
+        own = method.linear_classifier(reads)
         if own is not None:
             probe = with_own_classifier(probe, own, val.readout[:, 0], val.labels)
     read_out = ReadOut(ReadNetwork(nn.Identity(), projection, reads), head)
@@ -141,7 +141,7 @@ def train_on_vectors(
         _plain(read_out, train),
         _plain(read_out, val),
         reads,
-        method.boundary_of(),
+        method.decision_boundary(),
     )
     return VectorModel(mean, scale, read_out, judge)
 

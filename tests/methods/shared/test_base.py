@@ -44,9 +44,9 @@ def test_defaults_suit_a_method_of_two_views_and_two_stages() -> None:
     assert task.class_counts == (1, 2, 0, 0)
     assert probe_input_for(method, frozen=False) == "features"
     assert probe_input_for(method, frozen=True) == "embeddings"
-    assert method.classify(features, embeddings) is None
+    assert method.class_logits(features, embeddings) is None
     assert method.scalars() == {}
-    assert method.boundary_of() is None
+    assert method.decision_boundary() is None
     method.on_epoch_start(0, lambda net: Output(features, embeddings))
     method.after_step(network, 0.5)
 

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Batch, Method, Network, Output, TaskInfo, build_method
-from scs_supcon.methods.shared.momentum import MomentumEncoder, Queue, check_classes, cross_entropy
+from scs_supcon.methods.shared.classifier import check_labels, cross_entropy
+from scs_supcon.methods.shared.momentum import MomentumEncoder
+from scs_supcon.methods.shared.queue import Queue
 from scs_supcon.nn.head import Projection
 
 
@@ -42,7 +44,7 @@ def test_a_twin_follows(momentum: float) -> None:
         for p in original.parameters():
             p.add_(torch.randn_like(p))
     original(torch.randn(9, 6))
-    twin.follow(original, momentum)
+    twin.update(original, momentum)
     for own, old, now in zip(
         twin.network.parameters(), before.parameters(), original.parameters(), strict=True
     ):
@@ -62,7 +64,7 @@ def test_a_queue_holds_the_last_rows(size: int, pushes: list[int]) -> None:
         number += count
         queue.push(double([[x, -x] for x, _ in new]), torch.tensor([y for _, y in new]).long())
         kept = (kept + new)[len(kept) + len(new) - min(size, len(kept) + len(new)) :]
-        rows, labels = queue.held()
+        rows, labels = queue.contents()
         found = sorted(zip(rows.tolist(), labels.tolist(), strict=True))
         assert found == [([x, -x], y) for x, y in kept]
 
@@ -73,9 +75,9 @@ def double(rows: list[list[float]]) -> Tensor:
 
 def test_cross_entropy_of_no_rows_is_zero() -> None:
     assert cross_entropy(torch.zeros(0, 3), torch.zeros(0).long()) == 0
-    check_classes(torch.zeros(0).long(), 3)
+    check_labels(torch.zeros(0).long(), 3)
     with pytest.raises(UserError, match="from -1 to 2"):
-        check_classes(torch.tensor([2, -1]), 3)
+        check_labels(torch.tensor([2, -1]), 3)
 
 
 # Runs.

@@ -1,1 +1,1 @@
-"""What several methods share; the methods themselves are the files beside this folder."""
+"""Code that several methods share; the methods themselves are the files in the parent folder."""

@@ -1,10 +1,33 @@
-"""What every method is: a loss with a few optional hooks."""
+"""The base class of all methods: a loss with a few optional hooks.
+
+To write a method, derive from `Method` and write `loss_terms`:
+
+    from scs_supcon import Method
+    from scs_supcon.methods import flatten
+
+    class SoftCircle(Method):
+        def __init__(self, weight: float = 1.0) -> None:
+            super().__init__()
+            self.weight = weight
+
+        def loss_terms(self, embeddings, labels):
+            rows, labels = flatten(embeddings, labels)
+            ...
+            return {"pull": self.weight * distance}
+
+Save it in a file or a package and train with
+`scs train birds/ --method ./soft_circle.py:SoftCircle`.
+
+A method is two files: the method and its test. Within this package they are `methods/<name>.py`
+(its docstring holds the formula) and `tests/methods/test_<name>.py` (with a plain-Python
+reference of the formula).
+"""
 
 import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,15 +36,17 @@ from scs_supcon.errors import NonFiniteError, UserError
 from scs_supcon.kernels import Rows, sort_rows
 from scs_supcon.nn.network import Network, Output, ProbeInput
 
+Module = TypeVar("Module")
+
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's images.
+    """The images of one training step.
 
     Attributes:
-        images: all views, view-major: view 1 of every image, then view 2, …
+        images: all views in view-major order: view 1 of every image, then view 2, …
         labels: `(B,)` class of each image.
-        indices: `(B,)` which training image it is, counted from 0.
+        indices: `(B,)` index of each image among the training images.
     """
 
     images: Tensor
@@ -55,23 +80,35 @@ class TaskInfo:
         return tuple(torch.bincount(self.labels.cpu(), minlength=self.classes).tolist())
 
 
-Look = Callable[[nn.Module], Output]
-"""Shows every training image (evaluation view, in the order of `Batch.indices`) to a network."""
+EncodeTrainingSet = Callable[[nn.Module], Output]
+"""Applies a network to all training images: evaluation view, in the order of `Batch.indices`."""
 
 
 class Method(nn.Module):
-    """embeddings, labels -> loss.
+    """A loss on embeddings and labels, with hooks for the training loop.
 
-    A subclass writes `loss_terms`; the rest has defaults that suit a two-view, two-stage method.
+    A subclass writes `loss_terms`. The other hooks have defaults that suit a method with two views
+    and two stages: contrastive pretraining, then a linear classifier (the probe).
+
+    Attributes:
+        views: number of augmented views of each image in a batch.
+        probe_input: what stage 2 (the probe) sees: "features", "embeddings" or "common" (the
+            common field); see `probe_input_for`.
+        trains_head: False if the loss is computed on the features, so that the projection head
+            stays untrained.
+        uses_taps: whether the method needs intermediate outputs of the encoder (`nn.taps`).
+        gather_across_devices: whether the loss is computed on the rows of all processes.
+        presets: named sets of options; a method with presets has a `preset` argument.
+        adapted: whether the original method is for other data or could not be found.
     """
 
     views = 2
-    uses_taps = False  # whether it looks at what the encoder holds half-way, see `taps`
-    gather_across_devices = False  # whether the loss is that of the rows of all processes
-    adapted = False  # whether the original is for other data, or could not be found
-    trains_head = True  # False: the loss is on the features, the projection head stays untrained
-    probe_input: ProbeInput = "features"  # what stage 2 (the probe) sees; see `probe_input_for`
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named sets of options
+    probe_input: ProbeInput = "features"
+    trains_head = True
+    uses_taps = False
+    gather_across_devices = False
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    adapted = False
 
     @classmethod
     def effective_options(cls, preset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,11 +129,11 @@ class Method(nn.Module):
 
     @classmethod
     def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:
-        """Parts of a recipe that suit the method, such as {"head": {"overlap": 28}}."""
+        """Return recipe settings that suit the method, such as `{"head": {"overlap": 28}}`."""
         return {"head": {"centre": False}}
 
     def forward(self, embeddings: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Return the sum of the terms.
+        """Return the loss: the sum of `loss_terms`.
 
         Args:
             embeddings: `(N, D)`, or `(B, V, D)` for V views of B images.
@@ -109,44 +146,46 @@ class Method(nn.Module):
         raise NotImplementedError
 
     def setup(self, task: TaskInfo) -> Self:
-        """Take on the number of classes and the like, before the first step."""
+        """Prepare for a task before the first step, for instance create a classifier."""
         return self
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
-        """Look at a batch through the network and return the terms."""
+        """Run the network on a batch and return the named terms of the loss."""
         embeddings = network(batch.images).embeddings
         return self.loss_terms(embeddings, batch.labels.repeat(self.views))
 
+    def on_epoch_start(self, epoch: int, encode_training_set: EncodeTrainingSet) -> None:
+        """Called before each epoch, counted from 0."""
+
+    def after_step(self, network: nn.Module, progress: float) -> None:
+        """Called after each optimiser step; `progress` is the finished share of training."""
+
     def scalars(self) -> dict[str, float]:
-        """Numbers worth a curve."""
+        """Return numbers to log after each epoch."""
         return {}
 
-    def boundary_of(self) -> float | None:
-        """The similarity of unit rows above which a pair counts as "same", if there is one."""
-        return None
-
     def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
-        """Parameter groups for an optimiser; only matrices decay."""
-        own = [p for p in self.parameters() if p.requires_grad]
+        """Return parameter groups for an optimiser; only matrices decay."""
+        learnable = [p for p in self.parameters() if p.requires_grad]
+        matrices = [p for p in learnable if p.ndim > 1]
+        others = [p for p in learnable if p.ndim <= 1]
         groups = [
-            {"params": [p for p in own if p.ndim > 1], "lr": lr, "weight_decay": weight_decay},
-            {"params": [p for p in own if p.ndim <= 1], "lr": lr, "weight_decay": 0.0},
+            {"params": matrices, "lr": lr, "weight_decay": weight_decay},
+            {"params": others, "lr": lr, "weight_decay": 0.0},
         ]
         return [group for group in groups if group["params"]]
 
-    def classify(self, features: Tensor, embeddings: Tensor) -> Tensor | None:
-        """Logits of the method's own classifier, where training gives it one."""
+    def decision_boundary(self) -> float | None:
+        """Return the cosine similarity above which a pair counts as positive, if there is one."""
         return None
 
-    def own_classifier(self, reads: str) -> tuple[Tensor, Tensor] | None:
-        """Weight and bias of that classifier, if it is a linear one on what stage 2 reads."""
+    def class_logits(self, features: Tensor, embeddings: Tensor) -> Tensor | None:
+        """Return `(n, classes)` logits if the method trains a classifier, else None."""
         return None
 
-    def on_epoch_start(self, epoch: int, look: Look) -> None:
-        """Called before each epoch."""
-
-    def after_step(self, network: nn.Module, done: float) -> None:
-        """Called after each step of the optimiser; `done` is the share of training behind us."""
+    def linear_classifier(self, probe_input: ProbeInput) -> tuple[Tensor, Tensor] | None:
+        """Return weight and bias of that classifier if it is linear in `probe_input`, else None."""
+        return None
 
 
 def constructor_parameters(method: type[Method]) -> dict[str, inspect.Parameter]:
@@ -155,10 +194,10 @@ def constructor_parameters(method: type[Method]) -> dict[str, inspect.Parameter]
     for parent in method.__mro__:
         if not issubclass(parent, Method) or "__init__" not in vars(parent):
             continue
-        _, *own = inspect.signature(parent.__init__).parameters.values()
-        named = {p.name: p for p in own if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        _, *declared = inspect.signature(parent.__init__).parameters.values()
+        named = {p.name: p for p in declared if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
         parameters = named | parameters
-        if not any(p.kind is p.VAR_KEYWORD for p in own):
+        if not any(p.kind is p.VAR_KEYWORD for p in declared):
             break
     return parameters
 
@@ -175,9 +214,9 @@ def probe_input_for(method: Method, *, frozen: bool) -> ProbeInput:
 
 
 def total(terms: Callable[..., dict[str, Tensor]], *arguments: Any) -> Tensor:
-    """Sum the terms; under `torch.compile` they stay outside the compiled graph.
+    """Return the sum of the terms; `torch.compile` leaves them uncompiled.
 
-    The decorator `torch.compiler.disable` would load the compiler on import, for everybody.
+    The decorator `torch.compiler.disable` would load the compiler on import.
     """
     if torch.compiler.is_compiling():
         terms = torch.compiler.disable(terms)  # type: ignore[no-untyped-call]
@@ -190,7 +229,7 @@ def flatten(embeddings: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
     _check_embeddings(embeddings)
     if labels is None:
         raise UserError("labels are missing: this method needs one integer per row of embeddings")
-    _check_labels(labels, embeddings)
+    _check_label_tensor(labels, embeddings)
     if embeddings.dim() == 3:
         labels = labels.repeat(embeddings.shape[1])
         embeddings = embeddings.transpose(0, 1).flatten(0, 1)
@@ -200,63 +239,94 @@ def flatten(embeddings: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def prepare(embeddings: Tensor, labels: Tensor | None) -> tuple[Tensor, Rows]:
-    """`flatten`, then sort by label, as `pairs` wants its rows."""
+    """Flatten a batch and sort its rows by label, as the kernels expect."""
     return sort_rows(*flatten(embeddings, labels))
 
 
-def _check_embeddings(embeddings: Tensor) -> None:
-    if not isinstance(embeddings, Tensor) or embeddings.dim() not in (2, 3):
-        came = tuple(embeddings.shape) if isinstance(embeddings, Tensor) else type(embeddings)
-        raise UserError(f"embeddings are {came}: give a tensor of (N, D) or (B, V, D)")
-    if not embeddings.is_floating_point():
-        raise UserError(f"embeddings are {embeddings.dtype}: give floating-point numbers")
-    if 0 in embeddings.shape[1:]:
-        raise UserError(f"embeddings are {tuple(embeddings.shape)}: no axis but the first may be 0")
-    # A sum keeps every NaN and infinity, and costs less than looking at each number.
-    if not math.isfinite(float(embeddings.detach().sum(dtype=torch.float64))):
-        bad = ~torch.isfinite(embeddings.detach()).flatten(1).all(1)
-        rows = torch.where(bad)[0].tolist()
-        if rows:
-            raise NonFiniteError(
-                f"embeddings hold NaN or infinity in {len(rows)} of {len(embeddings)} rows (first: "
-                f"{rows[:5]}): lower the learning rate or check the inputs of the encoder"
-            )
-
-
-def _check_labels(labels: Tensor, embeddings: Tensor) -> None:
-    if not isinstance(labels, Tensor) or labels.dim() != 1:
-        came = tuple(labels.shape) if isinstance(labels, Tensor) else type(labels)
-        raise UserError(f"labels are {came}: give a tensor of ({len(embeddings)},)")
-    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise UserError(f"labels are {labels.dtype}: give integers, for example labels.long()")
-    if len(labels) != len(embeddings):
+def after_setup(method: Method, module: Module | None) -> Module:
+    """Return something that `setup` creates; raise if `setup` has not been called."""
+    if module is None:
         raise UserError(
-            f"{len(labels)} labels for {len(embeddings)} rows of embeddings: give one each"
+            f"{type(method).__name__} has not been set up: call setup(task) first, "
+            "then training_step(batch, network)"
         )
+    return module
+
+
+def needs_images(method: Method, reason: str) -> UserError:
+    """Return the error of a method that cannot compute its loss from embeddings and labels."""
+    return UserError(
+        f"{type(method).__name__} {reason}: call setup(task), then training_step(batch, network)"
+    )
+
+
+def like(network: nn.Module) -> Tensor:
+    """Return a tensor of the network's type and device, for `Module.to`."""
+    return next(network.parameters(), torch.empty(0))
 
 
 def positive(**numbers: float) -> None:
     """Raise unless every number is positive and finite."""
     for name, value in numbers.items():
         if not 0 < value < math.inf:
-            raise UserError(f"{name} is {value}: give a positive, finite number")
+            raise UserError(f"{name} must be positive and finite, got {value}")
 
 
 def not_negative(**numbers: float) -> None:
     """Raise unless every number is finite and at least 0."""
     for name, value in numbers.items():
         if not 0 <= value < math.inf:
-            raise UserError(f"{name} is {value}: give a finite number that is not negative")
+            raise UserError(f"{name} must be finite and at least 0, got {value}")
 
 
 def share(**numbers: float) -> None:
     """Raise unless every number is between 0 and 1."""
     for name, value in numbers.items():
         if not 0 <= value <= 1:
-            raise UserError(f"{name} is {value}: choose 0 ≤ {name} ≤ 1")
+            raise UserError(f"{name} must be between 0 and 1, got {value}")
 
 
 def one_of(name: str, value: object, options: tuple[object, ...]) -> None:
     """Raise unless the value is one of the options."""
     if value not in options:
-        raise UserError(f"{name} is {value!r}: choose one of {', '.join(map(repr, options))}")
+        raise UserError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}")
+
+
+def _check_embeddings(embeddings: Tensor) -> None:
+    if not isinstance(embeddings, Tensor) or embeddings.dim() not in (2, 3):
+        raise UserError(
+            f"embeddings must be a tensor of shape (N, D) or (B, V, D), got {_kind(embeddings)}"
+        )
+    if not embeddings.is_floating_point():
+        raise UserError(f"embeddings must be floating-point numbers, got {embeddings.dtype}")
+    if 0 in embeddings.shape[1:]:
+        raise UserError(
+            f"embeddings of shape {tuple(embeddings.shape)}: only the first axis may be 0"
+        )
+    # A sum keeps every NaN and infinity, and is faster than checking each number.
+    if not math.isfinite(float(embeddings.detach().sum(dtype=torch.float64))):
+        bad = ~torch.isfinite(embeddings.detach()).flatten(1).all(1)
+        rows = torch.where(bad)[0].tolist()
+        if rows:
+            raise NonFiniteError(
+                f"embeddings contain NaN or infinity in {len(rows)} of {len(embeddings)} rows "
+                f"(first: {rows[:5]}): lower the learning rate or check the encoder's inputs"
+            )
+
+
+def _check_label_tensor(labels: Tensor, embeddings: Tensor) -> None:
+    if not isinstance(labels, Tensor) or labels.dim() != 1:
+        raise UserError(
+            f"labels must be a tensor of shape ({len(embeddings)},), got {_kind(labels)}"
+        )
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise UserError(f"labels must be integers, got {labels.dtype}: use labels.long()")
+    if len(labels) != len(embeddings):
+        raise UserError(
+            f"the number of labels ({len(labels)}) must equal the number of rows of embeddings "
+            f"({len(embeddings)})"
+        )
+
+
+def _kind(value: object) -> str:
+    return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__

@@ -1,8 +1,8 @@
-"""Methods that judge the joined batch: every process computes the loss of all rows.
+"""Methods that compute the loss of the whole batch, gathered from all processes.
 
-A process's own rows carry their gradient, its copies of the others' rows do not. So the value, the
-gradient of the own rows and the gradients of the method's own parameters are what one process with
-all rows would have; the price is that each process computes the whole loss.
+The rows of this process carry their gradient; the copies of other processes' rows do not. The
+value, the gradient of this process's rows and the gradients of the method's parameters therefore
+equal those of one process with all rows. The price: every process computes the whole loss.
 """
 
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from scs_supcon.nn.head import unit
 
 
 class GatheredBatch(NamedTuple):
-    """What a network makes of a batch: rows of all processes, view-major, at least float32."""
+    """The network's output for the images of all processes: view-major, at least float32."""
 
     features: Tensor
     embeddings: Tensor
@@ -27,10 +27,10 @@ class GatheredBatch(NamedTuple):
 
 
 class JointMethod(Method):
-    """A method that writes `compute_loss`: the terms of a joined batch.
+    """A method that computes its loss from the gathered batch; subclasses write `compute_loss`.
 
     Args:
-        gather_across_devices: judge the rows of all processes together.
+        gather_across_devices: compute the loss of the rows of all processes.
     """
 
     def __init__(self, *, gather_across_devices: bool = False) -> None:
@@ -38,7 +38,7 @@ class JointMethod(Method):
         self.gather_across_devices = gather_across_devices
 
     def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
-        """Return the terms of `views` × B rows, view 1 of every image first."""
+        """Return the terms of `views` × B rows, in view-major order."""
         raise NotImplementedError
 
     def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
@@ -47,11 +47,11 @@ class JointMethod(Method):
         return self.compute_loss(self.gather(rows, views), self.gather(labels, views), views)
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
-        seen = self.forward_batch(batch, network)
-        return self.compute_loss(seen.embeddings, seen.labels, self.views)
+        gathered = self.forward_batch(batch, network)
+        return self.compute_loss(gathered.embeddings, gathered.labels, self.views)
 
     def forward_batch(self, batch: Batch, network: nn.Module) -> GatheredBatch:
-        """Look at a batch through the network, together with all processes."""
+        """Run the network on a batch and gather the output of all processes."""
         output = network(batch.images)
         rows, labels = flatten(output.embeddings, batch.labels.repeat(self.views))
         return GatheredBatch(
@@ -61,12 +61,12 @@ class JointMethod(Method):
         )
 
     def gather(self, rows: Tensor, views: int = 1) -> Tensor:
-        """`gather`, where processes are to be joined."""
+        """Return the rows of all processes if `gather_across_devices` is set, else `rows`."""
         return gather(rows, views) if self.gather_across_devices else rows
 
 
 def gather(rows: Tensor, views: int = 1) -> Tensor:
-    """Rows of all processes, view-major; this process's keep their gradient."""
+    """Return the rows of all processes, view-major; those of this process keep their gradient."""
     if not several_processes():
         return rows
     tail = rows.shape[1:]
@@ -80,26 +80,26 @@ def gather(rows: Tensor, views: int = 1) -> Tensor:
 
 
 def supcon(rows: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """The loss of `supcon.py` on rows of any length."""
+    """Return the loss of `supcon.py`; the rows may have any length."""
     ordered, order = prepare(rows, labels)
     return softmax_pairs(unit(ordered), order, temperature)
 
 
-def several_views(method: Method, views: int) -> None:
-    """Refuse rows that do not say which of them show one image."""
+def check_views(method: Method, views: int) -> None:
+    """Raise if the rows do not say which of them are views of the same image."""
     if views < 2:
         raise UserError(
-            f"{type(method).__name__} compares the views of an image, and rows of (N, D) do not "
-            "say whose views they are: give embeddings of (B, V, D) with V ≥ 2"
+            f"{type(method).__name__} compares the views of an image, and (N, D) embeddings do not "
+            "say which rows are views of the same image: give (B, V, D) embeddings with V ≥ 2"
         )
 
 
 def two_views(method: Method, rows: Tensor, views: int) -> tuple[Tensor, Tensor]:
-    """Cut view-major rows of two views into (view 1, view 2) of each image."""
-    several_views(method, views)
+    """Split view-major rows into (view 1, view 2) of each image."""
+    check_views(method, views)
     if views > 2:
         raise UserError(
-            f"{type(method).__name__} compares two views, and {views} came: give (B, 2, D)"
+            f"{type(method).__name__} compares two views, got {views}: give (B, 2, D) embeddings"
         )
     first, second = rows.chunk(2)
     return first, second

@@ -1,7 +1,7 @@
-"""Methods of your own: `my_lab.losses:SoftCircle` of a package, `./loss.py:SoftCircle` of a file.
+"""Methods outside this package: `my_lab.losses:SoftCircle` or `./losses.py:SoftCircle`.
 
-Importing runs code. So these functions are for names that a person has typed, never for names that
-a file (a recipe, a model) brings along; `settle` sees to that.
+Importing runs code. These functions are therefore only for names that a user has typed, never for
+names read from a file (a recipe, a model); `recipe.resolve` ensures this.
 """
 
 import hashlib
@@ -16,43 +16,44 @@ from types import ModuleType
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.methods.shared.base import Method
 
-# Kept: a class is that of its import, whatever becomes of the file while the process lives.
+# The digest belongs to the imported code, even if the file changes later.
 _digests: dict[type[Method], str] = {}
 
 
 def is_plugin(name: str) -> bool:
-    """Whether a name stands for code outside this package."""
+    """Return whether a name stands for code outside this package."""
     return ":" in name
 
 
 def plugin_class(name: str) -> type[Method]:
     """Import the module before the last colon and return the class after it."""
-    place, _, wanted = name.rpartition(":")
+    place, _, class_name = name.rpartition(":")
     module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
-    there = {
+    methods = {
         key: value
         for key, value in inspect.getmembers(module, inspect.isclass)
         if issubclass(value, Method) and value is not Method
     }
-    if wanted not in there:
-        listed = ", ".join(there) or "none: a method derives from scs_supcon.methods.Method"
+    if class_name not in methods:
+        listed = ", ".join(methods) or "none (a method must derive from scs_supcon.Method)"
         raise UserError(
-            f"{place} has no method {wanted!r}{did_you_mean(wanted, there)} There are: {listed}"
+            f"{place} has no method {class_name!r}{did_you_mean(class_name, methods) or '.'} "
+            f"Available: {listed}"
         )
-    return there[wanted]
+    return methods[class_name]
 
 
-def code_digest(made: type[Method]) -> str:
-    """SHA-256 of the file in which a class is written; what that file imports is not in it."""
-    if made not in _digests:
-        file = Path(inspect.getfile(made))
+def code_digest(method: type[Method]) -> str:
+    """Return the SHA-256 of the file that defines a class; its imports are not included."""
+    if method not in _digests:
+        file = Path(inspect.getfile(method))
         try:
-            _digests[made] = hashlib.sha256(file.read_bytes()).hexdigest()
+            _digests[method] = hashlib.sha256(file.read_bytes()).hexdigest()
         except OSError as error:
             raise UserError(
-                f"cannot read {file}, which holds the method {made.__name__}: {error.strerror}"
+                f"cannot read {file}, which defines the method {method.__name__}: {error.strerror}"
             ) from error
-    return _digests[made]
+    return _digests[method]
 
 
 def _from_package(place: str) -> ModuleType:
@@ -61,25 +62,25 @@ def _from_package(place: str) -> ModuleType:
             return import_module(place)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{place}.".startswith(f"{error.name}."):
-            raise  # something that the module itself imports
+            raise  # an import inside the module failed
     raise UserError(
-        f"there is no module {place!r} here or among the installed packages: name it as Python "
-        "does, such as my_lab.losses:SoftCircle, or a file, such as ./losses.py:SoftCircle"
+        f"there is no module {place!r} in this folder or among the installed packages: give a "
+        "module, such as my_lab.losses:SoftCircle, or a file, such as ./losses.py:SoftCircle"
     )
 
 
 def _from_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise UserError(f"there is no file {path}: name one, such as ./losses.py:SoftCircle")
-    whole = path.resolve()
-    name = f"{path.stem}_{hashlib.sha256(str(whole).encode()).hexdigest()[:8]}"
+        raise UserError(f"there is no file {path}: give a file, such as ./losses.py:SoftCircle")
+    absolute = path.resolve()
+    name = f"{path.stem}_{hashlib.sha256(str(absolute).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = util.spec_from_file_location(name, whole)
-    assert spec is not None and spec.loader is not None  # it ends with .py
+    spec = util.spec_from_file_location(name, absolute)
+    assert spec is not None and spec.loader is not None  # the name ends with .py
     module = sys.modules[name] = util.module_from_spec(spec)
     try:
-        with _importable_from(whole.parent):
+        with _importable_from(absolute.parent):
             spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
@@ -89,7 +90,7 @@ def _from_file(path: Path) -> ModuleType:
 
 @contextmanager
 def _importable_from(folder: Path) -> Iterator[None]:
-    """Let Python look into a folder too, after all others and for this import alone."""
+    """Append a folder to Python's import path, for this import only."""
     sys.path.append(str(folder))
     try:
         yield

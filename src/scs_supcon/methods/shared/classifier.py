@@ -1,0 +1,60 @@
+"""Single-stage methods: a linear classifier on the features is trained with the loss."""
+
+from typing import Self
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from scs_supcon.errors import UserError
+from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.methods.shared.base import Batch, TaskInfo, after_setup, like
+from scs_supcon.methods.shared.joint import JointMethod
+from scs_supcon.nn.network import ProbeInput
+
+
+class ClassifierMethod(JointMethod):
+    """A method whose terms include the cross-entropy of a linear classifier on the features."""
+
+    def __init__(self, *, gather_across_devices: bool = False) -> None:
+        super().__init__(gather_across_devices=gather_across_devices)
+        self.classifier: nn.Linear | None = None
+
+    def setup(self, task: TaskInfo) -> Self:
+        """Create the classifier."""
+        self.classifier = nn.Linear(task.feature_dim, task.classes).to(like(task.network))
+        return self
+
+    def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+        gathered = self.forward_batch(batch, network)
+        terms = self.compute_loss(gathered.embeddings, gathered.labels, self.views)
+        logits = self.logits(gathered.features)
+        return terms | {"classify": cross_entropy(logits, gathered.labels)}
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return the logits of the classifier."""
+        layer = after_setup(self, self.classifier)
+        with full_precision(features):
+            return F.linear(features.to(layer.weight.dtype), layer.weight, layer.bias)
+
+    def class_logits(self, features: Tensor, embeddings: Tensor) -> Tensor | None:
+        return None if self.classifier is None else self.logits(features)
+
+    def linear_classifier(self, probe_input: ProbeInput) -> tuple[Tensor, Tensor] | None:
+        if self.classifier is None or probe_input != "features":
+            return None
+        return self.classifier.weight.detach(), self.classifier.bias.detach()
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean over rows of −log softmax at the label; 0 for no rows."""
+    check_labels(labels, logits.shape[1])
+    return F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
+
+
+def check_labels(labels: Tensor, classes: int) -> None:
+    """Raise unless every label is one of the task's classes."""
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise UserError(
+            f"labels must be between 0 and {classes - 1} for this task of {classes} classes, "
+            f"got {int(labels.min())} to {int(labels.max())}"
+        )
