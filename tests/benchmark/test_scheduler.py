@@ -188,7 +188,7 @@ def test_a_cell_that_cannot_be_trained(small_table, cells_of, suite_of, silent, 
     failures = train_cells(cells, suite.runs, tmp_path / "recipes", suite.place, 1, silent)
     (address,) = failures
     assert address == cells[0].address
-    assert "unknown option 'temprature'" in failures[address]
+    assert "has no option 'temprature'" in failures[address]
     assert [is_finished(suite.runs / cell.address) for cell in cells] == [False, True, True]
     assert {path.stem for path in (tmp_path / "recipes").iterdir()} == {c.address for c in cells}
 

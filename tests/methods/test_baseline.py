@@ -90,9 +90,9 @@ def test_weights_decay_and_biases_do_not() -> None:
 
 
 def test_it_says_what_is_missing_or_wrong() -> None:
-    with pytest.raises(UserError, match=r"Baseline does not know its task.*setup"):
+    with pytest.raises(UserError, match=r"Baseline has not been set up.*setup"):
         Baseline()(torch.randn(2, 4), torch.tensor([0, 1]))
     assert Baseline().class_logits(torch.randn(2, 4), torch.randn(2, 2)) is None
     method, _ = ready(3)
-    with pytest.raises(UserError, match="labels go from 0 to 3: this task has 3 classes"):
+    with pytest.raises(UserError, match="between 0 and 2 for this task of 3 classes, got 0 to 3"):
         method(torch.randn(2, 4).double(), torch.tensor([0, 3]))

@@ -134,10 +134,12 @@ def test_labels_are_not_used_and_views_may_be_swapped() -> None:
 
 
 def test_it_says_what_to_call() -> None:
-    with pytest.raises(UserError, match=r"twin: call setup\(task\), then losses"):
+    with pytest.raises(
+        UserError, match=r"momentum encoder: call setup\(task\), then training_step"
+    ):
         BYOL()(torch.randn(4, 3), torch.arange(4))
     _, network = ready()
-    with pytest.raises(UserError, match="does not know its task"):
+    with pytest.raises(UserError, match="has not been set up"):
         BYOL().training_step(batch(2), network)
     for options in ({"momentum": 1.5}, {"momentum": -0.1}, {"hidden": 0}):
         with pytest.raises(UserError):

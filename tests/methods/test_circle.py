@@ -84,7 +84,7 @@ def test_the_ideal_point() -> None:
 def test_without_weights_and_margins_it_is_cross_entropy_with_scale_gamma() -> None:
     s, labels = torch.rand(7, 4, dtype=torch.float64), torch.tensor([0, 3, 2, 1, 1, 0, 2])
     mine = nn.functional.one_hot(labels, 4).bool()
-    value = mean_softplus(32 * s[~mine].view(7, 3).logsumexp(1) - 32 * s[mine])
+    value = mean_softplus((32 * s[~mine].view(7, 3)).logsumexp(1) - 32 * s[mine])
     torch.testing.assert_close(value, nn.functional.cross_entropy(32 * s, labels))
 
 
@@ -130,7 +130,7 @@ def test_both_views_are_judged_and_the_directions_learn() -> None:
 
 
 def test_it_says_what_is_missing_or_wrong() -> None:
-    with pytest.raises(UserError, match="does not know its task"):
+    with pytest.raises(UserError, match="has not been set up"):
         Circle()(torch.randn(2, 4), torch.tensor([0, 1]))
     with pytest.raises(UserError, match="3 classes"):
         ready(3)(torch.randn(2, 4).double(), torch.tensor([0, 3]))

@@ -93,7 +93,7 @@ def test_training_pairs_the_views_of_a_image() -> None:
 def test_it_says_what_is_wrong() -> None:
     with pytest.raises(UserError, match=r"CSARSIC compares the views.*give.*\(B, V, D\)"):
         CSARSIC()(torch.randn(4, 3), torch.arange(4))
-    with pytest.raises(UserError, match=r"compares two views, and 3 came"):
+    with pytest.raises(UserError, match=r"compares two views, got 3"):
         CSARSIC()(torch.randn(4, 3, 3), torch.arange(4))
-    with pytest.raises(UserError, match="weight is -1"):
+    with pytest.raises(UserError, match="weight must be .*, got -1"):
         CSARSIC(weight=-1.0)

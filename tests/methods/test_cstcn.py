@@ -95,7 +95,7 @@ def test_sinkhorn_marginals(images: int, count: int, seed: int) -> None:
     scores = torch.randn(images, count, generator=source, dtype=torch.float64)
     q = sinkhorn(scores)
     torch.testing.assert_close(q.sum(1), torch.ones(images, dtype=torch.float64))
-    settled = sinkhorn(scores, rounds=300)
+    settled = sinkhorn(scores, iterations=300)
     even = torch.full((count,), images / count, dtype=torch.float64)
     torch.testing.assert_close(settled.sum(0), even, rtol=1e-6, atol=0)
 
@@ -190,10 +190,10 @@ def test_taking_turns() -> None:
 
 
 def test_it_says_what_is_missing_or_wrong() -> None:
-    with pytest.raises(UserError, match="does not know its task"):
+    with pytest.raises(UserError, match="has not been set up"):
         CSTCN()(torch.randn(4, 2, 3), torch.arange(4))
     with pytest.raises(UserError, match=r"CSTCN compares the views.*\(B, V, D\)"):
         ready()[0](torch.randn(4, 3), torch.arange(4))
     for options in ({"temperature": 0.0}, {"prototypes": -1}, {"queue": -1}, {"weight": -0.1}):
-        with pytest.raises(UserError, match=f"{next(iter(options))} is"):
+        with pytest.raises(UserError, match=f"{next(iter(options))} must be"):
             CSTCN(**options)  # type: ignore[arg-type]

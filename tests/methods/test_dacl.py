@@ -189,7 +189,7 @@ def test_cross_entropy_joins_in_training() -> None:
     ids=str,
 )
 def test_options_are_checked(options: dict[str, float]) -> None:
-    with pytest.raises(UserError, match=f"{next(iter(options))} is"):
+    with pytest.raises(UserError, match=f"{next(iter(options))} must be"):
         DACL(**options)  # type: ignore[arg-type]
 
 

@@ -131,5 +131,5 @@ def test_it_says_what_is_wrong() -> None:
     with pytest.raises(UserError, match=r"FNCL compares the views.*give.*\(B, V, D\)"):
         FNCL()(torch.randn(4, 3), torch.arange(4))
     for options in ({"threshold": 2.0}, {"attract": -1}, {"classifier_weight": -1.0}):
-        with pytest.raises(UserError, match=f"{next(iter(options))} is"):
+        with pytest.raises(UserError, match=f"{next(iter(options))} must be"):
             FNCL(**options)  # type: ignore[arg-type]

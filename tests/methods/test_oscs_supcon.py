@@ -143,7 +143,7 @@ def test_presets_and_options_reach_it() -> None:
 
 @pytest.mark.parametrize("options", [{"orthogonality": "both"}, {"weight": -1.0}], ids=str)
 def test_options_are_checked(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"{next(iter(options))} is"):
+    with pytest.raises(UserError, match=f"{next(iter(options))} must be"):
         OSCSSupCon(**options)
 
 

@@ -115,7 +115,9 @@ def whole_reference(method: PaCo, network: Network, seen: Batch) -> float:
         s = q @ torch.cat([q, k, old]).T / method.temperature
     labels = seen.labels.tolist()
     rows = labels + labels + old_labels.tolist()
-    return reference(centres.tolist(), s.tolist(), labels, rows, method.weights)
+    return reference(
+        centres.tolist(), s.tolist(), labels, rows, (method.alpha, method.beta, method.gamma)
+    )
 
 
 @pytest.mark.parametrize("prior", [False, True])
@@ -190,14 +192,14 @@ def test_priors_are_the_classes_shares_and_stay_out_of_the_classifier() -> None:
 
 
 def test_it_says_what_to_call_and_what_is_wrong() -> None:
-    with pytest.raises(UserError, match=r"call setup\(task\), then losses"):
+    with pytest.raises(UserError, match=r"call setup\(task\), then training_step"):
         PaCo()(torch.randn(4, 3), torch.arange(4))
-    with pytest.raises(UserError, match="does not know its task"):
+    with pytest.raises(UserError, match="has not been set up"):
         PaCo().training_step(batch(), ready()[1])
-    with pytest.raises(UserError, match="both 0"):
+    with pytest.raises(UserError, match="both be 0"):
         PaCo(alpha=0.0, beta=0.0)
     for options in ({"temperature": 0.0}, {"alpha": -1.0}, {"momentum": 2.0}, {"queue": -1}):
-        with pytest.raises(UserError, match=f"{next(iter(options))} is"):
+        with pytest.raises(UserError, match=f"{next(iter(options))} must be"):
             PaCo(**options)  # type: ignore[arg-type]
 
 

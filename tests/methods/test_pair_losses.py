@@ -224,22 +224,30 @@ def test_cuda_gives_what_the_cpu_gives(loss: Method) -> None:
 # What is refused, and how.
 
 BAD: dict[str, tuple[Any, Any, str]] = {
-    "one axis": (torch.ones(4), torch.arange(4), r"embeddings are \(4,\).*\(N, D\) or \(B, V, D\)"),
-    "four axes": (torch.ones(4, 2, 3, 3), torch.arange(4), r"embeddings are \(4, 2, 3, 3\)"),
-    "a list": ([[1.0, 2.0]], torch.arange(1), "embeddings are .*list.*give a tensor"),
-    "integers": (torch.ones(4, 8).long(), torch.arange(4), "embeddings are torch.int64.*floating"),
-    "no columns": (torch.ones(4, 0), torch.arange(4), r"embeddings are \(4, 0\)"),
-    "no views": (torch.ones(4, 0, 8), torch.arange(4), r"embeddings are \(4, 0, 8\)"),
-    "float labels": (torch.ones(4, 8), torch.ones(4), r"labels are torch.float32.*labels.long\(\)"),
-    "boolean labels": (torch.ones(4, 8), torch.ones(4).bool(), "labels are torch.bool.*integers"),
-    "labels as a list": (torch.ones(2, 8), [0, 1], r"labels are .*list.*\(2,\)"),
+    "one axis": (torch.ones(4), torch.arange(4), r"shape \(N, D\) or \(B, V, D\), got \(4,\)"),
+    "four axes": (torch.ones(4, 2, 3, 3), torch.arange(4), r"got \(4, 2, 3, 3\)"),
+    "a list": ([[1.0, 2.0]], torch.arange(1), "embeddings must be a tensor.*list"),
+    "integers": (torch.ones(4, 8).long(), torch.arange(4), "embeddings must be floating.*int64"),
+    "no columns": (torch.ones(4, 0), torch.arange(4), r"shape \(4, 0\)"),
+    "no views": (torch.ones(4, 0, 8), torch.arange(4), r"shape \(4, 0, 8\)"),
+    "float labels": (torch.ones(4, 8), torch.ones(4), r"got torch.float32.*labels.long\(\)"),
+    "boolean labels": (torch.ones(4, 8), torch.ones(4).bool(), "labels must be integers.*bool"),
+    "labels as a list": (torch.ones(2, 8), [0, 1], r"labels must be .*\(2,\), got list"),
     "labels as columns": (
         torch.ones(4, 8),
         torch.ones(4, 1).long(),
-        r"labels are \(4, 1\).*\(4,\)",
+        r"shape \(4,\), got \(4, 1\)",
     ),
-    "too few labels": (torch.ones(4, 8), torch.arange(3), "3 labels for 4 rows"),
-    "too many labels": (torch.ones(4, 8), torch.arange(5), "5 labels for 4 rows"),
+    "too few labels": (
+        torch.ones(4, 8),
+        torch.arange(3),
+        r"number of labels \(3\) must equal .*\(4\)",
+    ),
+    "too many labels": (
+        torch.ones(4, 8),
+        torch.arange(5),
+        r"number of labels \(5\) must equal .*\(4\)",
+    ),
 }
 
 

@@ -285,10 +285,10 @@ def test_forward_is_supcon() -> None:
 
 def test_it_says_what_is_missing_or_wrong() -> None:
     method, network, _ = ready()
-    with pytest.raises(UserError, match="does not know its task"):
+    with pytest.raises(UserError, match="has not been set up"):
         PCL().training_step(batch(torch.arange(4)), network)
     seen = batch(torch.arange(4))
-    with pytest.raises(UserError, match="indices go up to 12, the task has 12"):
+    with pytest.raises(UserError, match="number of training images .12., got 12"):
         method.training_step(Batch(seen.images, seen.labels, torch.tensor([0, 1, 2, 12])), network)
     for options in ({"granularities": ()}, {"granularities": (0,)}, {"warmup": 2.0}):
         with pytest.raises(UserError, match=next(iter(options))):

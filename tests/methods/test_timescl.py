@@ -128,5 +128,5 @@ def test_cross_entropy_joins_in_training() -> None:
     ids=str,
 )
 def test_options_are_checked(options: dict[str, float]) -> None:
-    with pytest.raises(UserError, match=f"{next(iter(options))} is"):
+    with pytest.raises(UserError, match=f"{next(iter(options))} must be"):
         TimeSCL(**options)  # type: ignore[arg-type]

@@ -355,11 +355,11 @@ def test_bad_data_gives_its_own_error_and_leaves_no_folder(make, message, train_
     ("options", "message"),
     [
         ({"method": "supcom"}, "unknown method 'supcom'; did you mean 'supcon'"),
-        ({"method": "scs_supcon@papper"}, "preset is 'papper'"),
+        ({"method": "scs_supcon@papper"}, "preset must be .*, got 'papper'"),
         ({"method": "supcon@paper"}, "method supcon has no presets"),
         ({"encoder": "resnet19"}, "unknown encoder 'resnet19'"),
         ({"settings": ["pretrain.lrr=1"]}, "unknown key 'lrr' in .pretrain.; did you mean 'lr'"),
-        ({"settings": ["method.options.tt=1"]}, "unknown option 'tt' of method scs_supcon"),
+        ({"settings": ["method.options.tt=1"]}, "method scs_supcon has no option 'tt'"),
         ({"settings": ["pretrain.precision=16-mixed"]}, "16-mixed needs a GPU"),
         ({"frozen": True}, "--frozen needs an encoder with weights"),
         ({"device": "cuba"}, "device 'cuba' is not available"),

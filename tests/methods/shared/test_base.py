@@ -99,25 +99,25 @@ def test_prepare_sorts_by_label() -> None:
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
 def test_positive(value: float) -> None:
     positive(radius=1e-9)
-    with pytest.raises(UserError, match=f"radius is {value}"):
+    with pytest.raises(UserError, match=f"radius must be .*, got {value}"):
         positive(radius=value)
 
 
 @pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf])
 def test_not_negative(value: float) -> None:
     not_negative(weight=0.0)
-    with pytest.raises(UserError, match=f"weight is {value}"):
+    with pytest.raises(UserError, match=f"weight must be .*, got {value}"):
         not_negative(weight=value)
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan])
 def test_share(value: float) -> None:
     share(least=0.0, most=1.0)
-    with pytest.raises(UserError, match=f"part is {value}: choose 0 ≤ part ≤ 1"):
+    with pytest.raises(UserError, match=f"part must be between 0 and 1, got {value}"):
         share(part=value)
 
 
 def test_one_of() -> None:
     one_of("colour", "red", ("red", "green"))
-    with pytest.raises(UserError, match="colour is 'blue': choose one of 'red', 'green'"):
+    with pytest.raises(UserError, match="colour must be one of 'red', 'green', got 'blue'"):
         one_of("colour", "blue", ("red", "green"))

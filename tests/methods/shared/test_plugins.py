@@ -130,7 +130,7 @@ def test_a_file_is_named_by_its_path(lab, scs):
     assert said.code == 0
     for part in ("L = (1/n)", "SoftCircle(weight: float = 1.0)", "weight: of the loss."):
         assert part in said.out
-    with pytest.raises(UserError, match=r"'wait' of method .*did you mean 'weight'"):
+    with pytest.raises(UserError, match=r"has no option 'wait'; did you mean 'weight'"):
         build_method(name, wait=1)
 
 
@@ -167,11 +167,11 @@ def test_python_s_path_is_left_as_it_was(lab):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("my_lab.loses:SoftCircle", "no module 'my_lab.loses' here or among"),
+        ("my_lab.loses:SoftCircle", "no module 'my_lab.loses' in this folder or among"),
         ("your_lab:SoftCircle", "no module 'your_lab'"),
         ("my_lab.losses:SoftCircel", "no method 'SoftCircel'; did you mean 'SoftCircle'"),
-        ("my_lab.losses:flatten", "no method 'flatten'.*There are: SoftCircle"),
-        ("my_lab.helpers:SCALE", "There are: none: a method derives from"),
+        ("my_lab.losses:flatten", "no method 'flatten'.*Available: SoftCircle"),
+        ("my_lab.helpers:SCALE", "Available: none .a method must derive from"),
         ("./gone.py:SoftCircle", "no file gone.py"),
     ],
 )
