@@ -133,5 +133,5 @@ def test_the_terms_have_names_and_the_total_may_be_negative() -> None:
 
 
 def test_a_temperature_must_be_positive() -> None:
-    with pytest.raises(UserError, match="temperature must be .*, got 0"):
+    with pytest.raises(UserError, match=r"temperature must be .*, got 0"):
         CSSupCon(temperature=0)

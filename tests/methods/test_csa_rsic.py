@@ -95,5 +95,5 @@ def test_it_says_what_is_wrong() -> None:
         CSARSIC()(torch.randn(4, 3), torch.arange(4))
     with pytest.raises(UserError, match=r"compares two views, got 3"):
         CSARSIC()(torch.randn(4, 3, 3), torch.arange(4))
-    with pytest.raises(UserError, match="weight must be .*, got -1"):
+    with pytest.raises(UserError, match=r"weight must be .*, got -1"):
         CSARSIC(weight=-1.0)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from scs_supcon import SupCon
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Batch, Network, TaskInfo
-from scs_supcon.methods.dacl import DACL, project, margin_contrast
+from scs_supcon.methods.dacl import DACL, margin_contrast, project
 from scs_supcon.nn.head import unit
 from small_batches import T4, Vectors, batches, double
 

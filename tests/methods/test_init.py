@@ -59,7 +59,7 @@ def test_an_unknown_option() -> None:
 def test_presets_where_there_are_none() -> None:
     with pytest.raises(UserError, match=r"supcon has no presets.*without @paper"):
         build_method("supcon", preset="paper")
-    with pytest.raises(UserError, match="preset must be .*, got 'papper'"):
+    with pytest.raises(UserError, match=r"preset must be .*, got 'papper'"):
         build_method("scs_supcon", preset="papper")
 
 
@@ -93,7 +93,7 @@ def test_defaults_hold_the_numbers_of_the_preset() -> None:
     assert (solved["t0"], solved["pairs"], solved["learn"]) == (10.0, "positives", [])
     assert (paper["t0"], paper["pairs"], paper["learn"]) == (0.1, "all", ["t", "b"])
     assert paper["weight"] == 0.01
-    with pytest.raises(UserError, match="preset must be .*, got 'papper'"):
+    with pytest.raises(UserError, match=r"preset must be .*, got 'papper'"):
         method_defaults("scs_supcon", "papper")
 
 

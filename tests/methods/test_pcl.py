@@ -288,7 +288,7 @@ def test_it_says_what_is_missing_or_wrong() -> None:
     with pytest.raises(UserError, match="has not been set up"):
         PCL().training_step(batch(torch.arange(4)), network)
     seen = batch(torch.arange(4))
-    with pytest.raises(UserError, match="number of training images .12., got 12"):
+    with pytest.raises(UserError, match=r"number of training images .12., got 12"):
         method.training_step(Batch(seen.images, seen.labels, torch.tensor([0, 1, 2, 12])), network)
     for options in ({"granularities": ()}, {"granularities": (0,)}, {"warmup": 2.0}):
         with pytest.raises(UserError, match=next(iter(options))):

@@ -158,5 +158,5 @@ def test_it_says_what_is_missing_or_wrong() -> None:
     _, network = ready(nn.Identity(), features=6)
     with pytest.raises(UserError, match="has not been set up"):
         SelfCon().training_step(batch(6), network)
-    with pytest.raises(UserError, match="temperature must be .*, got 0"):
+    with pytest.raises(UserError, match=r"temperature must be .*, got 0"):
         SelfCon(0.0)

@@ -58,7 +58,7 @@ def test_gathered_rows_and_references_are_told_apart() -> None:
 
 
 def test_an_unknown_way_to_normalise_is_refused() -> None:
-    with pytest.raises(UserError, match="normalize must be .*, got 'both'"):
+    with pytest.raises(UserError, match=r"normalize must be .*, got 'both'"):
         CommonStyleMethod(normalize="both")  # type: ignore[arg-type]
 
 
