@@ -96,7 +96,7 @@ def draw(folder: Path, names: list[str], count: int, seed: int) -> None:
 def make_data() -> None:
     draw(Path("data"), list(COLOURS), 12, seed=0)
     draw(Path("other"), ["cross", "disc", "square"], 4, seed=1)
-    # Problems that the check finds: a copy, a broken image, a file that is no image.
+    # Problems for the data check: a copy, a broken image, a file that is not an image.
     shutil.copyfile("data/disc/01.png", "data/disc/12.png")
     Path("data/cross/12.png").write_bytes(Path("data/cross/01.png").read_bytes()[:200])
     Path("data/notes.txt").write_text("Images drawn for the tests.\n")
@@ -111,7 +111,7 @@ def make_data() -> None:
 
 
 def make_weights() -> None:
-    """Weights of `tiny` in which one group of channels per layer is alive."""
+    """Write weights of `tiny` in which one group of channels per layer is not zero."""
     from safetensors.torch import save_file
     from scs_supcon.encoders import build_encoder
 
@@ -162,7 +162,7 @@ def scs(*arguments: str) -> str:
 
 
 def stop(old: Path, arguments: list[str], fate: tuple) -> None:
-    """Run a command that saves after every step until its fate reaches it."""
+    """Run a command that saves after every step until it is stopped at the given point."""
     eager = fate[0] == signal.SIGKILL
     request = {"arguments": arguments, "eager": eager, "fate": fate, "folder": "said"}
     Path("said").mkdir(exist_ok=True)
@@ -176,14 +176,16 @@ def stop(old: Path, arguments: list[str], fate: tuple) -> None:
 
 
 def images() -> list[str]:
-    from scs_supcon.data.finding import find_pictures
+    from scs_supcon.data.finding import find_pictures  # vocabulary: ok
 
     broken = ("data/cross/12.png", "data/notes.txt")
-    return [str(p) for p in find_pictures(["data", "other"]) if str(p) not in broken]
+    return [
+        str(p) for p in find_pictures(["data", "other"]) if str(p) not in broken
+    ]  # vocabulary: ok
 
 
 def answers(path: Path) -> dict:
-    """What the model of a run says."""
+    """Return predictions, embeddings and neighbours of the model of a run."""
     from scs_supcon import load
 
     model = load(path)
@@ -195,7 +197,7 @@ def answers(path: Path) -> dict:
     facts = model.facts
     return {
         "classes": list(model.classes),
-        "readout": facts.readout,
+        "readout": facts.readout,  # vocabulary: ok
         "temperature": facts.temperature,
         "sharpness": facts.sharpness,
         "boundary": facts.boundary.model_dump(),
@@ -204,7 +206,7 @@ def answers(path: Path) -> dict:
                 "label": one.label,
                 "probability": one.probability,
                 "top": [list(pair) for pair in one.top],
-                "unknown": one.none_of_these,
+                "unknown": one.none_of_these,  # vocabulary: ok
                 "nearest": one.nearest,
                 "similarity": one.similarity,
             }
@@ -224,8 +226,8 @@ def run_facts(run: Path) -> dict:
     weights = (run / "model" / "weights.safetensors").read_bytes()
     return {
         "accuracy": summary["accuracy"],
-        "judged_on": summary["judged_on"],
-        "test_images": summary["pictures"],
+        "judged_on": summary["judged_on"],  # vocabulary: ok
+        "test_images": summary["pictures"],  # vocabulary: ok
         "metrics": summary["metrics"],
         "evaluation_scores": evaluation["scores"],
         "own_classifier": any(head["own"] and head["chosen"] for head in summary["bank"]),
@@ -264,7 +266,7 @@ def main() -> None:
 
 
 def finish(lines: dict[str, list[str]]) -> dict:
-    """Finished runs, evaluations on other data, an export, and a model with an added class."""
+    """Make finished runs, evaluations on other data, an export, and a model with a new class."""
     from scs_supcon import load
 
     for name, line in lines.items():
@@ -289,7 +291,7 @@ def finish(lines: dict[str, list[str]]) -> dict:
 
 
 def leave(old: Path, line: list[str], run: Path, fate: tuple) -> dict:
-    """An unfinished run, and what comes of it when a copy goes on to the end."""
+    """Make an unfinished run, and return the results of resuming a copy of it."""
     stop(old, line, fate)
     saved = sorted((run / "checkpoints").glob("*.json"), key=lambda p: p.stem[-6:])
     state = json.loads(saved[-1].read_text())["state"]
@@ -297,7 +299,7 @@ def leave(old: Path, line: list[str], run: Path, fate: tuple) -> dict:
     for folder in (run, Path("cache")):
         shutil.copytree(folder, f"{folder}-before")
     scs(*line)
-    found = {
+    results = {
         "checkpoints": names,
         "progress": state["training"]["progress"],
         "metrics_bytes": state["metrics_bytes"],
@@ -307,12 +309,12 @@ def leave(old: Path, line: list[str], run: Path, fate: tuple) -> dict:
     for folder in (run, Path("cache")):
         shutil.rmtree(folder)
         shutil.move(f"{folder}-before", folder)
-    print(run, names, found["progress"], flush=True)
-    return found
+    print(run, names, results["progress"], flush=True)
+    return results
 
 
 def search_and_compare() -> dict:
-    """A comparison of two methods and a search of two trials."""
+    """Make a comparison of two methods and a study of two trials."""
     scs(*COMPARE)
     scs(*TUNE)
     with Path("comparisons/data/results.csv").open(newline="") as file:

@@ -1,7 +1,7 @@
-"""What revision 54d96af has written can still be read: runs, models, caches, recipes.
+"""Files written by revision 54d96af can still be read: runs, models, caches, recipes.
 
-The files were made by `make_golden.py`; README.md says what each of them is. Everything that may be
-renamed is named in the first part of this file: attributes, JSON keys and options.
+The files were made by `make_golden.py`; README.md describes them. Attributes, JSON keys and options
+that may be renamed appear only in the first part of this file.
 """
 
 import csv
@@ -35,44 +35,45 @@ CLOSE = 1e-6  # probabilities and similarities of a loaded model
 
 
 def command(line: list[str]) -> list[str]:
-    """An old command line as this version spells it."""
+    """Return an old command line as this version expects it."""
     return line
 
 
 def predictions_of(model: Any, paths: list[str]) -> dict[str, dict[str, Any]]:
-    said = model.predict(paths, topk=3)
-    assert not said.failures
+    result = model.predict(paths, topk=3)
+    assert not result.failures
     return {
-        one.name: {
-            "label": one.label,
-            "probability": one.probability,
-            "top": [list(pair) for pair in one.top],
-            "unknown": one.none_of_these,
-            "nearest": one.nearest,
-            "similarity": one.similarity,
+        prediction.name: {
+            "label": prediction.label,
+            "probability": prediction.probability,
+            "top": [list(pair) for pair in prediction.top],
+            "unknown": prediction.none_of_these,
+            "nearest": prediction.nearest,
+            "similarity": prediction.similarity,
         }
-        for one in said.records
+        for prediction in result.records
     }
 
 
 def embeddings_of(model: Any, paths: list[str]) -> dict[str, dict[str, list[float]]]:
-    found = model.embed(paths)
+    embedded = model.embed(paths)
     return {
         name: {"common": common.tolist(), "style": style.tolist()}
-        for name, common, style in zip(found.names, found.common, found.style, strict=True)
+        for name, common, style in zip(embedded.names, embedded.common, embedded.style, strict=True)
     }
 
 
 def neighbours_of(model: Any, path: str, count: int) -> list[list[Any]]:
-    return [[one.name, one.label, one.similarity] for one in model.neighbours(path, count)]
+    neighbours = model.neighbours(path, count)
+    return [[image.name, image.label, image.similarity] for image in neighbours]
 
 
 def rules_of(model: Any) -> dict[str, Any]:
-    """What the model decides by."""
+    """Return the parts of the decision rule."""
     facts = model.facts
     return {
         "classes": list(model.classes),
-        "readout": facts.readout,
+        "probe_input": facts.readout,  # vocabulary: ok
         "temperature": facts.temperature,
         "sharpness": facts.sharpness,
         "rule": facts.boundary.rule,
@@ -82,17 +83,17 @@ def rules_of(model: Any) -> dict[str, Any]:
 
 
 def accuracy_of(evaluation: dict[str, Any]) -> float:
-    """The accuracy in the record that `evaluate` returns."""
+    """Return the accuracy of an evaluation."""
     return evaluation["scores"]["acc1"]["value"]
 
 
 def listed(row: dict[str, Any]) -> tuple[str, bool, float | None]:
-    """Path, whether finished, and accuracy in a row of `scs runs --json`."""
+    """Return path, whether finished, and accuracy of a row of `scs runs --json`."""
     return row["path"], row["finished"], row["accuracy"]
 
 
 def meaning(recipe: dict[str, Any]) -> dict[str, Any]:
-    """The values of a resolved recipe by their old names.
+    """Return the values of a resolved recipe under their old names.
 
     A recipe of the method scs_supcon without a preset means the preset "solved".
     """
@@ -103,15 +104,15 @@ def meaning(recipe: dict[str, Any]) -> dict[str, Any]:
 
 
 def names_the_version(text: str) -> bool:
-    """Whether a refusal says which version made the files."""
+    """Return whether an error message says which version wrote the files."""
     made_by = r"version that (began|made|trained|wrote)|version 0\.1\.0|scs-supcon 0\.1\.0|54d96af"
     return re.search(made_by, text) is not None
 
 
-# ---- Tools ----
+# ---- Helpers ----
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
@@ -132,7 +133,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
-    """All golden files in one folder; look at them, do not touch them."""
+    """A directory with all golden files; tests must not change it."""
     folder = tmp_path_factory.mktemp("golden")
     for name in PLAIN:
         source = HERE / name
@@ -147,7 +148,7 @@ def unpacked(tmp_path_factory):
 
 @pytest.fixture
 def golden(unpacked, tmp_path, monkeypatch):
-    """`golden("runs/default", "cache")`: copies of these, beside the data, as current folder."""
+    """`golden("runs/default", "cache")` copies these and the data to a new current directory."""
 
     def copy(*names: str) -> Path:
         for name in (*PLAIN, "weights.safetensors", *names):
@@ -166,9 +167,9 @@ def golden(unpacked, tmp_path, monkeypatch):
 
 @pytest.fixture
 def scs(monkeypatch, capsys):
-    """`scs("train", ...)`: the command line, in this process."""
+    """`scs("train", ...)` runs the command line in this process."""
 
-    def run(*arguments: str) -> Said:
+    def run(*arguments: str) -> CommandResult:
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["scs", *command(list(arguments))])
         code = 0
@@ -176,20 +177,20 @@ def scs(monkeypatch, capsys):
             runpy.run_module("scs_supcon", run_name="__main__")
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        return Said(code, *capsys.readouterr())
+        return CommandResult(code, *capsys.readouterr())
 
     return run
 
 
-def scs_alone(*arguments: str) -> Said:
-    """The command line in a process of its own, for commands that start processes."""
+def scs_in_new_process(*arguments: str) -> CommandResult:
+    """Run the command line in a new process, for commands that start processes."""
     line = [sys.executable, "-m", "scs_supcon", *command(list(arguments))]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
-    return Said(done.returncode, done.stdout, done.stderr)
+    return CommandResult(done.returncode, done.stdout, done.stderr)
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file but locks."""
+    """Return the SHA-256 of every file except locks."""
     files = (file for file in sorted(folder.rglob("*")) if file.is_file())
     return {
         str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
@@ -198,28 +199,30 @@ def contents(folder: Path) -> dict[str, str]:
     }
 
 
-def same_answers(model: Any, expected: dict[str, Any]) -> None:
-    found = predictions_of(model, list(expected["predictions"]))
-    assert list(found) == list(expected["predictions"])
-    for name, one in expected["predictions"].items():
+def assert_same_predictions(model: Any, expected: dict[str, Any]) -> None:
+    predictions = predictions_of(model, list(expected["predictions"]))
+    assert list(predictions) == list(expected["predictions"])
+    for name, old in expected["predictions"].items():
         for key in ("label", "unknown", "nearest"):
-            assert found[name][key] == one[key], (name, key)
+            assert predictions[name][key] == old[key], (name, key)
         for key in ("probability", "similarity"):
-            assert found[name][key] == pytest.approx(one[key], rel=0, abs=CLOSE), (name, key)
-        chances = dict(found[name]["top"])
-        assert chances == pytest.approx(dict(one["top"]), rel=0, abs=CLOSE), name
+            assert predictions[name][key] == pytest.approx(old[key], rel=0, abs=CLOSE), (name, key)
+        top = dict(predictions[name]["top"])
+        assert top == pytest.approx(dict(old["top"]), rel=0, abs=CLOSE), name
 
 
-def same_training(model: Any, expected: dict[str, Any]) -> None:
-    """What was trained here: another processor or library may round in another way."""
+def assert_same_training(model: Any, expected: dict[str, Any]) -> None:
+    """Compare a model trained here; another processor or library version may round differently."""
     versions = {name: _version(name) for name in ("torch", "torchvision", "pillow", "numpy")}
     same = versions.items() <= EXPECTED["libraries"].items() and EXPECTED["cpu"] in _processor()
     if same:
-        same_answers(model, expected)
+        assert_same_predictions(model, expected)
         return
-    found = predictions_of(model, list(expected["predictions"]))
-    for name, one in expected["predictions"].items():
-        assert dict(found[name]["top"]) == pytest.approx(dict(one["top"]), rel=0, abs=1e-2), name
+    predictions = predictions_of(model, list(expected["predictions"]))
+    for name, old in expected["predictions"].items():
+        assert dict(predictions[name]["top"]) == pytest.approx(dict(old["top"]), rel=0, abs=1e-2), (
+            name
+        )
 
 
 def _processor() -> str:
@@ -233,13 +236,14 @@ def _processor() -> str:
 
 
 @pytest.mark.parametrize("name", EXPECTED["finished"])
-def test_a_run_gives_the_same_answers(name, golden):
+def test_a_finished_run_gives_the_same_predictions(name, golden):
     golden(f"runs/{name}")
     model = scs_supcon.load(f"runs/{name}")
     expected = EXPECTED["finished"][name]
-    same_answers(model, expected)
+    assert_same_predictions(model, expected)
     rules = rules_of(model)
-    assert (rules["classes"], rules["readout"]) == (expected["classes"], expected["readout"])
+    assert rules["classes"] == expected["classes"]
+    assert rules["probe_input"] == expected["readout"]  # vocabulary: ok
     assert rules["rule"] == expected["boundary"]["rule"]
     for key in ("threshold", "val_rejected"):
         assert rules[key] == pytest.approx(expected["boundary"][key], abs=1e-9)
@@ -248,48 +252,48 @@ def test_a_run_gives_the_same_answers(name, golden):
 
 
 @pytest.mark.parametrize("name", EXPECTED["finished"])
-def test_a_run_gives_the_same_embeddings_and_neighbours(name, golden):
+def test_a_finished_run_gives_the_same_embeddings_and_neighbours(name, golden):
     golden(f"runs/{name}")
     model = scs_supcon.load(f"runs/{name}/model")
     expected = EXPECTED["finished"][name]
-    found = embeddings_of(model, list(expected["embeddings"]))
+    embeddings = embeddings_of(model, list(expected["embeddings"]))
     for image, vectors in expected["embeddings"].items():
         for part, values in vectors.items():
-            assert found[image][part][:8] == pytest.approx(values, rel=0, abs=CLOSE)
+            assert embeddings[image][part][:8] == pytest.approx(values, rel=0, abs=CLOSE)
     neighbours = neighbours_of(model, "other/disc/01.png", 3)
-    assert [one[:2] for one in neighbours] == [one[:2] for one in expected["neighbours"]]
-    assert [one[2] for one in neighbours] == pytest.approx(
-        [one[2] for one in expected["neighbours"]], rel=0, abs=CLOSE
+    assert [row[:2] for row in neighbours] == [row[:2] for row in expected["neighbours"]]
+    assert [row[2] for row in neighbours] == pytest.approx(
+        [row[2] for row in expected["neighbours"]], rel=0, abs=CLOSE
     )
 
 
-def test_a_model_with_an_added_class_gives_the_same_answers(golden):
+def test_a_model_with_an_added_class_gives_the_same_predictions(golden):
     golden("models/added_class")
     model = scs_supcon.load("models/added_class")
     expected = EXPECTED["models"]["added_class"]
     assert rules_of(model)["classes"] == expected["classes"]
-    same_answers(model, expected)
+    assert_same_predictions(model, expected)
 
 
-def test_a_model_saved_again_gives_the_same_answers(golden):
+def test_a_model_saved_again_gives_the_same_predictions(golden):
     golden("models/added_class")
     scs_supcon.load("models/added_class").save("models/again")
-    same_answers(scs_supcon.load("models/again"), EXPECTED["models"]["added_class"])
+    assert_same_predictions(scs_supcon.load("models/again"), EXPECTED["models"]["added_class"])
 
 
-def test_predicting_on_the_command_line(golden, scs):
+def test_scs_predict_gives_the_same_label(golden, scs):
     golden("runs/baseline")
-    said = scs("predict", "runs/baseline", "data/disc/01.png", "--format", "csv", "--quiet")
-    assert said.code == 0, said.err
+    result = scs("predict", "runs/baseline", "data/disc/01.png", "--format", "csv", "--quiet")
+    assert result.code == 0, result.err
     label = EXPECTED["finished"]["baseline"]["predictions"]["data/disc/01.png"]["label"]
-    assert re.search(rf"^data/disc/01\.png,{label},", said.out, re.MULTILINE)
+    assert re.search(rf"^data/disc/01\.png,{label},", result.out, re.MULTILINE)
 
 
-def test_the_runs_are_listed(unpacked, monkeypatch, scs):
+def test_scs_runs_lists_old_runs(unpacked, monkeypatch, scs):
     monkeypatch.chdir(unpacked)
-    said = scs("runs", ".", "--json")
-    assert said.code == 0, said.err
-    rows = {Path(path).as_posix(): rest for path, *rest in map(listed, json.loads(said.out))}
+    result = scs("runs", ".", "--json")
+    assert result.code == 0, result.err
+    rows = {Path(path).as_posix(): rest for path, *rest in map(listed, json.loads(result.out))}
     for name, expected in EXPECTED["finished"].items():
         assert rows[f"runs/{name}"] == [True, pytest.approx(expected["accuracy"])]
     for name in EXPECTED["unfinished"]:
@@ -298,65 +302,65 @@ def test_the_runs_are_listed(unpacked, monkeypatch, scs):
 
 
 @pytest.mark.parametrize("name", ["default", "table"])
-def test_a_report_can_be_made(name, golden, scs):
+def test_a_report_can_be_built(name, golden, scs):
     golden(f"runs/{name}")
-    said = scs("report", f"runs/{name}")
-    assert said.code == 0, said.err
+    result = scs("report", f"runs/{name}")
+    assert result.code == 0, result.err
     page = Path(f"runs/{name}/report.html").read_text(encoding="utf-8")
     page = re.sub(r"&nbsp;|[\u00a0\u202f]", " ", page)
     assert f"{100 * EXPECTED['finished'][name]['accuracy']:.1f} %" in page
     assert all(label in page for label in EXPECTED["finished"][name]["classes"])
-    assert ("cross/12.png" in page) == (name == "default"), "the broken image is named"
+    assert ("cross/12.png" in page) == (name == "default"), "the broken image is listed"
     assert [*Path(f"runs/{name}/figures").iterdir()]
 
 
 @pytest.mark.parametrize("name", EXPECTED["finished"])
-def test_the_record_of_a_run_is_read(name, golden):
+def test_the_evaluation_of_a_run_is_read(name, golden):
     golden(f"runs/{name}")
     record = scs_supcon.evaluate(f"runs/{name}")
     assert accuracy_of(record) == pytest.approx(EXPECTED["finished"][name]["accuracy"])
 
 
 @pytest.mark.parametrize("name", ["default", "frozen"])
-def test_a_run_is_evaluated_on_other_data(name, golden, scs):
+def test_a_run_can_be_evaluated_on_other_data(name, golden, scs):
     golden(f"runs/{name}", "cache")
     before = contents(Path(f"runs/{name}/evaluations"))
     assert before
     options = ("--workers", "0", "--device", "cpu", "--quiet", "--json")
-    said = scs("evaluate", f"runs/{name}", "other", *options)
-    assert said.code == 0, said.err
+    result = scs("evaluate", f"runs/{name}", "other", *options)
+    assert result.code == 0, result.err
     expected = EXPECTED["evaluated"][name]["acc1"]["value"]
-    assert accuracy_of(json.loads(said.out)) == pytest.approx(expected)
+    assert accuracy_of(json.loads(result.out)) == pytest.approx(expected)
     after = contents(Path(f"runs/{name}/evaluations"))
-    assert before.items() <= after.items(), "an evaluation of other data is replaced"
+    assert before.items() <= after.items(), "an evaluation of other data was replaced"
 
 
 @pytest.mark.parametrize("name", EXPECTED["finished"])
 def test_a_finished_run_is_not_trained_again(name, golden, scs):
     golden(f"runs/{name}")
     before = contents(Path(f"runs/{name}"))
-    said = scs(*COMMANDS["finished"][name])
-    assert said.code == 0, said.err
-    assert "is finished" in said.text
+    result = scs(*COMMANDS["finished"][name])
+    assert result.code == 0, result.err
+    assert "is finished" in result.text
     assert contents(Path(f"runs/{name}")) == before
 
 
-def test_another_recipe_is_refused(golden, scs):
+def test_a_changed_recipe_is_rejected(golden, scs):
     golden("runs/paper")
     before = contents(Path("runs/paper"))
-    said = scs(*COMMANDS["finished"]["paper"], "--set", "pretrain.lr=0.03")
-    assert said.code == 2
-    assert "pretrain.lr: 0.1 then, 0.03 now" in said.err
+    result = scs(*COMMANDS["finished"]["paper"], "--set", "pretrain.lr=0.03")
+    assert result.code == 2
+    assert "pretrain.lr: 0.1 then, 0.03 now" in result.err
     assert contents(Path("runs/paper")) == before
 
 
-def test_a_run_is_a_start_for_another(golden, scs):
+def test_init_from_accepts_an_old_run(golden, scs):
     golden("runs/paper")
-    said = scs("train", "data", "--init-from", "runs/paper", "--device", "cpu", "--print-recipe")
-    assert said.code == 0, said.err
+    result = scs("train", "data", "--init-from", "runs/paper", "--device", "cpu", "--print-recipe")
+    assert result.code == 0, result.err
     then, now = (
         tomllib.loads(text)
-        for text in (Path("runs/paper/recipe.toml").read_text(encoding="utf-8"), said.out)
+        for text in (Path("runs/paper/recipe.toml").read_text(encoding="utf-8"), result.out)
     )
     assert now["head"] == then["head"]
     assert now["data"]["image_size"] == then["data"]["image_size"]
@@ -370,28 +374,28 @@ def test_a_run_is_a_start_for_another(golden, scs):
 
 @pytest.mark.parametrize("name", EXPECTED["unfinished"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # another environment
-def test_an_unfinished_run_goes_on_or_is_refused(name, golden, scs):
+def test_an_unfinished_run_is_resumed_or_rejected_with_the_version_it_needs(name, golden, scs):
     golden(f"unfinished/{name}", "cache")
     run, expected = Path(f"unfinished/{name}"), EXPECTED["unfinished"][name]
     before = contents(run / "checkpoints")
     marked = _mark_metrics(run / "metrics.csv")
-    said = scs(*COMMANDS["unfinished"][name])
-    if said.code:
-        assert names_the_version(said.text), said.text
-        assert before.items() <= contents(run / "checkpoints").items(), "what was saved is lost"
+    result = scs(*COMMANDS["unfinished"][name])
+    if result.code:
+        assert names_the_version(result.text), result.text
+        assert before.items() <= contents(run / "checkpoints").items(), "a checkpoint was lost"
         return
     now = (run / "metrics.csv").read_bytes()
-    assert now.startswith(marked), "the run began again from the start"
+    assert now.startswith(marked), "the run started from the beginning"
     summary = json.loads((run / "finished.json").read_text(encoding="utf-8"))
     one_image = 1 / expected["test_images"]
     assert summary["accuracy"] == pytest.approx(expected["accuracy"], abs=one_image / 2)
-    same_training(scs_supcon.load(run), expected)
+    assert_same_training(scs_supcon.load(run), expected)
     assert not [*run.rglob("*.tmp")]
     assert not (run / "features").exists()
 
 
 def _mark_metrics(file: Path) -> bytes:
-    """Change the first number: a run that goes on keeps the line, one that restarts does not."""
+    """Change the first number: a resumed run keeps the line, a restarted one does not."""
     content = file.read_bytes()
     lines = content.splitlines(keepends=True)
     number = lines[1].rstrip(b"\n")
@@ -405,27 +409,27 @@ def _mark_metrics(file: Path) -> bytes:
 
 
 @pytest.mark.parametrize("recipe", ["method_only", "solved"])
-def test_features_are_used_again_and_no_preset_means_solved(recipe, golden, scs):
+def test_cached_features_are_reused_and_no_preset_means_solved(recipe, golden, scs):
     golden("cache")
     before = contents(Path("cache"))
     line = [*COMMANDS["finished"]["frozen"], "--recipe", f"recipes/{recipe}.toml"]
     line[line.index("--out") + 1] = "again"
-    said = scs(*line)
-    assert said.code == 0, said.err
-    assert "damaged" not in said.text
-    assert contents(Path("cache")) == before, "features were removed or computed again"
+    result = scs(*line)
+    assert result.code == 0, result.err
+    assert "damaged" not in result.text
+    assert contents(Path("cache")) == before, "cached features were removed or recomputed"
     assert sorted(f"cache/{name}" for name in before) == EXPECTED["features"]
-    same_training(scs_supcon.load("again"), EXPECTED["finished"]["frozen"])
+    assert_same_training(scs_supcon.load("again"), EXPECTED["finished"]["frozen"])
 
 
-def test_damaged_features_are_still_noticed(golden, scs):
+def test_damaged_cached_features_are_detected(golden, scs):
     golden("cache")
     for name in EXPECTED["features"]:
         Path(name).write_bytes(Path(name).read_bytes()[:-4] + b"\1\2\3\4")
     line = list(COMMANDS["finished"]["frozen"])
     line[line.index("--out") + 1] = "again"
     assert scs(*line).code == 0
-    same_training(scs_supcon.load("again"), EXPECTED["finished"]["frozen"])
+    assert_same_training(scs_supcon.load("again"), EXPECTED["finished"]["frozen"])
 
 
 # ---- Recipes ----
@@ -437,16 +441,16 @@ WRITTEN = [name for name in RECIPES if not name.startswith("resolved_")]
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_keeps_its_meaning(name, golden, scs):
     golden()
-    said = scs(
+    result = scs(
         "train", "data", "--recipe", f"recipes/{name}.toml", "--device", "cpu", "--print-recipe"
     )
-    assert said.code == 0, said.err
+    assert result.code == 0, result.err
     resolved = Path(f"recipes/resolved_{name.removeprefix('resolved_')}.toml")
     old = tomllib.loads(resolved.read_text(encoding="utf-8"))
-    assert meaning(tomllib.loads(said.out)) == meaning(old)
+    assert meaning(tomllib.loads(result.out)) == meaning(old)
 
 
-def test_other_presets_are_not_solved(golden, scs):
+def test_other_presets_differ_from_solved(golden, scs):
     golden()
     texts = {}
     for name in ("method_only", "paper", "siglip"):
@@ -460,44 +464,48 @@ def test_other_presets_are_not_solved(golden, scs):
     assert texts["paper"]["method"]["preset"] == "paper"
 
 
-# ---- Comparisons and searches ----
+# ---- Comparisons and tuning ----
 
 
-def test_a_comparison_uses_its_runs_again_or_says_why_not(golden):
+def test_a_comparison_reuses_its_runs_or_says_why_not(golden):
     golden("cache", "compared", "comparisons")
     before = contents(Path("compared"))
     assert sorted(p.name for p in Path("compared").iterdir()) == sorted(
         row["run"] for row in EXPECTED["compared"].values()
     )
-    said = scs_alone(*COMMANDS["compare"])
-    assert before.items() <= contents(Path("compared")).items(), "old runs are left alone"
-    if said.code or contents(Path("compared")).keys() != before.keys():
-        assert names_the_version(said.text), f"it does not say why it trains again: {said.text}"
+    result = scs_in_new_process(*COMMANDS["compare"])
+    assert before.items() <= contents(Path("compared")).items(), "an old run was changed"
+    if result.code or contents(Path("compared")).keys() != before.keys():
+        assert names_the_version(result.text), (
+            f"the reason for training again is missing: {result.text}"
+        )
         return
     with Path("comparisons/data/results.csv").open(newline="", encoding="utf-8") as file:
-        found = {row["method"]: row for row in csv.DictReader(file)}
+        rows = {row["method"]: row for row in csv.DictReader(file)}
     for method, expected in EXPECTED["compared"].items():
-        assert found[method]["run"] == expected["run"]
-        assert float(found[method]["accuracy"]) == expected["accuracy"]
+        assert rows[method]["run"] == expected["run"]
+        assert float(rows[method]["accuracy"]) == expected["accuracy"]
 
 
 def test_the_table_file_of_a_comparison_is_read(golden):
     golden("cache", "compared", "comparisons")
     options = ("--runs", "compared", "--cache", "cache", "--device", "cpu", "--offline")
-    said = scs_alone("compare", "comparisons/data/comparison.toml", *options, "--dry-run")
-    assert said.code == 0, said.err
-    if not names_the_version(said.text):
-        assert "2 runs, 0 to do" in said.out
+    result = scs_in_new_process(
+        "compare", "comparisons/data/comparison.toml", *options, "--dry-run"
+    )
+    assert result.code == 0, result.err
+    if not names_the_version(result.text):
+        assert "2 runs, 0 to do" in result.out
 
 
-def test_a_search_goes_on(golden):
+def test_a_tuning_study_is_resumed(golden):
     golden("cache", "tunings")
     before = Path("tunings/data/best.toml").read_bytes()
     trials = contents(Path("tunings/data/trials"))
-    said = scs_alone(*COMMANDS["tune"])
+    result = scs_in_new_process(*COMMANDS["tune"])
     assert trials.items() <= contents(Path("tunings/data/trials")).items()
-    if said.code:
-        assert names_the_version(said.text), said.text
+    if result.code:
+        assert names_the_version(result.text), result.text
         return
     assert Path("tunings/data/best.toml").read_bytes() == before
     with Path("tunings/data/trials.csv").open(newline="", encoding="utf-8") as file:
@@ -507,8 +515,8 @@ def test_a_search_goes_on(golden):
 # ---- Export ----
 
 
-def test_an_exported_file_gives_the_same_answers(unpacked, monkeypatch):
-    """The names in the file are what programs such as examples/onnx_predict.py use."""
+def test_an_exported_onnx_file_gives_the_same_predictions(unpacked, monkeypatch):
+    """Programs such as examples/onnx_predict.py rely on the names in the file."""
     onnxruntime = pytest.importorskip("onnxruntime")
     monkeypatch.chdir(unpacked)
     session = onnxruntime.InferenceSession("exported/supcon.onnx")
@@ -518,8 +526,9 @@ def test_an_exported_file_gives_the_same_answers(unpacked, monkeypatch):
     assert (facts["prepare"]["short_side"], facts["prepare"]["centre_crop"]) == (16, 16)
     names = [name for name in expected["predictions"] if name.endswith(".png")]
     pixels = np.stack([np.asarray(Image.open(name).convert("RGB")) for name in names])
-    chances, unknown = session.run(["probabilities", "none_of_these"], {"pixels": pixels})
-    for name, row, refused in zip(names, chances, unknown, strict=True):
-        one = expected["predictions"][name]
-        assert row.max() == pytest.approx(one["probability"], abs=1e-5)
-        assert (facts["classes"][row.argmax()], bool(refused)) == (one["label"], one["unknown"])
+    outputs = ["probabilities", "none_of_these"]  # vocabulary: ok
+    probabilities, unknown = session.run(outputs, {"pixels": pixels})
+    for name, row, rejected in zip(names, probabilities, unknown, strict=True):
+        old = expected["predictions"][name]
+        assert row.max() == pytest.approx(old["probability"], abs=1e-5)
+        assert (facts["classes"][row.argmax()], bool(rejected)) == (old["label"], old["unknown"])
