@@ -1,12 +1,20 @@
-"""What a run was computed with: the same bits come out only of the same versions and threads."""
+"""The environment of a run: versions, processor and code. Equal bits need an equal environment."""
 
 import os
 import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from scs_supcon.io.hashing import code_sha256
 
 LIBRARIES = (
     "scs-supcon",
@@ -16,13 +24,21 @@ LIBRARIES = (
     "numpy",
     "pillow",
     "scikit-learn",
+    "scipy",
     "lightning-fabric",
     "safetensors",
 )
 
+# Every Python file of these packages counts as numeric code: together they decide the numbers of
+# a run, given its recipe. Reports, statistics, the command line and the server do not.
+NUMERIC_PACKAGES = ("kernels", "nn", "methods", "data", "training", "inference", "evaluation")
+
+# These differ from one call to the next and say nothing about the numbers.
+NOT_NUMERIC = ("date", "command", "commit")
+
 
 def describe_environment() -> dict[str, Any]:
-    """Return versions, processor and thread counts."""
+    """Return versions, processor, thread counts, the code, and how this process was started."""
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -31,7 +47,57 @@ def describe_environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
         "libraries": {name: _version(name) for name in LIBRARIES},
+        "code": code_digest(),
+        "commit": _commit(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(sys.argv),
     }
+
+
+def environment_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return a line for each difference that may change the last digits of a result.
+
+    Values that `then` does not hold are skipped: older versions recorded less.
+    """
+    changes = []
+    for key, value in now.items():
+        if key in NOT_NUMERIC or key not in then or then[key] == value:
+            continue
+        if isinstance(value, Mapping) and isinstance(then[key], Mapping):
+            inner = environment_changes(then[key], value)
+            changes += [f"{key}.{line}" for line in inner]
+        elif key == "code":
+            changes.append("the numeric code of scs-supcon has changed")
+        else:
+            changes.append(f"{key}: {then[key]} then, {value} now")
+    return changes
+
+
+@cache
+def code_digest() -> str:
+    """Return the SHA-256 digest of the package's numeric code, see `NUMERIC_PACKAGES`.
+
+    Comments, docstrings and formatting do not count.
+    """
+    root = Path(__file__).parents[1]
+    return code_sha256(
+        (file.relative_to(root).as_posix(), file)
+        for package in NUMERIC_PACKAGES
+        for file in (root / package).rglob("*.py")
+    )
+
+
+def _commit() -> str | None:
+    """Return the git commit if the package runs from a checkout of its repository."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists() or not (root / "src" / "scs_supcon").is_dir():
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 def _cpu() -> str:
