@@ -182,13 +182,13 @@ def test_when_it_is_stopped_its_runs_are_saved_and_nothing_stays(
 
 
 def test_a_cell_that_cannot_be_trained(small_table, cells_of, suite_of, silent, tmp_path):
-    broken = {"method": "supcon", "name": "broken", "settings": ["method.options.temprature=1"]}
+    broken = {"method": "supcon", "name": "broken", "settings": ["pretrain.precision=16-mixed"]}
     suite = suite_of(small_table([broken, "supcon"]))
     cells = cells_of(suite.table)
     failures = train_cells(cells, suite.runs, tmp_path / "recipes", suite.place, 1, silent)
     (address,) = failures
     assert address == cells[0].address
-    assert "has no option 'temprature'" in failures[address]
+    assert "16-mixed needs a GPU" in failures[address]
     assert [is_finished(suite.runs / cell.address) for cell in cells] == [False, True, True]
     assert {path.stem for path in (tmp_path / "recipes").iterdir()} == {c.address for c in cells}
 

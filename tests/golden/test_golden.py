@@ -24,6 +24,7 @@ import torch
 from PIL import Image
 
 import scs_supcon
+from scs_supcon.recipe.defaults import complete_old_values
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
@@ -93,14 +94,11 @@ def listed(row: dict[str, Any]) -> tuple[str, bool, float | None]:
 
 
 def meaning(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a resolved recipe under their old names.
+    """Return the values of a resolved recipe by their old names, with all options written out.
 
     A recipe of the method scs_supcon without a preset means the preset "solved".
     """
-    recipe = {**recipe, "method": {"options": {}, **recipe["method"]}}
-    if recipe["method"]["name"] == "scs_supcon":
-        recipe["method"] = {"preset": "solved", **recipe["method"]}
-    return recipe
+    return complete_old_values(recipe, recipe)
 
 
 def names_the_version(text: str) -> bool:

@@ -20,7 +20,8 @@ def size(folder):
 def folder(tmp_path, finished, shapes):
     """A finished run at birds/a, and one at b that was only begun."""
     shutil.copytree(finished, tmp_path / "birds" / "a")
-    begun = (finished / "recipe.toml").read_text().replace('"scs_supcon"', '"supcon"', 1)
+    begun = (finished / "recipe.toml").read_text()
+    begun = begun.replace('"scs_supcon"', '"supcon"', 1).replace('preset = "solved"\n', "")
     RunDir.open(tmp_path / "b", begun).close()
     (tmp_path / "b" / "checkpoints").mkdir()
     (tmp_path / "b" / "checkpoints" / "pretrain-000001.json").write_text("{}")
@@ -30,7 +31,7 @@ def folder(tmp_path, finished, shapes):
 def test_runs_are_found_below_a_folder_with_what_they_are(folder, shapes, finished):
     unfinished, done = find_runs(folder)
     assert [unfinished.path, done.path] == [folder / "b", folder / "birds" / "a"]
-    assert (done.source, done.method) == (str(shapes), "scs_supcon")
+    assert (done.source, done.method) == (str(shapes), "scs_supcon@solved")
     assert done.accuracy == json.loads((finished / "finished.json").read_text())["accuracy"]
     assert (unfinished.finished, unfinished.accuracy, unfinished.method) == (False, None, "supcon")
 

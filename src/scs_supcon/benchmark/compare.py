@@ -10,7 +10,13 @@ from scs_supcon.benchmark import cost
 from scs_supcon.benchmark.cd_diagram import draw_cd_diagram
 from scs_supcon.benchmark.comparison import Comparison, compare_methods
 from scs_supcon.benchmark.dot_plot import draw_dot_plot
-from scs_supcon.benchmark.expand import Cell, Source, expand
+from scs_supcon.benchmark.expand import (
+    Cell,
+    Source,
+    expand,
+    runs_of_other_code,
+    with_stored_runs,
+)
 from scs_supcon.benchmark.page import Content, make_page
 from scs_supcon.benchmark.results import Outcome, judged_cells, read_outcomes, results_csv
 from scs_supcon.benchmark.scheduler import train_cells
@@ -34,6 +40,7 @@ class Suite:
     Attributes:
         out: folder of the results.
         runs: folder of the runs, which other tables may share.
+        accept_old: use runs that were made by other numeric code.
     """
 
     table: Table
@@ -41,6 +48,7 @@ class Suite:
     runs: Path
     place: Compute
     jobs: int
+    accept_old: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,16 @@ def plan(suite: Suite, display: Display) -> tuple[tuple[Cell, ...], dict[str, So
             display.line(f"left out: {detail}")
         sources[source] = Source(images, content_digest(images), left_out)
     cells = expand(suite.table, sources, accelerator=has_gpu(suite.place.device))
-    return cells, sources
+    stored = runs_of_other_code(cells, suite.runs)
+    if stored:
+        versions = ", ".join(sorted({run.version for run in stored.values()}))
+        verb = "uses" if suite.accept_old else "does not use"
+        advice = "" if suite.accept_old else ": add --accept-old to use them"
+        display.line(
+            f"this comparison {verb} {len(stored)} runs in {suite.runs} that were made by other "
+            f"numeric code (scs-supcon {versions}){advice}"
+        )
+    return with_stored_runs(cells, stored) if suite.accept_old else cells, sources
 
 
 def forecast(suite: Suite, display: Display) -> str:

@@ -1,15 +1,17 @@
 """From a table to the recipe of each of its cells: a pure function of table and data."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
 from scs_supcon.benchmark.pairwise import Key
 from scs_supcon.benchmark.table import Column, Row, Table
 from scs_supcon.data.dataset import ImageDataset
-from scs_supcon.recipe import Recipe, make_recipe, merge, recipe_hash
+from scs_supcon.methods import is_plugin
+from scs_supcon.recipe import Recipe
 from scs_supcon.recipe.resolve import DatasetFacts, TrainOptions, resolve_recipe
+from scs_supcon.runs.address import StoredRun, recipe_key, run_address, stored_runs
 from scs_supcon.training.input_files import read_input_files
 
 
@@ -21,6 +23,7 @@ class Cell:
         row: the method's name in the table.
         column: the column's name.
         weights: the encoder's weights file, of which the recipe knows the digest alone.
+        stored: the run directory of older code to use instead of the usual one.
     """
 
     row: str
@@ -29,6 +32,7 @@ class Cell:
     fold: int | None
     recipe: Recipe
     weights: str | None
+    stored: str | None = None
 
     @property
     def key(self) -> Key:
@@ -37,12 +41,8 @@ class Cell:
 
     @property
     def address(self) -> str:
-        """The name of its run: the hash of the recipe.
-
-        Where the data lies does not count, for the recipe holds the digest of its content.
-        """
-        anywhere = merge(self.recipe.model_dump(), {"data": {"source": "anywhere"}})
-        return recipe_hash(make_recipe(anywhere))[:16]
+        """Name of its run directory: the hash of the recipe and of the numeric code."""
+        return self.stored or run_address(self.recipe)
 
     @property
     def method(self) -> str:
@@ -79,6 +79,26 @@ def expand(
         cell
         for seed, fold, column in product(range(table.seeds), folds, table.columns)
         for cell in _cells(table, column, sources[column.data], (seed, fold), accelerator)
+    )
+
+
+def runs_of_other_code(cells: tuple[Cell, ...], runs: Path) -> dict[str, StoredRun]:
+    """Return the stored runs, by recipe key, of cells that have none by the code of today."""
+    plugins = {name for cell in cells if is_plugin(name := cell.recipe.method.name)}
+    keys = {recipe_key(cell.recipe) for cell in cells}
+    return {
+        key: choices[0]
+        for key, choices in stored_runs(runs, plugins).items()
+        if key in keys and not choices[0].same_code
+    }
+
+
+def with_stored_runs(cells: tuple[Cell, ...], stored: Mapping[str, StoredRun]) -> tuple[Cell, ...]:
+    """Return the cells, each with the run directory that `stored` has for its recipe key."""
+    keys = [recipe_key(cell.recipe) for cell in cells]
+    return tuple(
+        replace(cell, stored=stored[key].name) if key in stored else cell
+        for cell, key in zip(cells, keys, strict=True)
     )
 
 

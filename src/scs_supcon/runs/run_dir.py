@@ -27,7 +27,7 @@ from scs_supcon.runs.checkpoint_io import (
     sweep,
     write_checkpoint,
 )
-from scs_supcon.runs.environment import describe_environment
+from scs_supcon.runs.environment import describe_environment, environment_changes
 from scs_supcon.runs.metrics_log import MetricsLog
 
 RECIPE, ENVIRONMENT, FINISHED = "recipe.toml", "environment.json", "finished.json"
@@ -228,10 +228,13 @@ class RunDir:
     def _compare_environment(self) -> None:
         now = describe_environment()
         try:
-            changes = _changes(
-                json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8")), now
-            )
-        except (FileNotFoundError, ValueError):  # lost or damaged: the run itself is not
+            then = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
+            changes = environment_changes(then, now)
+        except (
+            FileNotFoundError,
+            ValueError,
+            AttributeError,
+        ):  # lost or damaged: the run itself is not
             changes = [f"there is no {ENVIRONMENT} that can be read, this one is written down"]
             self.write_json(ENVIRONMENT, now)
         if changes:
@@ -269,7 +272,7 @@ def _differences(file: Path, recipe: str) -> list[str]:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{file} cannot be read ({error}): choose another folder") from error
     now = tomllib.loads(recipe)
-    then = complete_old_values(then, now)
+    then, now = complete_old_values(then, now), complete_old_values(now, then)
     content = then.get("data", {}).get("content")
     if content is not None and content == now["data"].get("content"):
         del then["data"]["source"], now["data"]["source"]  # the same data, wherever it lies

@@ -1,0 +1,85 @@
+"""The name of a run in a folder that many comparisons share: the hash of its recipe and code."""
+
+import json
+import tomllib
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from scs_supcon.errors import UserError
+from scs_supcon.methods import is_plugin
+from scs_supcon.recipe.defaults import complete_old_values
+from scs_supcon.recipe.schema import Recipe
+from scs_supcon.recipe.toml import make_recipe, merge, recipe_hash
+from scs_supcon.runs.environment import code_digest
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run directory found on disk.
+
+    Attributes:
+        name: name of the directory.
+        finished: whether the run is finished.
+        version: version of scs-supcon that started it.
+        same_code: whether the numeric code was that of today.
+    """
+
+    name: str
+    finished: bool
+    version: str
+    same_code: bool
+
+
+def recipe_key(recipe: Recipe) -> str:
+    """Return 16 digits that identify a recipe.
+
+    The place of the data does not count if the recipe holds a digest of its content.
+    """
+    if recipe.data.content is not None:
+        recipe = make_recipe(merge(recipe.model_dump(), {"data": {"source": "anywhere"}}))
+    return recipe_hash(recipe)[:16]
+
+
+def run_address(recipe: Recipe) -> str:
+    """Return the directory name of a run by this recipe and the numeric code of today."""
+    return f"{recipe_key(recipe)}-{code_digest()[:8]}"
+
+
+def stored_runs(folder: Path, plugins: Collection[str] = ()) -> dict[str, list[StoredRun]]:
+    """Return the runs in a folder by the key of their recipe, the best choice first.
+
+    Runs by the code of today come first, then finished ones, then those with the latest name.
+
+    Args:
+        folder: folder of the runs.
+        plugins: methods from outside this package that the user has named; runs of others are
+            skipped, because a file must never make us import code.
+    """
+    runs: dict[str, list[StoredRun]] = {}
+    for file in sorted(folder.glob("*/recipe.toml"), reverse=True):
+        try:
+            values = tomllib.loads(file.read_text(encoding="utf-8"))
+            name = values.get("method", {}).get("name", "")
+            if is_plugin(name) and name not in plugins:
+                continue
+            key = recipe_key(make_recipe(complete_old_values(values, values)))
+        except (OSError, ValueError, UserError):  # not a run of ours
+            continue
+        runs.setdefault(key, []).append(_describe(file.parent))
+    for choices in runs.values():
+        choices.sort(key=lambda run: (not run.same_code, not run.finished))
+    return runs
+
+
+def _describe(folder: Path) -> StoredRun:
+    try:
+        environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        environment = {}
+    return StoredRun(
+        name=folder.name,
+        finished=(folder / "finished.json").exists(),
+        version=str(environment.get("libraries", {}).get("scs-supcon") or "unknown"),
+        same_code=environment.get("code") == code_digest(),
+    )
