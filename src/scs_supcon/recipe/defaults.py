@@ -4,16 +4,11 @@ Recipes written before version 0.2 left the defaults out. `OPTIONS_OF_0_1` fixes
 whatever the defaults of a method are today.
 """
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from scs_supcon.methods import Method, build_method, method_class
-from scs_supcon.methods.scs_supcon import PRESETS, SCSSupCon
+from scs_supcon.methods import method_class, method_defaults
 from scs_supcon.recipe.schema import Option
-
-# Set by other parts of a run: the head (common_dim, overlap) and the number of processes.
-SET_ELSEWHERE = ("common_dim", "overlap", "gather_across_devices", "preset")
 
 _SCS: dict[str, Option] = {
     "beta": 0.001,
@@ -71,37 +66,16 @@ OPTIONS_OF_0_1: dict[str, dict[str, Option]] = {
 
 def preset_name(name: str, preset: str | None) -> str | None:
     """Return the name of the preset that a method uses: its default one if none is given."""
-    if preset is None:
-        default = _signature(method_class(name)).get("preset")
-        return default if isinstance(default, str) else None
-    return preset
-
-
-def default_options(name: str, preset: str | None) -> dict[str, Option]:
-    """Return the default options of a method as they are written into a recipe.
-
-    Values that a TOML file cannot hold are left out, such as None.
-    """
-    defaults = _signature(method_class(name))
-    if issubclass(method_class(name), SCSSupCon):
-        defaults |= PRESETS.get(preset_name(name, preset) or "", {})
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in defaults.items()
-        if key not in SET_ELSEWHERE and isinstance(value, bool | int | float | str | list | tuple)
-    }
+    if preset is not None or not method_class(name).presets:
+        return preset
+    return str(method_class(name).effective_options(None, {})["preset"])
 
 
 def complete_options(
     name: str, preset: str | None, options: Mapping[str, Option]
 ) -> dict[str, Option]:
     """Return the given options together with the defaults of all others."""
-    defaults = default_options(name, preset)
-    # One of the two follows from the other, so the preset's value may not fit.
-    if issubclass(method_class(name), SCSSupCon) and ("bias" in options) != ("learn" in options):
-        method: Any = build_method(name, preset, **options)
-        defaults |= {"bias": method.bias, "learn": list(method.learn)}
-    return defaults | dict(options)
+    return method_defaults(name, preset, **options) | dict(options)
 
 
 def complete_old_options(
@@ -130,14 +104,3 @@ def complete_old_values(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict
     options = complete_old_options(name, preset, method.get("options", {}))
     written = {"preset": preset} if preset is not None else {}
     return dict(then) | {"method": method | written | {"options": options}}
-
-
-def _signature(method: type[Method]) -> dict[str, Any]:
-    """Return the default of every argument, of the base classes too where **options reach them."""
-    defaults: dict[str, Any] = {}
-    for base in method.__mro__:
-        if issubclass(base, Method) and "__init__" in vars(base):
-            for parameter in inspect.signature(base.__init__).parameters.values():
-                if parameter.default is not parameter.empty:
-                    defaults.setdefault(parameter.name, parameter.default)
-    return defaults

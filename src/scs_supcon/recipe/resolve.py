@@ -20,7 +20,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.methods import build_method, code_digest, is_plugin, method_class, parse
 from scs_supcon.nn.catalogue import data_config
 from scs_supcon.nn.stems import has_small_stem
-from scs_supcon.recipe.defaults import complete_options, default_options, preset_name
+from scs_supcon.recipe.defaults import complete_options, preset_name
 from scs_supcon.recipe.schema import Recipe
 from scs_supcon.recipe.toml import Values, make_recipe, merge, override
 
@@ -165,8 +165,7 @@ def resolve_recipe(
 def check_options(options: TrainOptions, files: InputFiles) -> None:
     """Raise a `UserError` for every mistake that can be found without the data."""
     requested = requested_values(options, files)
-    method = _method(requested.get("method", {}))
-    build_method(method["name"], method.get("preset"), **method["options"])
+    _method(requested.get("method", {}))
     if "name" in requested.get("encoder", {}):
         data_config(requested["encoder"]["name"])
 
@@ -204,7 +203,8 @@ def _explicit_options(before: Values, after: Values) -> Values:
         return {}
     if is_plugin(name) or after.get("preset") == before.get("preset"):
         return before
-    options, defaults = before.get("options", {}), default_options(name, before.get("preset"))
+    options = before.get("options", {})
+    defaults = complete_options(name, before.get("preset"), {})
     if not defaults.keys() <= options.keys():  # not a resolved recipe: the user wrote them all
         return before
     return before | {
@@ -225,6 +225,7 @@ def _method(requested: Values) -> Values:
     """Return the method section with its preset, all options, and the digest of a plug-in."""
     name = requested.get("name", DEFAULT_METHOD)
     preset = preset_name(name, requested.get("preset"))
+    build_method(name, preset, **requested.get("options", {}))  # checks the options
     options = complete_options(name, preset, requested.get("options", {}))
     method = requested | {"name": name, "options": options}
     if preset is not None:
