@@ -27,8 +27,8 @@ from torch.utils.data import DataLoader, Dataset
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.feature_cache import frozen_features, keyed_views
 from scs_supcon.data.load import load_images
-from scs_supcon.nn.catalogue import data_config
 from scs_supcon.nn.encoder import Encoder, build_encoder, encoder_key
+from scs_supcon.nn.timm_models import data_config
 from scs_supcon.nn.weights import load_weights
 from scs_supcon.recipe import DataRecipe
 

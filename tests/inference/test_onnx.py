@@ -17,9 +17,9 @@ from scs_supcon.errors import UserError
 from scs_supcon.inference import Evidence, Model, Network, build_model, onnx
 from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.inference.onnx import KEY, TOLERANCE, Parity, export_onnx, own_images
-from scs_supcon.nn.catalogue import data_config
 from scs_supcon.nn.encoder import build_encoder
 from scs_supcon.nn.head import Projection
+from scs_supcon.nn.timm_models import data_config
 from scs_supcon.recipe import make_recipe
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "onnx_predict.py"

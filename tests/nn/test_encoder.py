@@ -1,12 +1,24 @@
+"""Encoders: features, keys, taps in cached rows, and the tiny encoder."""
+
 import copy
 import subprocess
 import sys
 
 import pytest
 import torch
+from torch import nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.nn.encoder import build_encoder, encoder_key
+from scs_supcon.nn.encoder import (
+    TINY_WIDTH,
+    TappedEncoder,
+    TinyNet,
+    build_encoder,
+    encoder_key,
+    for_cache,
+    rows_key,
+)
+from scs_supcon.nn.taps import pool, tapped
 
 
 @pytest.mark.parametrize(
@@ -25,7 +37,7 @@ def test_num_features_is_the_width_of_the_output(name: str, size: int, width: in
     assert encoder.eval()(torch.rand(2, 3, size, size)).shape == (2, width)
 
 
-def test_building_is_decided_by_the_seed_and_leaves_training_mode_on() -> None:
+def test_equal_seeds_build_equal_encoders_in_training_mode() -> None:
     keys = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -36,12 +48,12 @@ def test_building_is_decided_by_the_seed_and_leaves_training_mode_on() -> None:
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_an_impossible_size_is_refused_with_the_right_one() -> None:
+def test_the_error_for_an_impossible_size_gives_a_possible_one() -> None:
     with pytest.raises(UserError, match=r"vit_tiny_patch16_224.*32 pixels.*image_size=224"):
         build_encoder("vit_tiny_patch16_224", small_stem=False, in_size=32)
 
 
-def test_the_key_tells_every_change_of_features() -> None:
+def test_the_key_changes_with_the_features() -> None:
     torch.manual_seed(0)
     encoder = build_encoder("efficientnet_b0", small_stem=False, in_size=32)
     torch.manual_seed(0)
@@ -59,16 +71,91 @@ NO_NETWORK = """
 import socket, sys
 
 def refuse(*arguments):
-    raise SystemExit("somebody asked for the network")
+    raise SystemExit("the network was used")
 
 socket.socket.connect = socket.getaddrinfo = refuse
-from scs_supcon.nn.catalogue import data_config, weights_licence
+from scs_supcon.nn.timm_models import data_config, weights_licence
 from scs_supcon.nn.encoder import build_encoder
-assert "timm" not in sys.modules, "timm was loaded before an encoder was wanted"
+assert "timm" not in sys.modules, "timm was loaded before an encoder was built"
 build_encoder("test_resnet", small_stem=False, in_size=32)
 data_config("resnet18"), weights_licence("resnet18")
 """
 
 
-def test_building_asks_for_no_network_and_importing_for_no_timm() -> None:
+def test_building_needs_no_network_and_importing_no_timm() -> None:
     subprocess.run([sys.executable, "-c", NO_NETWORK], check=True, timeout=120)
+
+
+SIZES = {"tiny": 16, "resnet18": 32, "convnext_atto": 64, "tiny_vit_5m_224": 224}
+
+
+@pytest.mark.parametrize(
+    ("name", "tap"),
+    [
+        ("tiny", {"body.layers.1": 64}),
+        ("resnet18", {"body.layer2": 128}),
+        ("convnext_atto", {"body.stages.1": 80}),
+        ("tiny_vit_5m_224", {"body.stages.1": 128}),
+    ],
+)
+def test_tapped_rows_are_the_features_and_the_tap(name, tap):
+    encoder = build_encoder(name, small_stem=False, in_size=SIZES[name]).eval()
+    assert encoder.taps == tap
+    (where, width), images = next(iter(tap.items())), torch.randn(2, 3, SIZES[name], SIZES[name])
+    inner_outputs = []
+    handle = encoder.get_submodule(where).register_forward_hook(
+        lambda *o: inner_outputs.append(o[-1])
+    )
+    with torch.inference_mode():
+        features = encoder(images)
+        handle.remove()
+        rows = TappedEncoder(encoder)(images)
+    assert torch.equal(rows[:, : encoder.num_features], features), "bit for bit"
+    assert torch.equal(rows[:, encoder.num_features :], pool(inner_outputs[0], width))
+    assert rows.shape[1] == TappedEncoder(encoder).num_features
+
+
+def test_a_cached_encoder_returns_features_and_taps_from_the_rows():
+    encoder = build_encoder("tiny", small_stem=False, in_size=16).eval()
+    source, cached_encoder = for_cache(encoder, taps=True)
+    assert isinstance(source, TappedEncoder)
+    rows = torch.randn(3, source.num_features)
+    with tapped(cached_encoder, list(cached_encoder.taps.values())) as outputs:
+        features = cached_encoder(rows)
+    assert torch.equal(features, rows[:, :128])
+    assert torch.equal(outputs[0][0], rows[:, 128:])
+    assert not list(cached_encoder.parameters())
+
+
+def test_without_taps_the_encoder_itself_is_cached():
+    encoder = build_encoder("tiny", small_stem=False, in_size=16)
+    source, cached_encoder = for_cache(encoder, taps=False)
+    assert source is encoder
+    assert isinstance(cached_encoder, nn.Identity)
+    assert rows_key(encoder) == encoder_key(encoder)
+    assert rows_key(TappedEncoder(encoder)) not in ("", rows_key(encoder))
+
+
+def test_an_encoder_without_stages_is_cached_without_taps():
+    encoder = build_encoder("tiny", small_stem=False, in_size=16)
+    encoder.taps = {}
+    assert for_cache(encoder, taps=True)[0] is encoder
+
+
+def test_the_tiny_encoder_takes_images_of_8_to_32_pixels() -> None:
+    for size in (8, 12, 16, 24, 32):
+        assert TinyNet(size)(torch.rand(2, 3, size, size)).shape == (2, TINY_WIDTH)
+
+
+def test_tiny_features_do_not_depend_on_the_batch_even_in_training() -> None:
+    torch.manual_seed(0)
+    encoder, images = TinyNet(16).train(), torch.rand(6, 3, 16, 16)
+    alone = torch.cat([encoder(image[None]) for image in images])
+    torch.testing.assert_close(encoder(images), alone, rtol=1e-5, atol=1e-6)
+    assert not [m for m in encoder.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+
+
+def test_every_weight_of_the_tiny_encoder_gets_a_gradient() -> None:
+    encoder = TinyNet(8)
+    encoder(torch.rand(4, 3, 8, 8)).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in encoder.parameters())

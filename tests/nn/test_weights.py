@@ -96,7 +96,7 @@ def test_missing_unknown_and_misshapen_tensors_are_listed(
     assert "w.safetensors" in text
     assert "missing: layer1.0.conv1.weight" in text
     assert "unknown: extra.weight" in text
-    assert "other shape: layer2.0.conv1.weight (2, 2) instead of" in text
+    assert "wrong shape: layer2.0.conv1.weight (2, 2) instead of" in text
     assert all(torch.equal(before[name], now) for name, now in encoder.state_dict().items())
 
 
@@ -128,7 +128,7 @@ def test_pickles_are_refused_unopened(name: str, tmp_path: Path) -> None:
 def test_a_damaged_or_absent_file_is_named(published: torch.nn.Module, tmp_path: Path) -> None:
     path = save(published.state_dict(), tmp_path / "w.safetensors")
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(UserError, match=r"w\.safetensors cannot be read"):
+    with pytest.raises(UserError, match=r"cannot read .*w\.safetensors"):
         load_weights(fresh(), path)
     with pytest.raises(UserError, match=r"no weights file .*absent\.safetensors"):
         load_weights(fresh(), tmp_path / "absent.safetensors")

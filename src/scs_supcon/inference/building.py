@@ -10,7 +10,7 @@ from scs_supcon.inference.decision import make_decision_rule
 from scs_supcon.inference.facts import Boundary, Facts
 from scs_supcon.inference.model import Gallery, Model
 from scs_supcon.inference.readout import Network, ReadOut, in_passes
-from scs_supcon.nn.catalogue import weights_licence
+from scs_supcon.nn.timm_models import weights_licence
 from scs_supcon.recipe import Recipe
 
 

@@ -1,15 +1,24 @@
-"""The encoder as the rest of the package sees it."""
+"""Encoders: images -> features, with optional taps; timm's models and a tiny one for tests."""
 
 import hashlib
+import json
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.nn.catalogue import data_config, import_timm, pretrained_cfg
-from scs_supcon.nn.stems import Stem, shrink_stem
-from scs_supcon.nn.tiny import TINY, TinyNet
+from scs_supcon.nn.taps import tapped
+from scs_supcon.nn.timm_models import (
+    TINY,
+    Stem,
+    data_config,
+    import_timm,
+    pretrained_cfg,
+    shrink_stem,
+)
+
+TINY_WIDTH = 128
 
 
 class Encoder(nn.Module):
@@ -17,12 +26,12 @@ class Encoder(nn.Module):
 
     Attributes:
         name: timm's name of the model, or "tiny".
-        body: The model itself, without a classifier.
-        num_features: Width of the features. timm's own number is that of the last map, which
-            in some families a further layer widens.
-        stem: What the first layers are.
-        taps: Submodules worth looking at half-way, with the channels of their output, see
-            `nn.taps`: the end of the second of the last four stages, if there are stages.
+        body: the model without its classifier.
+        num_features: width of the features. timm's number is that of the last map, which some
+            families widen by another layer.
+        stem: the first layers.
+        taps: submodules with useful intermediate outputs, and their channels; see `nn.taps`: the
+            end of the second of the last four stages, if the model has stages.
     """
 
     def __init__(self, name: str, body: nn.Module, num_features: int, stem: Stem) -> None:
@@ -34,7 +43,7 @@ class Encoder(nn.Module):
         self.taps = _taps(body)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features, pooled over the image."""
+        """Return the features, pooled over the image."""
         features: Tensor = self.body(images)
         return features
 
@@ -43,25 +52,25 @@ def build_encoder(name: str, *, small_stem: bool, in_size: int) -> Encoder:
     """Build an encoder with random weights.
 
     Args:
-        name: Any timm model, with or without the tag of its weights, or "tiny".
-        small_stem: First layers for images of about 32 pixels, see `stems`.
-        in_size: Side of the images in pixels.
+        name: any timm model, with or without the tag of its weights, or "tiny".
+        small_stem: whether to use first layers for images of about 32 pixels; see `timm_models`.
+        in_size: side of the images in pixels.
 
     Raises:
-        UserError: Unknown name, a family without a small stem, or a size it cannot take.
+        UserError: the name is unknown, the family has no small stem, or the size is impossible.
     """
     if name == TINY:
         tiny = TinyNet(in_size)
         body, stem = tiny, Stem(f"3×3 stride {tiny.stem_stride}")
     else:
-        pretrained_cfg(name)  # says what is wrong with a wrong name
+        pretrained_cfg(name)  # raises for a wrong name
         body = import_timm().create_model(name, pretrained=False, num_classes=0)
         stem = shrink_stem(name, body, in_size) if small_stem else Stem()
     return Encoder(name, body, _width(name, body, in_size), stem)
 
 
 def encoder_key(encoder: Encoder) -> str:
-    """Name the encoder and hash its weights: equal keys mean equal features."""
+    """Return the encoder's name and a hash of its weights: equal keys mean equal features."""
     digest = hashlib.sha256(encoder.stem.text.encode())
     for name, tensor in sorted(encoder.body.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -70,8 +79,106 @@ def encoder_key(encoder: Encoder) -> str:
     return f"{encoder.name}-{digest.hexdigest()}"
 
 
+class TappedEncoder(nn.Module):
+    """Images to rows [features | taps], so that a cache can hold both.
+
+    The features equal those of the encoder bit for bit.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.num_features = encoder.num_features + sum(encoder.taps.values())
+
+    def forward(self, images: Tensor) -> Tensor:
+        with tapped(self.encoder, list(self.encoder.taps.values())) as outputs:
+            features: Tensor = self.encoder(images)
+        return torch.cat([features, *(torch.cat(tap) for tap in outputs)], 1)
+
+
+class CachedEncoder(nn.Module):
+    """Replaces the encoder when its rows [features | taps] come from a cache."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        widths = list(encoder.taps.values())
+        ends = torch.tensor([encoder.num_features, *widths]).cumsum(0).tolist()
+        self.features = _Columns(0, ends[0])
+        self.tap = nn.ModuleList(
+            _Columns(end - w, end) for end, w in zip(ends[1:], widths, strict=True)
+        )
+        self.taps = {f"tap.{number}": width for number, width in enumerate(widths)}
+
+    def forward(self, rows: Tensor) -> Tensor:
+        for tap in self.tap:
+            tap(rows)  # for the hooks of `tapped`
+        features: Tensor = self.features(rows)
+        return features
+
+
+class _Columns(nn.Module):
+    def __init__(self, start: int, stop: int) -> None:
+        super().__init__()
+        self.start, self.stop = start, stop
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows[:, self.start : self.stop]
+
+
+def for_cache(encoder: Encoder, taps: bool) -> tuple[Encoder | TappedEncoder, nn.Module]:
+    """Return the module whose output is cached, and the one that replaces the encoder then."""
+    if taps and encoder.taps:
+        return TappedEncoder(encoder), CachedEncoder(encoder)
+    return encoder, nn.Identity()
+
+
+def rows_key(source: Encoder | TappedEncoder) -> str:
+    """Return a key of cached rows: equal keys mean equal rows, with or without taps."""
+    if isinstance(source, TappedEncoder):
+        return f"{encoder_key(source.encoder)} | {json.dumps(source.encoder.taps)}"
+    return encoder_key(source)
+
+
+class TinyNet(nn.Module):
+    """A small convolutional encoder for images of 8 to 32 pixels, fast on a CPU.
+
+    Four 3×3 convolutions of 32, 64, 128 and 128 channels, then the mean over all positions.
+    GroupNorm uses no batch statistics: an image's features do not depend on its batch, and any
+    number of processes computes the same. From 24 pixels up the first layer halves the image, so
+    that larger images cost about as much as images of half the size.
+
+    Args:
+        in_size: side of the images in pixels.
+    """
+
+    def __init__(self, in_size: int) -> None:
+        super().__init__()
+        self.stem_stride = 2 if in_size >= 24 else 1
+        self.feature_info = [
+            {"module": f"layers.{number}", "num_chs": channels}
+            for number, channels in enumerate((32, 64, TINY_WIDTH, TINY_WIDTH))
+        ]
+        self.layers = nn.Sequential(
+            _layer(3, 32, self.stem_stride),
+            _layer(32, 64, 2),
+            _layer(64, TINY_WIDTH, 2),
+            _layer(TINY_WIDTH, TINY_WIDTH, 1),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return features (n, 128) of images (n, 3, height, width)."""
+        maps: Tensor = self.layers(images)
+        return maps.mean(dim=(2, 3))
+
+
+def _layer(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+    convolution = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
+    return nn.Sequential(convolution, nn.GroupNorm(8, outputs), nn.ReLU(inplace=True))
+
+
 def _width(name: str, body: nn.Module, in_size: int) -> int:
-    """Try one image: the only sure way to learn the width, and whether the size is possible."""
+    """Return the width of the features; encode one image, which also shows if the size works."""
     training = body.training
     body.eval()
     try:
@@ -80,18 +187,18 @@ def _width(name: str, body: nn.Module, in_size: int) -> int:
     except (AssertionError, RuntimeError, ValueError, IndexError) as error:
         size = data_config(name)["image_size"]
         raise UserError(
-            f"encoder {name!r} cannot take images of {in_size} pixels ({error}): "
+            f"encoder {name!r} does not work with images of {in_size} pixels ({error}): "
             f"it was made for data.image_size={size}"
         ) from error
     finally:
         body.train(training)
     if not isinstance(features, Tensor) or features.ndim != 2:
-        raise UserError(f"encoder {name!r} gives no pooled features: choose another")
+        raise UserError(f"encoder {name!r} does not return pooled features: choose another one")
     return features.shape[1]
 
 
 def _taps(body: nn.Module) -> dict[str, int]:
-    """timm lists where its models have a map of each size; not all of them are submodules."""
+    """Return the tap of a model; timm lists the stages, but not all of them are submodules."""
     stages: Any = list(getattr(body, "feature_info", ()))
     if len(stages) < 4 or stages[-3]["module"] not in dict(body.named_modules()):
         return {}

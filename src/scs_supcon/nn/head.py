@@ -1,4 +1,4 @@
-"""Features -> embeddings -> the common field | the style field."""
+"""The projection head, and the common and style fields of its embeddings."""
 
 from typing import Any, Literal
 
@@ -12,11 +12,11 @@ Normalise = Literal["separate", "joint", "none"]
 
 
 class Projection(nn.Module):
-    """Linear → ReLU → Linear, optionally centred: the head of every contrastive method.
+    """The projection head of every contrastive method: Linear → ReLU → Linear, optionally centred.
 
     Args:
-        width: columns of the features.
-        dim: columns of the embeddings (common + style).
+        width: number of columns of the features.
+        dim: number of columns of the embeddings (common + style).
         hidden: width of the hidden layer; 0 means the width of the features.
         centre: standardise every column over the batch (no learnable scale or shift), so that
             similarities start around 0 rather than all close to 1.
@@ -34,9 +34,9 @@ class Projection(nn.Module):
 
 
 class Centre(nn.Module):
-    """Batch standardisation without affine, its statistics joined over all processes.
+    """Batch normalisation without scale and shift, with statistics over all processes.
 
-    `nn.SyncBatchNorm` refuses CPUs; this is the same statistic wherever a process group runs.
+    `nn.SyncBatchNorm` does not support CPUs, and `nn.BatchNorm1d` does not synchronise.
     """
 
     mean: Tensor
@@ -66,8 +66,8 @@ class Centre(nn.Module):
 
 
 def split(embeddings: Tensor, common_dim: int, overlap: int = 0) -> tuple[Tensor, Tensor]:
-    """Cut embeddings into (common, style); the last `overlap` common columns are also style."""
-    if not overlap:  # one gradient of both parts, rather than two padded with zeros
+    """Split embeddings into (common, style); the last `overlap` common columns are also style."""
+    if not overlap:  # one gradient for both fields instead of two padded with zeros
         common, style = torch.split(embeddings, [common_dim, embeddings.shape[1] - common_dim], 1)
         return common, style
     return embeddings[:, :common_dim], embeddings[:, common_dim - overlap :]
@@ -76,7 +76,7 @@ def split(embeddings: Tensor, common_dim: int, overlap: int = 0) -> tuple[Tensor
 def fields(
     embeddings: Tensor, common_dim: int, overlap: int = 0, normalise: Normalise = "separate"
 ) -> tuple[Tensor, Tensor]:
-    """Split and bring to unit length: each field by itself, both together, or not at all."""
+    """Return (common, style) at unit length: each field separately, both jointly, or unchanged."""
     if normalise == "joint":
         embeddings = unit(embeddings)
     common, style = split(embeddings, common_dim, overlap)
@@ -86,7 +86,7 @@ def fields(
 
 
 def unit(x: Tensor) -> Tensor:
-    """Rows divided by their length. A zero row stays zero and gets a zero gradient."""
+    """Divide rows by their length. A zero row stays zero and gets a zero gradient."""
     result: Tensor = _Unit.apply(x)
     return result
 
@@ -105,24 +105,24 @@ class _Unit(torch.autograd.Function):
 
 
 def to_unit(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(unit rows, lengths they had): what `unit` computes, for gradients written by hand.
+    """Return (unit rows, original lengths), for gradients written by hand.
 
-    `F.normalize` without its epsilon: that gives gradients of 1e12 at a zero row.
+    This is `F.normalize` without its epsilon, which gives gradients of 1e12 at a zero row.
     """
     length = _lengths(x)
-    # A row too short for a finite gradient, or longer than its type can say, counts as zero.
+    # A row too short for a finite gradient, or whose length overflows, counts as zero.
     length = length.masked_fill(length < 2 * torch.finfo(x.dtype).tiny, torch.inf).to(x.dtype)
     return x / length, length
 
 
 def unit_gradient(grad: Tensor, y: Tensor, length: Tensor) -> Tensor:
-    """Carry the gradient of unit rows y back to the rows that had these lengths."""
+    """Return the gradient of the original rows, given that of the unit rows y."""
     along = (grad * y).sum(1, keepdim=True)
     return torch.addcmul(grad, y, along, value=-1).div_(length)
 
 
 def _lengths(x: Tensor) -> Tensor:
-    """Lengths of the rows, whatever their size: nothing may overflow or vanish when squared."""
+    """Return the lengths of the rows; squares must neither overflow nor underflow."""
     if x.dtype != torch.float64 or not x.shape[1]:
         norm: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64)
         return norm
@@ -133,7 +133,7 @@ def _lengths(x: Tensor) -> Tensor:
 
 
 class _JoinedSum(torch.autograd.Function):
-    """Sum over processes whose gradient is the sum of every process's gradient."""
+    """Sum over processes; its gradient is the sum of the gradients of all processes."""
 
     @staticmethod
     def forward(_ctx: Any, x: Tensor) -> Tensor:

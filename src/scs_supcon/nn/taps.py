@@ -1,10 +1,10 @@
-"""What an encoder holds half-way: the output of inner submodules, averaged over the image.
+"""Taps: intermediate outputs of an encoder, averaged over the image.
 
-An encoder names its taps in `taps`, a dictionary from a submodule to the channels of its output,
-such as {"body.layer2": 128}. Nothing is tapped, and nothing paid for, until someone asks.
+An encoder lists its taps in `taps`, a dictionary from the name of a submodule to the channels of
+its output, such as {"body.layer2": 128}. They cost nothing unless `tapped` is used.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,43 +14,43 @@ from scs_supcon.errors import UserError
 
 
 def taps_of(encoder: nn.Module, features: int) -> dict[str, int]:
-    """Names and widths of the tapped submodules; without any, "" is the encoder itself."""
+    """Return names and widths of the tapped submodules; without any, "" is the encoder itself."""
     taps: dict[str, int] = dict(getattr(encoder, "taps", None) or {"": features})
-    known = dict(encoder.named_modules())
+    submodules = dict(encoder.named_modules())
     for name in taps:
-        if name not in known:
-            raise UserError(f"the encoder taps {name!r}, and has no submodule of that name")
+        if name not in submodules:
+            raise UserError(f"the encoder lists the tap {name!r}, but has no such submodule")
     return taps
 
 
 @contextmanager
 def tapped(encoder: nn.Module, widths: list[int]) -> Iterator[list[list[Tensor]]]:
-    """Collect what the taps put out, pooled to `(n, width)`, each time that the encoder runs."""
-    caught: list[list[Tensor]] = [[] for _ in widths]
+    """Collect the outputs of the taps, pooled to `(n, width)`, each time the encoder runs."""
+    outputs: list[list[Tensor]] = [[] for _ in widths]
     handles = []
-    for name, width, into in zip(taps_of(encoder, widths[0]), widths, caught, strict=True):
-        hook = _catch(into, width)
+    for name, width, collected in zip(taps_of(encoder, widths[0]), widths, outputs, strict=True):
+        hook = _collect(collected, width)
         handles.append(encoder.get_submodule(name).register_forward_hook(hook))
     try:
-        yield caught
+        yield outputs
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _catch(into: list[Tensor], width: int) -> Any:
+def _collect(collected: list[Tensor], width: int) -> Callable[[nn.Module, Any, Tensor], None]:
     def hook(_module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        into.append(pool(output, width))
+        collected.append(pool(output, width))
 
     return hook
 
 
 def pool(x: Tensor, width: int) -> Tensor:
-    """Average `(n, C, H, W)`, `(n, H, W, C)` or `(n, L, C)` to `(n, C)`; `(n, C)` stays."""
+    """Average `(n, C, H, W)`, `(n, H, W, C)` or `(n, L, C)` to `(n, C)`; `(n, C)` is unchanged."""
     if x.dim() == 4 and x.shape[1] == width:
         return x.mean((2, 3))
     if x.shape[-1] == width:
         return x.flatten(1, -2).mean(1) if x.dim() > 2 else x
     raise UserError(
-        f"a tap of the encoder gave {tuple(x.shape)}: its `taps` promise {width} channels"
+        f"a tap of the encoder returned shape {tuple(x.shape)}, but its `taps` say {width} channels"
     )

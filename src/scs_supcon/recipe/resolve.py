@@ -18,8 +18,7 @@ from scs_supcon.data.sampler import choose_batches
 from scs_supcon.data.splits import SplitColumns, assign_splits, fold_splits
 from scs_supcon.errors import UserError
 from scs_supcon.methods import build_method, code_digest, is_plugin, method_class, parse
-from scs_supcon.nn.catalogue import data_config
-from scs_supcon.nn.stems import has_small_stem
+from scs_supcon.nn.timm_models import data_config, has_small_stem
 from scs_supcon.recipe.defaults import complete_options, preset_name
 from scs_supcon.recipe.schema import Recipe
 from scs_supcon.recipe.toml import Values, make_recipe, merge, override

@@ -14,8 +14,7 @@ from scs_supcon.data.feature_cache import ViewKind, frozen_features, keyed_views
 from scs_supcon.device import Compute
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Method, Network, probe_input_for
-from scs_supcon.nn.encoder import Encoder, build_encoder
-from scs_supcon.nn.tapped import Tapped, rows_key
+from scs_supcon.nn.encoder import Encoder, TappedEncoder, build_encoder, rows_key
 from scs_supcon.nn.weights import fetch_weights, load_weights
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe
@@ -34,7 +33,7 @@ class Parts:
     images: ImageDataset
     splits: NDArray[np.str_]
     encoder: Encoder
-    source: Encoder | Tapped
+    source: Encoder | TappedEncoder
     network: Network
     method: Method
 

@@ -30,8 +30,8 @@ from scs_supcon.methods import (
     probe_input_for,
 )
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
+from scs_supcon.nn.encoder import for_cache
 from scs_supcon.nn.head import Projection
-from scs_supcon.nn.tapped import for_cache
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe, make_recipe, merge, write_toml
 from scs_supcon.recipe.resolve import (
