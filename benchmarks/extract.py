@@ -1,12 +1,12 @@
-"""Our feature extraction against timm's own recipe on the same images.
+"""Compare feature extraction with timm's usual loop on the same images.
 
     python benchmarks/extract.py DATA --encoder tf_efficientnet_lite0 --weights FILE.safetensors
 
-timm's recipe: `create_transform`, a DataLoader with as many workers, the model's forward pass in
-inference mode; once in its default layout, once with channels last. Ours: `frozen_features` into an
-empty cache, writing included. They take turns. Printed are images per second (median over the
-rounds), the ratio ours / theirs, how far the features differ, and how quickly the cache reads
-back. Target: at least 1 against the better of theirs.
+timm: `create_transform`, a DataLoader with the same number of workers, the model's forward pass in
+inference mode; once in the default memory layout, once with channels last. This package:
+`frozen_features` into an empty cache, writing included. The contenders take turns. The output is
+images per second (median over the rounds), the ratio to timm, the largest difference between the
+features, and the speed of reading the cache. Target: at least 1 against the faster of the two.
 """
 
 import argparse
@@ -36,7 +36,7 @@ Features = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Files(Dataset[torch.Tensor]):
-    """Images as timm's own dataset reads them."""
+    """Images read as timm's own dataset does."""
 
     def __init__(self, paths: list[Path], transform: Callable[[Image.Image], torch.Tensor]) -> None:
         self.paths = paths
@@ -50,10 +50,10 @@ class Files(Dataset[torch.Tensor]):
             return self.transform(image.convert("RGB"))
 
 
-def timms(
+def timm_features(
     encoder: Encoder, paths: list[Path], options: argparse.Namespace, layout: torch.memory_format
 ) -> Features:
-    """Features by timm's recipe."""
+    """Return the features computed with timm's loop."""
     model = timm.create_model(encoder.name, num_classes=0).eval()
     model.load_state_dict(encoder.body.state_dict())
     model.to(memory_format=layout)
@@ -66,8 +66,10 @@ def timms(
     return np.concatenate(batches)
 
 
-def ours(encoder: Encoder, images: ImageDataset, chosen: list[int], cache: str, w: int) -> Features:
-    """Features by `frozen_features`."""
+def our_features(
+    encoder: Encoder, images: ImageDataset, chosen: list[int], cache: str, w: int
+) -> Features:
+    """Return the features computed with `frozen_features`."""
     data = DataRecipe(source="measured", **data_config(encoder.name))
     features = frozen_features(
         images,
@@ -82,21 +84,21 @@ def ours(encoder: Encoder, images: ImageDataset, chosen: list[int], cache: str, 
 
 
 def timed(work: Callable[[], Features]) -> tuple[float, Features]:
-    """Seconds and result."""
-    began = time.perf_counter()
+    """Return the duration in seconds and the result."""
+    start = time.perf_counter()
     result = work()
-    return time.perf_counter() - began, result
+    return time.perf_counter() - start, result
 
 
 def main() -> None:
-    """Take turns and print."""
+    """Measure in turns and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("data", type=Path, help="folder of class folders")
     parser.add_argument("--encoder", default="tf_efficientnet_lite0")
     parser.add_argument("--weights", type=Path, help="safetensors; random weights without it")
     parser.add_argument("--images", type=int, default=512)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--batch-size", type=int, default=64, help="of timm's recipe")
+    parser.add_argument("--batch-size", type=int, default=64, help="of timm's loop")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
 
@@ -114,10 +116,14 @@ def main() -> None:
     for _ in range(options.rounds):
         with TemporaryDirectory() as cache:
             turns = {
-                "ours": lambda: ours(encoder, images, chosen, cache, options.workers),
-                "timm": lambda: timms(encoder, paths, options, torch.contiguous_format),
-                "timm, channels last": lambda: timms(encoder, paths, options, torch.channels_last),
-                "ours, from the cache": lambda: ours(encoder, images, chosen, cache, 0),
+                "scs-supcon": lambda: our_features(encoder, images, chosen, cache, options.workers),
+                "timm": lambda: timm_features(encoder, paths, options, torch.contiguous_format),
+                "timm, channels last": lambda: timm_features(
+                    encoder, paths, options, torch.channels_last
+                ),
+                "scs-supcon, from the cache": lambda: our_features(
+                    encoder, images, chosen, cache, 0
+                ),
             }
             for name, work in turns.items():
                 taken, results[name] = timed(work)
@@ -126,11 +132,11 @@ def main() -> None:
     rate = {name: count / statistics.median(taken) for name, taken in seconds.items()}
     print(f"{options.encoder}, {count} images, {size} pixels, {options.workers} workers")
     for name, value in rate.items():
-        print(f"  {name:<22}{value:9.1f} images/s")
-    better = max(rate["timm"], rate["timm, channels last"])
-    ratios = rate["ours"] / rate["timm"], rate["ours"] / better
-    print(f"  ours / timm {ratios[0]:.2f}, ours / the better of timm's {ratios[1]:.2f}")
-    difference = np.abs(results["ours"] - results["timm"]).max()
+        print(f"  {name:<27}{value:9.1f} images/s")
+    fastest = max(rate["timm"], rate["timm, channels last"])
+    ratios = rate["scs-supcon"] / rate["timm"], rate["scs-supcon"] / fastest
+    print(f"  ratio to timm {ratios[0]:.2f}, to the faster of both layouts {ratios[1]:.2f}")
+    difference = np.abs(results["scs-supcon"] - results["timm"]).max()
     print(f"  largest difference {difference:.1e} in features up to {results['timm'].max():.1f}")
 
 

@@ -1,130 +1,121 @@
-"""Every method on the handwritten digits, by one budget: docs/benchmarks/methods.md.
+"""Every method on the handwritten digits, with one budget: docs/benchmarks/methods.md.
 
     python benchmarks/methods.py                  # one seed
-    python benchmarks/methods.py --seeds 3        # goes on where it was stopped
-    python benchmarks/methods.py --seeds 0        # the page again, of the runs that are finished
+    python benchmarks/methods.py --seeds 3        # resumes if it was stopped
+    python benchmarks/methods.py --seeds 0        # only write the page from the finished runs
 
 Two runs at a time, one thread each. Every method gets the same encoder, images, epochs, batches
-and stage 2; what differs is the loss, and the parts of the recipe that it suggests for its head.
+and stage 2; only the loss and the head settings that it requires differ.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-import tomllib
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from scs_supcon.methods import available, method_class
+from scs_supcon.training.result import RunResult
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks" / "methods.md"
 METHODS = [*available(), "scs_supcon@paper"]
-OWN, STAGE_2 = "the method's own classifier", "stage 2 on the readout"
 
 
 def main() -> None:
-    """Train what is missing, then write the page of all that is finished."""
-    parser = argparse.ArgumentParser()
+    """Train the missing runs, then write the page from all finished ones."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "methods")
-    asked = parser.parse_args()
-    wanted = [(method, seed) for seed in range(asked.seeds) for method in METHODS]
+    options = parser.parse_args()
+    jobs = [(method, seed) for seed in range(options.seeds) for method in METHODS]
     start = time.monotonic()
     try:
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda one: run(*one, asked.runs), wanted))
-    finally:  # an hour's work is worth a page, whatever ended it
-        PAGE.write_text(page(asked.runs))
-    print(f"{len(wanted)} runs after {time.monotonic() - start:.0f} s")
+            list(pool.map(lambda job: train(*job, options.runs), jobs))
+    finally:  # also after an error: the finished runs took long enough
+        PAGE.write_text(build_page(options.runs))
+    print(f"{len(jobs)} runs after {time.monotonic() - start:.0f} s")
 
 
-def folder(method: str, seed: int, runs: Path) -> Path:
-    """Where a run is kept."""
+def run_path(method: str, seed: int, runs: Path) -> Path:
+    """Return the directory of a run."""
     return runs / f"{method.replace('@', '-')}-{seed}"
 
 
-def run(method: str, seed: int, runs: Path) -> None:
-    """Train one method in a process of its own, or find it finished."""
-    out = folder(method, seed, runs)
-    line = ["train", "digits", "--out", str(out), "--method", method, "--seed", str(seed)]
+def train(method: str, seed: int, runs: Path) -> None:
+    """Train one method in a new process, unless it is finished."""
+    out = run_path(method, seed, runs)
+    command = ["train", "digits", "--out", str(out), "--method", method, "--seed", str(seed)]
+    command += ["--workers", "0", "--device", "cpu", "--quiet"]
     subprocess.run(
-        [sys.executable, "-m", "scs_supcon", *line, "--workers", "0", "--device", "cpu", "--quiet"],
+        [sys.executable, "-m", "scs_supcon", *command],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         check=True,
     )
-    print(f"{method:<20} seed {seed}: {read(out)['accuracy']:.2%}", flush=True)
+    print(f"{method:<20} seed {seed}: {RunResult.read(out).accuracy:.2%}", flush=True)
 
 
-def read(out: Path) -> dict[str, Any]:
-    """What a finished run says of itself."""
-    summary: dict[str, Any] = json.loads((out / "finished.json").read_text())
-    return summary
-
-
-def page(runs: Path) -> str:
-    """The page, best method first."""
-    rows: dict[str, list[dict[str, Any]]] = {}
+def build_page(runs: Path) -> str:
+    """Return the page, best method first."""
+    results: dict[str, list[RunResult]] = {}
     for method in METHODS:
         files = sorted(runs.glob(f"{method.replace('@', '-')}-[0-9]*/finished.json"))
         if files:
-            rows[method] = [read(file.parent) for file in files]
-    order = sorted(rows, key=lambda m: -mean(one["accuracy"] for one in rows[m]))
-    seeds = min(map(len, rows.values()))
-    recipe = tomllib.loads((folder(order[0], 0, runs) / "recipe.toml").read_text())
-    how, one = recipe["pretrain"], rows[order[0]][0]
-    times = [summary["seconds"] for found in rows.values() for summary in found]
-    missing = [method for method in METHODS if method not in rows]
-    numbers = {
-        "missing": f"\nNot run yet: {', '.join(missing)}.\n" if missing else "",
-        "seeds": "one seed" if seeds == 1 else f"{seeds} seeds",
-        "encoder": recipe["encoder"]["name"],
-        "epochs": how["epochs"],
-        "batch": how["batch_size"],
-        "lr": how["lr"],
-        "optimizer": how["optimizer"],
-        "images": one["images"],
-        "error": f"{100 * (0.97 * 0.03 / one['images'] / seeds) ** 0.5:.1f}",
-        "seconds": f"{min(times):.0f} to {max(times):.0f}",
-    }
-    lines = [describe(method, rows[method]) for method in order]
-    return TEXT.format(**numbers, table="\n".join(lines))
+            results[method] = [RunResult.read(file.parent) for file in files]
+    order = sorted(results, key=lambda m: -statistics.fmean(r.accuracy for r in results[m]))
+    seeds = min(map(len, results.values()))
+    recipe, images = results[order[0]][0].recipe, results[order[0]][0].evaluation.images
+    seconds = [result.seconds for of_method in results.values() for result in of_method]
+    missing = [method for method in METHODS if method not in results]
+    return TEXT.format(
+        missing=f"\nNot run yet: {', '.join(missing)}.\n" if missing else "",
+        seeds="one seed" if seeds == 1 else f"{seeds} seeds",
+        encoder=recipe.encoder.name,
+        epochs=recipe.pretrain.epochs,
+        batch=recipe.pretrain.batch_size,
+        lr=recipe.pretrain.lr,
+        optimizer=recipe.pretrain.optimizer,
+        images=images,
+        error=f"{100 * (0.97 * 0.03 / images / seeds) ** 0.5:.1f}",
+        seconds=f"{min(seconds):.0f} to {max(seconds):.0f}",
+        table="\n".join(table_row(method, results[method]) for method in order),
+    )
 
 
-def describe(method: str, runs: list[dict[str, Any]]) -> str:
-    """One row of the table."""
-    used = {
-        "own" if head["own"] else "stage 2" for r in runs for head in r["bank"] if head["chosen"]
+def table_row(method: str, results: Sequence[RunResult]) -> str:
+    """Return one row of the table."""
+    classifiers = {
+        "own" if head.own else "stage 2"
+        for result in results
+        for head in result.summary.probe_heads
+        if head.chosen
     }
     adapted = " (adapted)" if method_class(method.partition("@")[0]).adapted else ""
-    accuracies = [one["accuracy"] for one in runs]
-    spread = f" ± {100 * statistics.stdev(accuracies):.1f}" if len(runs) > 1 else ""
+    accuracies = [result.accuracy for result in results]
+    spread = f" ± {100 * statistics.stdev(accuracies):.1f}" if len(results) > 1 else ""
+    baselines = [result.evaluation.baselines for result in results]
     cells = [
         f"`{method}`{adapted}",
-        f"{100 * mean(accuracies):.1f}{spread}",
-        ", ".join(sorted(used)),
-        *(percent(one["baselines"].get(name) for one in runs) for name in (OWN, STAGE_2)),
-        *(percent(one["baselines"][n] for one in runs) for n in ("kNN on the readout",)),
-        percent(one["baselines"]["linear probe of the encoder"] for one in runs),
+        f"{mean_percent(accuracies)}{spread}",
+        ", ".join(sorted(classifiers)),
+        mean_percent(measured.own_classifier for measured in baselines),
+        mean_percent(measured.probe for measured in baselines),
+        mean_percent(measured.knn_on_probe_input for measured in baselines),
+        mean_percent(measured.linear_probe_of_encoder for measured in baselines),
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def percent(values: Any) -> str:
-    """Their mean in percent; nothing where there is none."""
-    there = [value for value in values if value is not None]
-    return f"{100 * mean(there):.1f}" if there else ""
-
-
-def mean(values: Any) -> float:
-    """The mean."""
-    return statistics.fmean(values)
+def mean_percent(values: Iterable[float | None]) -> str:
+    """Return the mean in per cent, or an empty string if there are no values."""
+    numbers = [value for value in values if value is not None]
+    return f"{100 * statistics.fmean(numbers):.1f}" if numbers else ""
 
 
 TEXT = """# Every method on the digits, with one budget

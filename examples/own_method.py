@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import scs_supcon
-from scs_supcon.methods import Method
+from scs_supcon import Method
 
 
 class MarginContrast(Method):
