@@ -10,7 +10,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.io import atomic
 
 
-def test_a_file_is_replaced_in_one_step(tmp_path):
+def test_a_file_is_replaced_and_no_temporary_file_remains(tmp_path):
     path = tmp_path / "deep" / "file.json"
     atomic.write_json(path, {"a": 0.1})
     atomic.write_json(path, {"a": 0.2})
@@ -18,7 +18,7 @@ def test_a_file_is_replaced_in_one_step(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["file.json"]
 
 
-def test_a_failing_writer_leaves_the_old_file(tmp_path):
+def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     atomic.write_text(path, "old")
     with pytest.raises(KeyError), atomic.replacing(path) as temporary:
@@ -28,19 +28,19 @@ def test_a_failing_writer_leaves_the_old_file(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
-def test_two_that_write_one_file_do_not_meet(tmp_path):
+def test_nested_writers_of_one_file_do_not_interfere(tmp_path):
     path = tmp_path / "file"
     with atomic.replacing(path) as first:
         first.write_text("first")
         with atomic.replacing(path) as second:
             second.write_text("second")
         assert path.read_text() == "second"
-        assert first.read_text() == "first", "it is being written and not swept"
+        assert first.read_text() == "first", "a file that is being written is not removed"
     assert path.read_text() == "first"
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
-def test_two_processes_write_one_file_without_end(tmp_path):
+def test_two_processes_can_write_one_file_repeatedly(tmp_path):
     path = tmp_path / "file"
     code = (
         "import sys; from pathlib import Path\n"
@@ -63,10 +63,10 @@ with atomic.replacing(Path(sys.argv[1])) as temporary:
 """
 
 
-def test_what_the_dead_left_is_swept_by_the_next_writer(tmp_path):
+def test_temporary_files_of_killed_writers_are_removed_by_the_next_writer(tmp_path):
     path = tmp_path / "file"
     for name in (".file.tmp2", ".files.1.tmp", "file.1.tmp"):
-        (tmp_path / name).write_text("not ours")
+        (tmp_path / name).write_text("unrelated")
     others = set(tmp_path.iterdir())
     subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
     assert len(set(tmp_path.iterdir()) - others) == 1
@@ -74,14 +74,14 @@ def test_what_the_dead_left_is_swept_by_the_next_writer(tmp_path):
     assert set(tmp_path.iterdir()) - others == {path}
 
 
-def test_files_that_belong_together_are_replaced_together_or_not_at_all(tmp_path, monkeypatch):
+def test_write_together_replaces_all_files_or_none(tmp_path, monkeypatch):
     old, new = {"seal": b"1", "a": b"old", "b": b"old"}, {"seal": b"2", "a": b"new", "b": b"new"}
     atomic.write_together(tmp_path, old, "seal")
-    seen = []
+    replaced = []
     replace = Path.replace
 
     def watch(temporary, path):
-        seen.append((path.name, (tmp_path / "seal").exists()))
+        replaced.append((path.name, (tmp_path / "seal").exists()))
         return replace(temporary, path)
 
     def full(path):
@@ -96,7 +96,7 @@ def test_files_that_belong_together_are_replaced_together_or_not_at_all(tmp_path
     monkeypatch.setattr(Path, "replace", watch)
     atomic.write_together(tmp_path, new, "seal")
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == new
-    assert seen == [("a", False), ("b", False), ("seal", False)]
+    assert replaced == [("a", False), ("b", False), ("seal", False)]
 
 
 FULL = """
@@ -112,8 +112,8 @@ except UserError as error:
 """
 
 
-def test_a_full_disk(tmp_path):
-    """The system refuses the write in the middle, as a full disk does."""
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    """A file size limit makes the write fail half-way, as a full disk does."""
     path = tmp_path / "file"
     atomic.write_text(path, "old")
     result = subprocess.run(
@@ -124,9 +124,9 @@ def test_a_full_disk(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_file_where_a_folder_is_needed(tmp_path):
+def test_a_file_in_place_of_a_folder_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="a file stands where a folder is needed"):
+    with pytest.raises(UserError, match="a file exists where a folder is needed"):
         atomic.write_text(tmp_path / "file" / "x", "")
 
 
@@ -134,7 +134,19 @@ def test_a_file_where_a_folder_is_needed(tmp_path):
     ("number", "words"),
     [(errno.ENOSPC, "disk is full"), (errno.EROFS, "no permission"), (errno.EIO, "error")],
 )
-def test_the_cause_is_named(tmp_path, number, words):
-    message = str(atomic.explained(OSError(number, os.strerror(number)), tmp_path))
+def test_the_error_gives_the_cause(tmp_path, number, words):
+    message = str(atomic.write_error(OSError(number, os.strerror(number)), tmp_path))
     assert words in message
     assert str(tmp_path) in message
+
+
+def test_files_get_the_usual_permissions(tmp_path):
+    (tmp_path / "plain").touch()
+    atomic.write_text(tmp_path / "file", "x")
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_io_does_not_import_torch():
+    code = "import sys, scs_supcon.io.atomic, scs_supcon.io.lock, scs_supcon.io.hashes\n"
+    code += "assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -17,7 +18,7 @@ print("held", flush=True)
 time.sleep(600)
 """
 
-# A worker that lives on after its parent was killed, as data workers do for a while.
+# A child that outlives its killed parent, as data workers do for a while.
 FORK = """
 import os, sys, time
 from pathlib import Path
@@ -38,7 +39,7 @@ def start(code, path):
     return process, process.stdout.readline().strip()
 
 
-def test_a_second_process_is_refused_until_the_first_is_dead(tmp_path):
+def test_a_second_process_gets_an_error_until_the_first_is_killed(tmp_path):
     path = tmp_path / ".lock"
     owner, _ = start(HOLD, path)
     try:
@@ -50,7 +51,7 @@ def test_a_second_process_is_refused_until_the_first_is_dead(tmp_path):
     Lock(path).release()
 
 
-def test_a_child_that_outlives_the_owner_holds_nothing(tmp_path):
+def test_a_forked_child_that_outlives_the_owner_does_not_hold_the_lock(tmp_path):
     path = tmp_path / ".lock"
     owner, child = start(FORK, path)
     owner.kill()
@@ -61,7 +62,7 @@ def test_a_child_that_outlives_the_owner_holds_nothing(tmp_path):
         os.kill(int(child), signal.SIGKILL)
 
 
-def test_a_folder_is_held_once_within_a_process_too(tmp_path):
+def test_a_lock_is_exclusive_within_one_process_too(tmp_path):
     lock = Lock(tmp_path / ".lock")
     with pytest.raises(UserError, match=f"in use by process {os.getpid()}"):
         Lock(tmp_path / ".lock")
@@ -70,7 +71,7 @@ def test_a_folder_is_held_once_within_a_process_too(tmp_path):
     Lock(tmp_path / ".lock").release()
 
 
-def test_asking_whether_it_is_held_takes_nothing(tmp_path):
+def test_is_held_neither_takes_nor_creates_the_lock(tmp_path):
     path = tmp_path / ".lock"
     assert not is_held(path)
     assert not path.exists()
@@ -82,3 +83,48 @@ def test_asking_whether_it_is_held_takes_nothing(tmp_path):
     process.wait()
     assert not is_held(path)
     Lock(path).release()
+
+
+def test_the_lock_can_wait_for_its_owner(tmp_path):
+    path = tmp_path / ".lock"
+    owner, _ = start(HOLD, path)
+    timer = threading.Timer(0.8, owner.kill)  # longer than an attempt without waiting
+    timer.start()
+    with Lock(path, wait=True):
+        assert is_held(path)
+    owner.wait()
+    assert not is_held(path)
+
+
+TEST_REPEATEDLY = """
+import sys
+from pathlib import Path
+from scs_supcon.io.lock import is_held
+print("ready", flush=True)
+while True: is_held(Path(sys.argv[1]))
+"""
+
+
+def test_processes_that_test_the_lock_do_not_prevent_it_from_being_taken(tmp_path):
+    path = tmp_path / ".lock"
+    Lock(path).release()
+    testers = [start(TEST_REPEATEDLY, path)[0] for _ in range(2)]
+    try:
+        for _ in range(20):
+            Lock(path).release()
+    finally:
+        for tester in testers:
+            tester.kill()
+            tester.wait()
+
+
+def test_a_spawned_child_does_not_hold_the_lock(tmp_path):
+    path = tmp_path / ".lock"
+    lock = Lock(path)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    lock.release()
+    try:
+        Lock(path).release()
+    finally:
+        child.kill()
+        child.wait()

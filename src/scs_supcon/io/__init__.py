@@ -1,1 +1,1 @@
-"""Atomic writes, file locks and CSV escaping."""
+"""Atomic writes, file locks, file digests and CSV escaping; standard library and filelock only."""

@@ -1,72 +1,84 @@
-"""One owner for a folder. The system holds the lock, so a dead owner holds nothing."""
+"""File locks that the operating system releases when their owner ends, even if it is killed.
 
-import fcntl
+`filelock` provides them on Linux, macOS and Windows, and closes them in forked children: a data
+worker that outlives its parent does not keep the lock.
+"""
+
 import os
 import platform
+from contextlib import suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from scs_supcon.errors import UserError
 
-_held: set[int] = set()
-
-
-def _forget() -> None:
-    """Close the locks in a forked child: a data worker that outlives its parent holds nothing."""
-    for handle in _held:
-        os.close(handle)
-    _held.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+# Others may hold a lock for a moment to test it (`is_held`), so one failed attempt means nothing.
+ACQUIRE_SECONDS = 0.5
+TEST_SECONDS = 0.05
+POLL_SECONDS = 0.01
 
 
 class InUse(UserError):
-    """Another process has the folder."""
+    """Another process holds the lock."""
 
 
 class Lock:
-    """A file locked by this process until it is released or the process ends."""
+    """A file locked by this process until it is released or the process ends.
 
-    def __init__(self, path: Path):
-        """Take the lock.
+    Args:
+        path: The lock file; it is created if needed and never removed.
+        wait: Wait until the lock is free instead of raising `InUse`.
 
-        Raises:
-            InUse: another process has it; its number is named.
-        """
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    Raises:
+        InUse: Another process holds the lock; the message gives its process number and host.
+        OSError: The file cannot be created.
+    """
+
+    def __init__(self, path: Path, *, wait: bool = False) -> None:
+        self._lock = _file_lock(path)
         try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(self._handle, 0)
-            os.write(self._handle, f"{os.getpid()} on {platform.node()}".encode())
-        except BlockingIOError as error:
-            owner = os.read(self._handle, 256).decode() or "of unknown number"
-            os.close(self._handle)
+            self._lock.acquire(-1 if wait else ACQUIRE_SECONDS, POLL_SECONDS)
+        except Timeout as error:
             raise InUse(
-                f"{path.parent} is in use by process {owner}: "
+                f"{path.parent} is in use by process {_owner(path)}: "
                 "wait until it ends, stop it, or choose another folder"
             ) from error
-        except OSError:
-            os.close(self._handle)
-            raise
-        _held.add(self._handle)
+        with suppress(OSError):  # Windows does not allow writing to a locked file
+            path.write_text(f"{os.getpid()} on {platform.node()}")
 
     def release(self) -> None:
-        """Let others take the lock."""
-        if self._handle in _held:
-            _held.remove(self._handle)
-            os.close(self._handle)
+        """Release the lock; does nothing if it is already released."""
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        """Hold the lock."""
+
+    def __exit__(self, *error: object) -> None:
+        """Release the lock."""
+        self.release()
 
 
 def is_held(path: Path) -> bool:
-    """Whether some process has the lock at this moment."""
-    try:
-        handle = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
+    """Return whether some process holds the lock at this moment."""
+    if not path.exists():
         return False
+    lock = _file_lock(path)
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+        lock.acquire(TEST_SECONDS, POLL_SECONDS)
+    except Timeout:
         return True
-    finally:
-        os.close(handle)
+    lock.release()
     return False
+
+
+def _file_lock(path: Path) -> FileLock:
+    # A lock file that marks its owner by existing alone would outlive a killed process.
+    return FileLock(path, thread_local=False, fallback_to_soft=False)
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.read_text() or "of unknown number"
+    except OSError:
+        return "of unknown number"

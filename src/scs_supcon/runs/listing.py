@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scs_supcon.io.atomic import explained
+from scs_supcon.io.atomic import write_error
 from scs_supcon.io.lock import InUse, Lock
 from scs_supcon.runs.run_dir import (
     ENVIRONMENT,
@@ -60,7 +60,7 @@ def clean(run: Run) -> int:
     except InUse:
         return 0
     except OSError as error:
-        raise explained(error, run.path) from error
+        raise write_error(error, run.path) from error
     try:
         if _summary(run.path) is None:
             return 0
@@ -70,7 +70,7 @@ def clean(run: Run) -> int:
             file.unlink(missing_ok=True)
         remove_empty(run.path, SPARE_FOLDERS)
     except OSError as error:
-        raise explained(error, run.path) from error
+        raise write_error(error, run.path) from error
     finally:
         lock.release()
     return freed

@@ -41,7 +41,7 @@ class MetricsLog:
             for name, value in values.items():
                 self._board(stage).add_scalar(name, float(value), step)
         except OSError as error:
-            raise atomic.explained(error, self._file) from error
+            raise atomic.write_error(error, self._file) from error
 
     def flush(self) -> int:
         """Bring everything to the disk; return the length of metrics.csv."""

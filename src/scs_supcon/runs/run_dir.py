@@ -98,7 +98,7 @@ class RunDir:
             folder.mkdir(parents=True, exist_ok=True)
             run = cls(folder, Lock(folder / ".lock"))
         except OSError as error:
-            raise atomic.explained(error, folder) from error
+            raise atomic.write_error(error, folder) from error
         try:
             run._take_up(recipe, overwrite)
         except BaseException:
