@@ -17,7 +17,12 @@ def test_runs_lists_and_cleans(scs, runs, shapes):
     assert listed.code == 0
     title, line = listed.out.splitlines()
     assert title.split() == ["run", "data", "method", "accuracy", "MiB", "spare"]
-    assert line.split()[:4] == [str(runs / "x"), str(shapes), "scs_supcon", accuracy(runs / "x")]
+    assert line.split()[:4] == [
+        str(runs / "x"),
+        str(shapes),
+        "scs_supcon@solved",
+        accuracy(runs / "x"),
+    ]
     (found,) = json.loads(scs("runs", runs, "--json").out)
     assert found["path"] == str(runs / "x")
     assert found["spare"] > 0

@@ -1,6 +1,7 @@
 import hashlib
 import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,8 @@ from typing import NoReturn
 import numpy as np
 import psutil
 import pytest
+import safetensors
+import safetensors.numpy
 import torch
 from torch import Tensor, nn
 
@@ -22,7 +25,7 @@ import scs_supcon.data.feature_cache as cache_module
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.feature_cache import SHARD_ROWS, frozen_features, keyed_views
 from scs_supcon.data.load import load_images
-from scs_supcon.data.shards import alone, read_shards, write_shard
+from scs_supcon.data.shards import FORMAT_VERSION, lock_for_writing, read_shards, write_shard
 from scs_supcon.data.transforms import seeded
 from scs_supcon.errors import UserError
 from scs_supcon.recipe import DataRecipe
@@ -454,7 +457,9 @@ def test_abandoned_files_are_swept_and_fresh_ones_are_left(tmp_path: Path) -> No
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(UserError, match=r"cannot write features to .*file/cache"):
+    with pytest.raises(
+        UserError, match=r"cannot write .*file/cache.*: a file exists where a folder"
+    ):
         write(tmp_path / "file" / "cache", "a", "x")
 
 
@@ -462,13 +467,88 @@ def test_one_at_a_time_fills_a_folder(tmp_path: Path) -> None:
     order = []
 
     def fill() -> None:
-        with alone(tmp_path / "kept"):
+        with lock_for_writing(tmp_path / "kept"):
             order.append("second")
 
-    with alone(tmp_path / "kept"):
+    with lock_for_writing(tmp_path / "kept"):
         waiting = threading.Thread(target=fill)
         waiting.start()
         time.sleep(0.1)
         order.append("first")
     waiting.join(10)
     assert order == ["first", "second"]
+
+
+def write_old(folder: Path, changes: dict[str, np.ndarray | None] | None = None, **more) -> Path:
+    """Write a shard of image a and view x as version 0.1 did, with changed tensors if given."""
+    tensors = {
+        "pictures": np.frombuffer(digest("a"), np.uint8)[None],  # vocabulary: ok
+        "views": np.frombuffer(digest("x"), np.uint8)[None],
+        "features": rows("a", "x"),
+        **(changes or {}),
+    }
+    content = safetensors.numpy.save({k: v for k, v in tensors.items() if v is not None}, **more)
+    path = folder / f"{hashlib.sha256(content).hexdigest()}.safetensors"
+    path.write_bytes(content)
+    return path
+
+
+def test_shards_of_version_0_1_are_read(tmp_path: Path) -> None:
+    write_old(tmp_path)
+    filled, table = read(tmp_path, "a", "x")
+    assert filled.all()
+    assert np.array_equal(table, rows("a", "x"))
+
+
+def test_shards_have_a_format_version(tmp_path: Path) -> None:
+    write(tmp_path, "a", "x")
+    (path,) = tmp_path.iterdir()
+    with safetensors.safe_open(path, "np") as file:
+        assert file.metadata() == {"format_version": str(FORMAT_VERSION)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"views": None}, "it has no views"),
+        ({"features": None}, "it has no features"),
+        ({"features": np.zeros((1, 1, 3), dtype=np.float32)}, r"have shape \(1, 1, 3\), expected"),
+    ],
+)
+def test_shards_of_another_format_are_left_alone_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, object], message: str
+) -> None:
+    path = write_old(tmp_path, changes)
+    assert not read(tmp_path, "a", "x")[0].any()
+    assert path.exists()
+    assert re.search(f"is not used and left as it is: .*{message}", caplog.text)
+    write(tmp_path, "a", "x")
+    assert read(tmp_path, "a", "x")[0].all()
+
+
+def test_shards_of_a_newer_version_are_left_alone_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_old(tmp_path, metadata={"format_version": "7"})
+    assert not read(tmp_path, "a", "x")[0].any()
+    assert path.exists()
+    assert "it has format version 7, this version of scs-supcon reads 1" in caplog.text
+
+
+def test_a_damaged_shard_is_removed_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_old(tmp_path)
+    values = rows("a", "x").tobytes()
+    path.write_bytes(path.read_bytes().replace(values, values[::-1]))
+    assert not read(tmp_path, "a", "x")[0].any()
+    assert not path.exists()
+    assert "is damaged (its content does not match its name): it is removed" in caplog.text
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="permissions do not apply")
+def test_a_shard_that_may_not_be_read_is_not_removed(tmp_path: Path) -> None:
+    path = write_old(tmp_path)
+    path.chmod(0)
+    assert not read(tmp_path, "a", "x")[0].any()
+    assert path.exists()

@@ -147,6 +147,6 @@ def test_files_get_the_usual_permissions(tmp_path):
 
 
 def test_io_does_not_import_torch():
-    code = "import sys, scs_supcon.io.atomic, scs_supcon.io.lock, scs_supcon.io.hashes\n"
+    code = "import sys, scs_supcon.io.atomic, scs_supcon.io.lock, scs_supcon.io.hashing\n"
     code += "assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -5,9 +5,9 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def quick_start(tmp_path_factory, monkeypatch):
-    """Spare the processes that tests start an import of seconds.
+    """Save subprocesses an import of several seconds.
 
-    Fabric looks at the version of torchmetrics, where that is installed, by importing it.
+    Fabric imports torchmetrics, if it is installed, to check its version.
     """
     folder = tmp_path_factory.mktemp("stub")
     (folder / "torchmetrics.py").write_text('__version__ = "0"\n')

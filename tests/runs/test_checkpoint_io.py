@@ -11,7 +11,7 @@ from scs_supcon.runs.checkpoint_io import (
     last_stage,
     read_checkpoint,
     read_last,
-    sweep,
+    remove_incomplete,
     write_checkpoint,
 )
 
@@ -26,22 +26,22 @@ def write(folder, *numbers, stage="pretrain"):
 
 
 def read(folder, stage="pretrain"):
-    found = read_checkpoint(folder, stage)
-    assert torch.equal(found.tensors["a"], checkpoint(found.state["number"]).tensors["a"])
-    return found.state["number"]
+    saved = read_checkpoint(folder, stage)
+    assert torch.equal(saved.tensors["a"], checkpoint(saved.state["number"]).tensors["a"])
+    return saved.state["number"]
 
 
 def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def test_nothing_yet(tmp_path):
+def test_a_new_folder_has_no_checkpoints(tmp_path):
     assert read_checkpoint(tmp_path / "none", "pretrain") is None
     assert last_stage(tmp_path / "none") is None
-    sweep(tmp_path / "none")
+    remove_incomplete(tmp_path / "none")
 
 
-def test_the_newest_is_read_and_two_are_kept(tmp_path):
+def test_the_newest_checkpoint_is_read_and_two_are_kept_per_stage(tmp_path):
     write(tmp_path, 1, 2, 3)
     write(tmp_path, 4, stage="probe")
     assert read(tmp_path) == 3
@@ -51,14 +51,14 @@ def test_the_newest_is_read_and_two_are_kept(tmp_path):
     assert stems == ["pretrain-000002", "pretrain-000003", "probe-000004"]
 
 
-def test_the_hashes_are_those_of_sha256sum(tmp_path):
+def test_checksums_have_the_format_of_sha256sum(tmp_path):
     write(tmp_path, 1)
     for line in (tmp_path / "pretrain-000001.sha256").read_text().splitlines():
         digest, name = line.split("  ")
         assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() == digest
 
 
-def test_every_dtype_and_layout_comes_back(tmp_path):
+def test_every_dtype_and_layout_is_restored(tmp_path):
     shared = torch.randn(4)
     tensors = {
         "bfloat16": torch.randn(3).bfloat16(),
@@ -75,10 +75,10 @@ def test_every_dtype_and_layout_comes_back(tmp_path):
         "parameter": torch.nn.Parameter(torch.randn(2)),
     }
     write_checkpoint(tmp_path, "pretrain", Checkpoint(tensors, {}))
-    found = read_checkpoint(tmp_path, "pretrain").tensors
+    restored = read_checkpoint(tmp_path, "pretrain").tensors
     for name, tensor in tensors.items():
-        assert found[name].dtype == tensor.dtype, name
-        assert torch.equal(found[name], tensor), name
+        assert restored[name].dtype == tensor.dtype, name
+        assert torch.equal(restored[name], tensor), name
 
 
 def flip(path):
@@ -96,24 +96,24 @@ DAMAGES = [flip, truncate, lambda path: path.write_bytes(b""), lambda path: path
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("suffix", ["safetensors", "json"])
-def test_a_damaged_one_is_passed_over_with_a_warning(tmp_path, suffix, damage):
+def test_a_damaged_checkpoint_is_skipped_with_a_warning(tmp_path, suffix, damage):
     write(tmp_path, 1, 2)
     damage(tmp_path / f"pretrain-000002.{suffix}")
-    with pytest.warns(RuntimeWarning, match="pretrain-000002 .* cannot be used"):
+    with pytest.warns(RuntimeWarning, match="pretrain-000002 .* is damaged"):
         assert read(tmp_path) == 1
     write(tmp_path, 3)
     assert read(tmp_path) == 3
 
 
 @pytest.mark.parametrize("damage", DAMAGES[:3])
-def test_a_damaged_hash(tmp_path, damage):
+def test_a_checkpoint_with_damaged_checksums_is_skipped(tmp_path, damage):
     write(tmp_path, 1, 2)
     damage(tmp_path / "pretrain-000002.sha256")
-    with pytest.warns(RuntimeWarning, match="pretrain-000002 .* cannot be used"):
+    with pytest.warns(RuntimeWarning, match="pretrain-000002 .* is damaged"):
         assert read(tmp_path) == 1
 
 
-def test_all_damaged(tmp_path):
+def test_damage_to_all_checkpoints_is_an_error(tmp_path):
     write(tmp_path, 1, 2)
     for number in (1, 2):
         truncate(tmp_path / f"pretrain-00000{number}.json")
@@ -124,45 +124,48 @@ def test_all_damaged(tmp_path):
         read(tmp_path)
 
 
-def test_a_stage_without_a_good_one_begins_after_the_one_before(tmp_path):
+def test_a_stage_without_an_intact_checkpoint_starts_after_the_previous_stage(tmp_path):
     write(tmp_path, 1, 2)
-    whole = names(tmp_path)
+    complete = names(tmp_path)
     write(tmp_path, 3, 4, stage="probe")
     for number in (3, 4):
         truncate(tmp_path / f"probe-00000{number}.json")
     with pytest.warns(RuntimeWarning, match="probe-00000"):
-        stage, found = read_last(tmp_path)
-    assert (stage, found.state["number"]) == ("pretrain", 2)
-    assert names(tmp_path) == whole
+        stage, saved = read_last(tmp_path)
+    assert (stage, saved.state["number"]) == ("pretrain", 2)
+    assert names(tmp_path) == complete
     assert read_checkpoint(tmp_path, "probe") is None
 
 
-def test_nothing_is_removed_where_nothing_is_good(tmp_path):
+def test_nothing_is_removed_if_all_checkpoints_are_damaged(tmp_path):
     assert read_last(tmp_path) is None
     write(tmp_path, 1)
     write(tmp_path, 2, stage="probe")
-    whole = names(tmp_path)
+    complete = names(tmp_path)
     truncate(tmp_path / "pretrain-000001.json")
     with pytest.warns(RuntimeWarning), pytest.raises(UserError, match=r"-000001\.\*, probe-000002"):
         read(tmp_path)
     truncate(tmp_path / "probe-000002.json")
-    with pytest.warns(RuntimeWarning), pytest.raises(UserError, match="of stage pretrain in"):
+    with (
+        pytest.warns(RuntimeWarning),
+        pytest.raises(UserError, match="all checkpoints of stage pretrain in"),
+    ):
         read_last(tmp_path)
-    assert names(tmp_path) == whole
+    assert names(tmp_path) == complete
 
 
-def test_a_writer_killed_at_any_moment_leaves_the_last_one_good(tmp_path):
-    """Whatever prefix of the writing happened, the newest whole checkpoint is read in silence."""
+def test_a_writer_killed_at_any_moment_leaves_the_previous_checkpoint_intact(tmp_path):
+    """After every step of writing, the newest complete checkpoint is read without a warning."""
     write(tmp_path, 1)
-    whole = names(tmp_path)
+    complete = names(tmp_path)
     order = ("safetensors", "json", "sha256")
     for done, suffix in enumerate(order):
         for earlier in order[:done]:
             (tmp_path / f"pretrain-000002.{earlier}").write_bytes(b"whole")
         (tmp_path / f".pretrain-000002.{suffix}.0a1b.tmp").write_bytes(b"half")
         assert read(tmp_path) == 1
-        sweep(tmp_path)
-        assert names(tmp_path) == whole
+        remove_incomplete(tmp_path)
+        assert names(tmp_path) == complete
 
 
 class Evil:
@@ -170,8 +173,8 @@ class Evil:
         return (os.mkdir, (self.trap,))
 
 
-def test_a_pickle_in_disguise_is_refused_and_never_run(tmp_path):
-    """Even with the right hash beside it."""
+def test_a_disguised_pickle_is_rejected_and_never_run(tmp_path):
+    """Even if its checksum is correct."""
     trap = tmp_path / "trap"
     Evil.trap = str(trap)
     write(tmp_path, 1, 2)
@@ -186,19 +189,19 @@ def test_a_pickle_in_disguise_is_refused_and_never_run(tmp_path):
         assert read(tmp_path) == 1
     assert not trap.exists()
     pickle.loads(evil)
-    assert trap.exists()  # it would have been
+    assert trap.exists()  # unpickling it would have run it
 
 
-def test_the_files_of_others_are_left_alone(tmp_path):
+def test_other_files_are_kept(tmp_path):
     for name in ("notes.txt", "my-model.json", "pretrain-1.json", ".hidden.tmp"):
         (tmp_path / name).write_text("mine")
     write(tmp_path, 1, 2, 3)
-    sweep(tmp_path)
-    mine = [name for name in names(tmp_path) if not name.startswith("pretrain-0")]
-    assert sorted(mine) == [".hidden.tmp", "my-model.json", "notes.txt", "pretrain-1.json"]
+    remove_incomplete(tmp_path)
+    others = [name for name in names(tmp_path) if not name.startswith("pretrain-0")]
+    assert sorted(others) == [".hidden.tmp", "my-model.json", "notes.txt", "pretrain-1.json"]
 
 
-def test_another_format_is_not_guessed_at(tmp_path):
+def test_a_checkpoint_of_another_format_version_is_not_read(tmp_path):
     write(tmp_path, 1)
     path = tmp_path / "pretrain-000001.json"
     changed = path.read_text().replace('"format_version": 1', '"format_version": 2')
@@ -206,5 +209,8 @@ def test_another_format_is_not_guessed_at(tmp_path):
     before, after = (hashlib.sha256(t.encode()).hexdigest() for t in (path.read_text(), changed))
     path.write_text(changed)
     sums.write_text(sums.read_text().replace(before, after))
-    with pytest.warns(RuntimeWarning, match="format 2, not 1"), pytest.raises(UserError):
+    with (
+        pytest.warns(RuntimeWarning, match="format version 2, expected 1"),
+        pytest.raises(UserError),
+    ):
         read(tmp_path)

@@ -11,9 +11,9 @@ def read(folder):
         return list(csv.DictReader(file))
 
 
-def fill(journal, epochs, stage="pretrain"):
+def fill(log, epochs, stage="pretrain"):
     for epoch in epochs:
-        journal.append(stage, epoch, 10 * epoch, {"loss": 1 / epoch, "val/acc1": 0.1 + 0.2})
+        log.append(stage, epoch, 10 * epoch, {"loss": 1 / epoch, "val/acc1": 0.1 + 0.2})
 
 
 def points(folder, stage, tag):
@@ -24,10 +24,10 @@ def points(folder, stage, tag):
     return [event.step for event in events.Scalars(tag)]
 
 
-def test_one_line_for_each_number(tmp_path):
-    journal = MetricsLog(tmp_path)
-    fill(journal, [1, 3])
-    journal.close()
+def test_each_value_is_one_line(tmp_path):
+    log = MetricsLog(tmp_path)
+    fill(log, [1, 3])
+    log.close()
     assert (tmp_path / "metrics.csv").read_bytes() == (
         b"stage,epoch,step,metric,value\n"
         b"pretrain,1,10,loss,1.0\n"
@@ -37,55 +37,55 @@ def test_one_line_for_each_number(tmp_path):
     )
 
 
-def test_rewound_and_written_again_it_is_the_same(tmp_path):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    for folder in (whole, parts):
+def test_a_rewound_log_ends_with_the_same_bytes(tmp_path):
+    uninterrupted, resumed = tmp_path / "uninterrupted", tmp_path / "resumed"
+    for folder in (uninterrupted, resumed):
         folder.mkdir()
-    journal = MetricsLog(whole)
-    fill(journal, range(1, 6))
-    journal.close()
+    log = MetricsLog(uninterrupted)
+    fill(log, range(1, 6))
+    log.close()
 
-    journal = MetricsLog(parts)
-    fill(journal, [1, 2])
-    length = journal.flush()
-    fill(journal, [3, 4])
-    journal.close()
-    with Path(parts / "metrics.csv").open("a") as file:
-        file.write("pretrain,5,5")  # killed within a line
-    journal = MetricsLog(parts)
-    journal.rewind(length)
-    fill(journal, [3, 4, 5])
-    journal.close()
-    assert (parts / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
-    assert points(parts, "pretrain", "loss") == points(whole, "pretrain", "loss")
+    log = MetricsLog(resumed)
+    fill(log, [1, 2])
+    length = log.flush()
+    fill(log, [3, 4])
+    log.close()
+    with Path(resumed / "metrics.csv").open("a") as file:
+        file.write("pretrain,5,5")  # killed while writing a line
+    log = MetricsLog(resumed)
+    log.rewind(length)
+    fill(log, [3, 4, 5])
+    log.close()
+    assert (resumed / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
+    assert points(resumed, "pretrain", "loss") == points(uninterrupted, "pretrain", "loss")
 
 
-def test_the_stages_have_boards_of_their_own(tmp_path):
-    journal = MetricsLog(tmp_path)
-    fill(journal, [1, 2])
-    fill(journal, [1], "probe")
-    length = journal.flush()
-    journal.close()
-    journal = MetricsLog(tmp_path)
-    journal.rewind(length)
-    fill(journal, [2], "probe")
-    journal.close()
+def test_each_stage_has_its_own_tensorboard_folder(tmp_path):
+    log = MetricsLog(tmp_path)
+    fill(log, [1, 2])
+    fill(log, [1], "probe")
+    length = log.flush()
+    log.close()
+    log = MetricsLog(tmp_path)
+    log.rewind(length)
+    fill(log, [2], "probe")
+    log.close()
     assert points(tmp_path, "pretrain", "loss") == [10, 20]
     assert points(tmp_path, "probe", "loss") == [10, 20]
 
 
-def test_nothing_to_rewind(tmp_path):
-    journal = MetricsLog(tmp_path)
-    journal.rewind(0)
-    assert journal.flush() == 0
-    fill(journal, [1])
-    journal.rewind(0)
-    fill(journal, [1])
+def test_an_empty_log_can_be_rewound(tmp_path):
+    log = MetricsLog(tmp_path)
+    log.rewind(0)
+    assert log.flush() == 0
+    fill(log, [1])
+    log.rewind(0)
+    fill(log, [1])
     assert len(read(tmp_path)) == 2
-    journal.close()
+    log.close()
 
 
-def test_lost_lines_are_told(tmp_path):
-    journal = MetricsLog(tmp_path)
+def test_missing_lines_give_a_warning(tmp_path):
+    log = MetricsLog(tmp_path)
     with pytest.warns(RuntimeWarning, match="shorter than at the last checkpoint"):
-        journal.rewind(100)
+        log.rewind(100)

@@ -12,8 +12,8 @@ from scs_supcon.errors import UserError
 from scs_supcon.runs.checkpoint_io import Checkpoint
 from scs_supcon.runs.run_dir import RunDir
 
-RECIPE = 'seed = 0\n[pretrain]\nlr = 0.1\nepochs = 3\n[method]\nname = "scs_supcon"\n'
-OTHER = RECIPE.replace("0.1", "0.2").replace("epochs = 3\n", "").replace("scs_s", "s")
+RECIPE = 'seed = 0\n[pretrain]\nlr = 0.1\nepochs = 3\n[encoder]\nname = "resnet18"\n'
+OTHER = RECIPE.replace("0.1", "0.2").replace("epochs = 3\n", "").replace("resnet18", "resnet50")
 
 
 def save(run, stage, number):
@@ -24,7 +24,7 @@ def names(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def begin(path, recipe=RECIPE):
+def start(path, recipe=RECIPE):
     with RunDir.open(path, recipe) as run:
         run.append_metrics("pretrain", 1, 10, {"loss": 1.0})
         save(run, "pretrain", 1)
@@ -33,7 +33,7 @@ def begin(path, recipe=RECIPE):
         run.write_text("model/README.md", "card")
 
 
-def test_a_new_run(tmp_path):
+def test_a_new_run_writes_recipe_and_environment(tmp_path):
     with RunDir.open(tmp_path / "runs" / "x", RECIPE) as run:
         assert run.finished is None
         assert run.load_checkpoint("pretrain") is None
@@ -42,17 +42,17 @@ def test_a_new_run(tmp_path):
         assert environment["libraries"]["torch"]
 
 
-def test_an_unfinished_run_goes_on_from_its_last_checkpoint(tmp_path):
-    begin(tmp_path)
-    with RunDir.open(tmp_path, RECIPE + "\n# the same in other words\n") as run:
-        found = run.load_checkpoint("pretrain")
-        assert found.state == {"number": 1}
-        assert torch.equal(found.tensors["a"], torch.tensor(1))
+def test_an_unfinished_run_resumes_from_its_last_checkpoint(tmp_path):
+    start(tmp_path)
+    with RunDir.open(tmp_path, RECIPE + "\n# a comment changes nothing\n") as run:
+        checkpoint = run.load_checkpoint("pretrain")
+        assert checkpoint.state == {"number": 1}
+        assert torch.equal(checkpoint.tensors["a"], torch.tensor(1))
         assert (tmp_path / "metrics.csv").read_text().splitlines()[1:] == ["pretrain,1,10,loss,1.0"]
 
 
-def test_metrics_follow_the_stage_that_was_saved_last(tmp_path):
-    begin(tmp_path)
+def test_metrics_are_rewound_to_the_last_intact_checkpoint(tmp_path):
+    start(tmp_path)
     with RunDir.open(tmp_path, RECIPE) as run:
         run.append_metrics("probe", 1, 5, {"loss": 3.0})
         save(run, "probe", 2)
@@ -61,7 +61,7 @@ def test_metrics_follow_the_stage_that_was_saved_last(tmp_path):
         run.append_metrics("probe", 3, 15, {"loss": 1.0})
     (tmp_path / "checkpoints" / "probe-000003.json").write_text('{"trunca')
     with (
-        pytest.warns(RuntimeWarning, match="probe-000003 .* cannot be used"),
+        pytest.warns(RuntimeWarning, match="probe-000003 .* is damaged"),
         RunDir.open(tmp_path, RECIPE) as run,
     ):
         assert run.load_checkpoint("pretrain").state == {"number": 1}
@@ -70,14 +70,14 @@ def test_metrics_follow_the_stage_that_was_saved_last(tmp_path):
         assert lines[1:] == ["pretrain,1,10,loss,1.0", "probe,1,5,loss,3.0"]
 
 
-def test_a_stage_whose_checkpoints_are_all_damaged_begins_again(tmp_path):
-    begin(tmp_path)
+def test_a_stage_whose_checkpoints_are_all_damaged_starts_again(tmp_path):
+    start(tmp_path)
     with RunDir.open(tmp_path, RECIPE) as run:
         run.append_metrics("probe", 1, 5, {"loss": 3.0})
         save(run, "probe", 2)
     (tmp_path / "checkpoints" / "probe-000002.json").write_text('{"trunca')
     with (
-        pytest.warns(RuntimeWarning, match="probe-000002 .* cannot be used"),
+        pytest.warns(RuntimeWarning, match="probe-000002 .* is damaged"),
         RunDir.open(tmp_path, RECIPE) as run,
     ):
         assert run.load_checkpoint("pretrain").state == {"number": 1}
@@ -86,7 +86,7 @@ def test_a_stage_whose_checkpoints_are_all_damaged_begins_again(tmp_path):
         assert lines[1:] == ["pretrain,1,10,loss,1.0"]
 
 
-def test_a_run_without_checkpoint_begins_again(tmp_path):
+def test_a_run_without_checkpoints_starts_again(tmp_path):
     with RunDir.open(tmp_path, RECIPE) as run:
         run.append_metrics("pretrain", 1, 10, {"loss": 1.0})
     with RunDir.open(tmp_path, RECIPE) as run:
@@ -94,7 +94,7 @@ def test_a_run_without_checkpoint_begins_again(tmp_path):
     assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 2
 
 
-def test_a_corrected_line_begins_again_where_nothing_was_saved(tmp_path):
+def test_another_recipe_replaces_a_run_that_saved_nothing(tmp_path):
     RunDir.open(tmp_path, RECIPE).close()
     (tmp_path / "notes.txt").write_text("mine")
     with RunDir.open(tmp_path, OTHER) as run:
@@ -103,8 +103,8 @@ def test_a_corrected_line_begins_again_where_nothing_was_saved(tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_a_finished_run_says_so_and_is_left_alone(tmp_path):
-    begin(tmp_path)
+def test_a_finished_run_is_not_changed(tmp_path):
+    start(tmp_path)
     with RunDir.open(tmp_path, RECIPE) as run:
         run.append_metrics("probe", 1, 5, {"loss": 3.0})
         run.finish({"accuracy": 0.97})
@@ -114,8 +114,8 @@ def test_a_finished_run_says_so_and_is_left_alone(tmp_path):
     assert {name: (tmp_path / name).read_bytes() for name in names(tmp_path)} == before
 
 
-def test_data_that_is_named_by_its_content_may_lie_elsewhere(tmp_path):
-    here, there = (f'[data]\nsource = "{place}"\ncontent = "{"a" * 64}"\n' for place in "xy")
+def test_data_with_the_same_content_may_be_in_another_place(tmp_path):
+    here, there = (f'[data]\nsource = "{source}"\ncontent = "{"a" * 64}"\n' for source in "xy")
     with RunDir.open(tmp_path, here) as run:
         run.finish({"accuracy": 0.5})
     with RunDir.open(tmp_path, there) as run:
@@ -124,24 +124,24 @@ def test_data_that_is_named_by_its_content_may_lie_elsewhere(tmp_path):
         RunDir.open(tmp_path, there.replace("a" * 64, "b" * 64))
 
 
-def test_another_recipe_is_refused_with_its_differences(tmp_path):
-    begin(tmp_path)
+def test_a_different_recipe_is_an_error_that_lists_the_differences(tmp_path):
+    start(tmp_path)
     before = names(tmp_path)
     with pytest.raises(UserError) as caught:
         RunDir.open(tmp_path, OTHER)
     assert str(caught.value) == (
-        f"{tmp_path} holds a run with another recipe:\n"
-        "  method.name: scs_supcon then, supcon now\n"
-        "  pretrain.epochs: 3 then, not there now\n"
+        f"{tmp_path} holds a run with a different recipe:\n"
+        "  encoder.name: resnet18 then, resnet50 now\n"
+        "  pretrain.epochs: 3 then, not set now\n"
         "  pretrain.lr: 0.1 then, 0.2 now\n"
-        "Choose another folder, or say --overwrite to delete that run."
+        "Choose another folder, or use --overwrite to delete that run."
     )
     assert names(tmp_path) == before
-    RunDir.open(tmp_path, RECIPE).close()  # the refused one does not hold the folder
+    RunDir.open(tmp_path, RECIPE).close()  # the lock was released
 
 
-def test_overwriting_deletes_what_a_run_writes_and_nothing_else(tmp_path):
-    begin(tmp_path)
+def test_overwriting_deletes_only_files_of_the_run(tmp_path):
+    start(tmp_path)
     foreign = {"notes.txt", "model/mine.txt", "checkpoints/my-best.json", "figures/old.png"}
     for name in foreign:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -153,8 +153,8 @@ def test_overwriting_deletes_what_a_run_writes_and_nothing_else(tmp_path):
     assert (tmp_path / "recipe.toml").read_text() == OTHER
 
 
-def test_a_line_that_says_overwrite_may_be_repeated(tmp_path):
-    begin(tmp_path, OTHER)
+def test_a_command_with_overwrite_can_be_repeated(tmp_path):
+    start(tmp_path, OTHER)
     with RunDir.open(tmp_path, RECIPE, overwrite=True) as run:
         save(run, "pretrain", 7)
     with RunDir.open(tmp_path, RECIPE, overwrite=True) as run:
@@ -166,7 +166,7 @@ def test_a_line_that_says_overwrite_may_be_repeated(tmp_path):
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_files_that_are_not_a_run_are_never_replaced(tmp_path, overwrite):
+def test_a_folder_with_other_files_of_the_same_names_is_an_error(tmp_path, overwrite):
     (tmp_path / "metrics.csv").write_text("mine")
     with pytest.raises(UserError, match=r"holds metrics.csv but no recipe.toml"):
         RunDir.open(tmp_path, RECIPE, overwrite=overwrite)
@@ -175,7 +175,7 @@ def test_files_that_are_not_a_run_are_never_replaced(tmp_path, overwrite):
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("recipe", [RECIPE, OTHER])
-def test_a_recipe_that_stands_alone_is_no_run(tmp_path, recipe, overwrite):
+def test_a_recipe_without_an_environment_is_not_a_run(tmp_path, recipe, overwrite):
     for name, text in {"recipe.toml": RECIPE, "classes.json": "mine"}.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=r"holds recipe.toml but no environment.json"):
@@ -183,47 +183,48 @@ def test_a_recipe_that_stands_alone_is_no_run(tmp_path, recipe, overwrite):
     assert names(tmp_path) == {"recipe.toml", "classes.json", ".lock"}
 
 
-@pytest.mark.parametrize("cut_at", ["finished.json", "recipe.toml", "environment.json"])
-def test_a_removal_cut_short_is_taken_up_again(tmp_path, monkeypatch, cut_at):
-    begin(tmp_path)
+@pytest.mark.parametrize("interrupted_at", ["finished.json", "recipe.toml", "environment.json"])
+def test_an_interrupted_removal_is_continued(tmp_path, monkeypatch, interrupted_at):
+    start(tmp_path)
     unlink = Path.unlink
 
-    def cut_short(path, missing_ok=False):
-        if path.name == cut_at:
+    def interrupt(path, missing_ok=False):
+        if path.name == interrupted_at:
             raise KeyboardInterrupt
         unlink(path, missing_ok)
 
     with RunDir.open(tmp_path, RECIPE) as run:
         run.finish({})
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "unlink", cut_short)
+        patch.setattr(Path, "unlink", interrupt)
         with pytest.raises(KeyboardInterrupt):
             RunDir.open(tmp_path, OTHER, overwrite=True)
     RunDir.open(tmp_path, OTHER, overwrite=True).close()
     assert names(tmp_path) == {"recipe.toml", "environment.json", ".lock"}
 
 
-def test_other_files_do_no_harm(tmp_path):
+def test_unrelated_files_are_kept(tmp_path):
     (tmp_path / "log.txt").write_text("started")
     RunDir.open(tmp_path, RECIPE).close()
+    assert names(tmp_path) == {"log.txt", "recipe.toml", "environment.json", ".lock"}
 
 
-def test_a_recipe_that_cannot_be_read(tmp_path):
-    begin(tmp_path)
+def test_a_damaged_recipe_is_an_error(tmp_path):
+    start(tmp_path)
     (tmp_path / "recipe.toml").write_text("seed = ")
     with pytest.raises(UserError, match=r"recipe.toml cannot be read"):
         RunDir.open(tmp_path, RECIPE)
 
 
-def test_a_damaged_end_is_told(tmp_path):
-    begin(tmp_path)
+def test_a_damaged_summary_is_an_error(tmp_path):
+    start(tmp_path)
     (tmp_path / "finished.json").write_text("{")
     with pytest.raises(UserError, match=r"finished.json is damaged .*: delete it"):
         RunDir.open(tmp_path, RECIPE)
 
 
-def test_another_environment_is_told(tmp_path):
-    begin(tmp_path)
+def test_another_environment_gives_a_warning(tmp_path):
+    start(tmp_path)
     file = tmp_path / "environment.json"
     environment = json.loads(file.read_text())
     environment["libraries"]["torch"] = "2.0"
@@ -233,18 +234,18 @@ def test_another_environment_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("left", [None, "", "{"])
-def test_a_lost_environment_does_not_lose_the_run(tmp_path, left):
-    begin(tmp_path)
+def test_a_run_without_its_environment_can_be_resumed(tmp_path, left):
+    start(tmp_path)
     file = tmp_path / "environment.json"
     file.unlink()
     if left is not None:
         file.write_text(left)
-    with pytest.warns(RuntimeWarning, match=r"there is no environment\.json that can be read"):
+    with pytest.warns(RuntimeWarning, match=r"environment\.json was missing or damaged"):
         RunDir.open(tmp_path, RECIPE).close()
     assert json.loads(file.read_text())["libraries"]["torch"]
 
 
-def test_a_second_process_is_refused(tmp_path):
+def test_a_second_process_gets_an_error_with_the_owner(tmp_path):
     code = (
         "import sys; from scs_supcon.runs.run_dir import RunDir\n"
         "try: RunDir.open(sys.argv[1], sys.argv[2])\n"
@@ -260,7 +261,7 @@ def test_a_second_process_is_refused(tmp_path):
     assert result.stdout.startswith(f"{tmp_path} is in use by process {os.getpid()} on ")
 
 
-def test_a_system_that_does_not_speak_utf_8(tmp_path):
+def test_runs_are_utf_8_on_systems_with_another_encoding(tmp_path):
     recipe = '[data]\nsource = "Vögel"\n'
     RunDir.open(tmp_path, recipe).close()
     code = (
@@ -281,9 +282,9 @@ def test_a_system_that_does_not_speak_utf_8(tmp_path):
     assert result.stdout == "'V\\xf6gel'\n", result.stderr
 
 
-def test_a_file_in_the_way(tmp_path):
+def test_a_file_in_place_of_a_folder_is_an_error(tmp_path):
     (tmp_path / "x").write_text("")
-    with pytest.raises(UserError, match="a file stands where a folder is needed"):
+    with pytest.raises(UserError, match="a file exists where a folder is needed"):
         RunDir.open(tmp_path / "x" / "y", RECIPE)
 
 
@@ -291,14 +292,14 @@ READ_ONLY = """
 import os, sys
 from scs_supcon.runs.run_dir import RunDir
 if os.geteuid() == 0:
-    os.seteuid(65534)  # permissions do not bind the superuser
+    os.seteuid(65534)  # permissions do not apply to the superuser
 for path in sys.argv[1:]:
     try: RunDir.open(path, "seed = 0")
     except ValueError as error: print(error)
 """
 
 
-def test_a_read_only_folder():
+def test_a_read_only_folder_is_an_error():
     with TemporaryDirectory() as folder:
         Path(folder).chmod(0o555)
         paths = [folder, f"{folder}/new"]

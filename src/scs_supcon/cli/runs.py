@@ -1,4 +1,4 @@
-"""`scs runs`: what is on disk."""
+"""`scs runs`: list the runs on disk."""
 
 import json
 from pathlib import Path
@@ -12,30 +12,31 @@ from scs_supcon.errors import UserError
 
 @app.command()
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="Folder that holds the runs.")] = Path("runs"),
     clean: Annotated[
-        bool, typer.Option(help="Remove the checkpoints of finished runs; models stay.")
+        bool,
+        typer.Option(help="Remove checkpoints and cached features of finished runs; models stay."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List the runs on disk, their size, and what could be freed."""
+    """List the runs on disk with their size and how much of it can be freed."""
     from scs_supcon.runs import listing
 
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}: name the one that holds your runs")
-    found = listing.find_runs(folder)
+        raise UserError(f"folder {folder} does not exist: give the folder that holds your runs")
+    summaries = listing.find_runs(folder)
     if clean:
-        freed = sum(listing.clean(run) for run in found)
+        freed = sum(listing.remove_spare_files(run) for run in summaries)
         print(f"freed {freed / 2**20:,.1f} MiB")
         return
     if as_json:
-        print(json.dumps([vars(run) | {"path": str(run.path)} for run in found], indent=1))
+        print(json.dumps([vars(run) | {"path": str(run.path)} for run in summaries], indent=1))
         return
-    if not found:
+    if not summaries:
         print(f"no runs in {folder}")
         return
     print(f"{'run':<28} {'data':<24} {'method':<20} {'accuracy':>10} {'MiB':>9} {'spare':>9}")
-    for run in found:
+    for run in summaries:
         accuracy = "unfinished" if run.accuracy is None else f"{run.accuracy:.2%}"
         sizes = f"{run.bytes / 2**20:>9,.1f} {run.spare / 2**20:>9,.1f}"
         print(f"{run.path!s:<28} {run.source:<24} {run.method:<20} {accuracy:>10} {sizes}")

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from scs_supcon.errors import UserError
-from scs_supcon.io.hashes import file_digest
+from scs_supcon.io.hashing import file_sha256
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 SUFFIXES = frozenset(
@@ -52,9 +52,9 @@ class ImageFiles:
 
     def file_hash(self, index: int) -> str:
         try:
-            return file_digest(self.paths[index])
-        except OSError as error:
-            raise _image_error(self.paths[index], error) from error
+            return file_sha256(self.paths[index])
+        except UserError as error:
+            raise ImageError(str(error)) from error
 
 
 def open_image(path: Path | str, at_least: int = 0) -> Image.Image:

@@ -1,28 +1,31 @@
-"""Rows of features on disk, in small files that are whole or absent.
+"""Cached features on disk, in small files that are either complete or absent.
 
-A row is found by two SHA-256 digests: of the image's content and of the view's key. A shard holds
-the rows of a few images under a few views; its name is the digest of its bytes, so damage shows,
-and processes that write at the same time cannot harm each other.
+A row of features has two keys: the SHA-256 digests of the image's content and of the view's key. A
+shard holds the rows of a few images under a few views. It is named by the digest of its bytes, so
+damage is detected and concurrent writers cannot conflict.
 """
 
-import fcntl
 import hashlib
 import logging
-import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scs_supcon.errors import UserError
+from scs_supcon.io.atomic import write_bytes, write_error
+from scs_supcon.io.lock import Lock
 
 logger = logging.getLogger(__name__)
 
+FORMAT_VERSION = 1  # shards of version 0.1 have no format version: they count as 1
 SUFFIX = ".safetensors"
-ABANDONED_AFTER = 3600.0  # seconds; a shard is written in far less
+IMAGES_KEY = "pictures"  # vocabulary: ok - the key in shards of version 0.1
+KEYS = (IMAGES_KEY, "views", "features")
+ABANDONED_SECONDS = 3600.0  # age at which a temporary file is deleted
 
 Digests = Sequence[bytes]
 
@@ -30,53 +33,31 @@ Digests = Sequence[bytes]
 def write_shard(
     folder: Path, images: Digests, views: Digests, features: NDArray[np.float32]
 ) -> None:
-    """Keep `features` (images, views, width): on the disk before it has its name.
+    """Write `features` (images, views, width) atomically.
 
     Raises:
         UserError: The folder cannot be written to, or the disk is full.
     """
     from safetensors.numpy import save
 
-    content = save({"images": _as_rows(images), "views": _as_rows(views), "features": features})
-    name = hashlib.sha256(content).hexdigest()
-    temporary = folder / f"{name}.{os.getpid()}.tmp"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(content)
-            os.fsync(file.fileno())
-        temporary.replace(folder / f"{name}{SUFFIX}")
-        _sync_names(folder)
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise _explained(error, folder) from error
-
-
-def _explained(error: OSError, folder: Path) -> UserError:
-    return UserError(
-        f"cannot write features to {folder} ({error.strerror or error}): "
-        "make room, or choose another cache folder. What was kept before is intact."
+    content = save(
+        {IMAGES_KEY: _as_rows(images), "views": _as_rows(views), "features": features},
+        metadata={"format_version": str(FORMAT_VERSION)},
     )
+    write_bytes(folder / f"{hashlib.sha256(content).hexdigest()}{SUFFIX}", content)
 
 
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time fill a folder; the others wait and then find its rows.
+def lock_for_writing(folder: Path) -> Lock:
+    """Wait until no other process writes to a folder, and return the lock on it.
 
-    The system holds the lock, so a process that dies holds nothing.
+    Raises:
+        UserError: The folder cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / ".filling", os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        return Lock(folder / ".filling", wait=True)
     except OSError as error:
-        raise _explained(error, folder) from error
-    try:
-        yield
-    finally:
-        fcntl.flock(handle, fcntl.LOCK_UN)  # closing alone would leave it to forked workers
-        os.close(handle)
+        raise write_error(error, folder) from error
 
 
 def read_shards(
@@ -87,92 +68,116 @@ def read_shards(
 ) -> NDArray[np.bool_]:
     """Fill in the rows that are on disk.
 
+    Damaged shards are removed with a warning. Shards that this version cannot read are left alone
+    with a warning.
+
     Args:
-        folder: Where the shards are; it need not exist.
-        images: Row of the table for each image wanted.
-        views: Column of the table for each view wanted.
+        folder: The folder of the shards; it need not exist.
+        images: Row of the table for each image.
+        views: Column of the table for each view.
         table: Features (rows, columns, width), filled in place.
 
     Returns:
-        Which (row, column) were found. Damaged shards are removed and count as not found.
+        Which (row, column) were filled.
     """
-    found = np.zeros(table.shape[:2], dtype=bool)
-    _sweep(folder)
+    filled = np.zeros(table.shape[:2], dtype=bool)
+    _remove_abandoned(folder)
     for path in sorted(folder.glob(f"*{SUFFIX}")):
-        held = _held(path)
-        if held is None:
-            _remove_damaged(path)
-            continue
-        here, rows = _positions(held[0], images)
-        there, columns = _positions(held[1], views)
-        target = np.ix_(rows, columns)
-        if found[target].all():  # nothing new, or nothing at all
-            continue
-        features = _features(path, (len(held[0]), len(held[1]), table.shape[2]))
-        if features is None:
-            _remove_damaged(path)
-            continue
-        table[target] = features[np.ix_(here, there)]
-        found[target] = True
-    return found
+        try:
+            header = _read_header(path)
+            shard_rows, rows = _positions(header.images, images)
+            shard_columns, columns = _positions(header.views, views)
+            target = np.ix_(rows, columns)
+            if filled[target].all():  # nothing new, or nothing at all
+                continue
+            shape = (len(header.images), len(header.views), table.shape[2])
+            features = _read_features(path, shape)
+        except _DamagedShard as damage:
+            logger.warning("%s is damaged (%s): it is removed and computed again", path, damage)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+        except _UnknownShard as reason:
+            logger.warning("%s is not used and left as it is: %s", path, reason)
+        except FileNotFoundError:
+            pass  # removed by another process
+        except OSError as error:
+            logger.warning("%s cannot be read (%s): its features are computed again", path, error)
+        else:
+            table[target] = features[np.ix_(shard_rows, shard_columns)]
+            filled[target] = True
+    return filled
 
 
-def _held(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]] | None:
-    """Digests of the images and views in a shard, without reading its features."""
+class _DamagedShard(Exception):
+    """The content of a shard is not what was written."""
+
+
+class _UnknownShard(Exception):
+    """A shard is intact, but not in a format of this version."""
+
+
+class _ShardHeader(NamedTuple):
+    """Digests of the images and views in a shard, one per row."""
+
+    images: NDArray[np.uint8]
+    views: NDArray[np.uint8]
+
+
+def _read_header(path: Path) -> _ShardHeader:
+    """Read the digests without the features."""
     from safetensors import SafetensorError, safe_open
 
+    path.stat()  # safe_open reports a missing file in several ways
     try:
         with safe_open(path, framework="np") as file:
-            return file.get_tensor("images"), file.get_tensor("views")
-    except (SafetensorError, OSError):
-        return None
+            version = (file.metadata() or {}).get("format_version", str(FORMAT_VERSION))
+            missing = [key for key in KEYS if key not in file.keys()]  # noqa: SIM118 - not a dict
+            if version != str(FORMAT_VERSION):
+                raise _UnknownShard(
+                    f"it has format version {version}, this version of scs-supcon reads "
+                    f"{FORMAT_VERSION}"
+                )
+            if not missing:
+                return _ShardHeader(file.get_tensor(IMAGES_KEY), file.get_tensor("views"))
+    except SafetensorError as error:
+        raise _DamagedShard(str(error)) from error
+    _read_verified(path)
+    raise _UnknownShard(f"it has no {' and no '.join(missing)}")
 
 
-def _features(path: Path, shape: tuple[int, int, int]) -> NDArray[np.float32] | None:
-    """All features of a shard, None unless every byte is as it was written."""
+def _read_features(path: Path, shape: tuple[int, int, int]) -> NDArray[np.float32]:
+    """Read all features of a shard after verifying every byte."""
     from safetensors.numpy import load
 
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
+    features: NDArray[np.float32] = load(_read_verified(path))["features"]
+    if features.shape != shape:
+        raise _UnknownShard(f"its features have shape {features.shape}, expected {shape}")
+    return features
+
+
+def _read_verified(path: Path) -> bytes:
+    content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != path.stem:
-        return None
-    features: NDArray[np.float32] = load(content)["features"]
-    return features if features.shape == shape else None
+        raise _DamagedShard("its content does not match its name")
+    return content
 
 
-def _positions(held: NDArray[np.uint8], wanted: Mapping[bytes, int]) -> tuple[list[int], list[int]]:
-    """Positions in the shard, and in the table, of what both have."""
-    pairs = [(at, wanted.get(digest.tobytes())) for at, digest in enumerate(held)]
-    shared = [(at, row) for at, row in pairs if row is not None]
-    return [at for at, _ in shared], [row for _, row in shared]
+def _positions(
+    digests: NDArray[np.uint8], position_of: Mapping[bytes, int]
+) -> tuple[list[int], list[int]]:
+    """Return the positions in the shard and in the table of what both contain."""
+    pairs = [(index, position_of.get(row.tobytes())) for index, row in enumerate(digests)]
+    common = [(index, position) for index, position in pairs if position is not None]
+    return [index for index, _ in common], [position for _, position in common]
 
 
 def _as_rows(digests: Digests) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(len(digests), -1)
 
 
-def _remove_damaged(path: Path) -> None:
-    logger.warning("%s is damaged: its features are computed again", path)
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
-
-
-def _sweep(folder: Path) -> None:
-    """Remove what killed processes left half-written, but nothing that is being written now."""
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files of killed processes, but none that is being written now."""
     for path in folder.glob("*.tmp"):
         with suppress(OSError):
-            if time.time() - path.stat().st_mtime > ABANDONED_AFTER:
+            if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
                 path.unlink()
-
-
-def _sync_names(folder: Path) -> None:
-    """Wait until the folder's list of names is on the disk, where the system can do that."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

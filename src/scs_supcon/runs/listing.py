@@ -1,4 +1,4 @@
-"""What runs there are on disk, how big they are, and what can be thrown away."""
+"""List the run directories on disk and their sizes, and free what finished runs do not need."""
 
 import json
 import os
@@ -18,21 +18,23 @@ from scs_supcon.runs.run_dir import (
     SPARE,
     SPARE_FOLDERS,
     files_of,
-    remove_empty,
+    remove_empty_folders,
 )
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run folder.
+class RunSummary:
+    """One run directory.
 
     Attributes:
-        path: where it is.
-        source: its data.
-        method: its method, with the preset.
-        accuracy: on the test images, or on validation without any; None while unfinished.
-        bytes: all its files.
-        spare: bytes of checkpoints and features, which a finished run no longer needs.
+        path: The directory.
+        source: The data.
+        method: The method, with its preset.
+        accuracy: On the test images, or on the validation images if there are none; None if the
+            run is unfinished.
+        finished: Whether the run is finished.
+        bytes: Size of all files.
+        spare: Size of checkpoints and cached features, which a finished run does not need.
     """
 
     path: Path
@@ -44,16 +46,17 @@ class Run:
     spare: int
 
 
-def find_runs(folder: Path) -> list[Run]:
-    """Find every run in a folder and below it; a recipe that stands alone is not one."""
-    places = sorted(Path(place) for place, _, files in os.walk(folder) if RECIPE in files)
-    return [_describe(path) for path in places if (path / ENVIRONMENT).exists()]
+def find_runs(folder: Path) -> list[RunSummary]:
+    """Return every run in a folder and below it, sorted by path."""
+    paths = sorted(Path(path) for path, _, files in os.walk(folder) if RECIPE in files)
+    # A recipe without an environment was not written by a run.
+    return [_summarize(path) for path in paths if (path / ENVIRONMENT).exists()]
 
 
-def clean(run: Run) -> int:
-    """Remove what a finished run no longer needs; return the bytes freed.
+def remove_spare_files(run: RunSummary) -> int:
+    """Remove the files that a finished run does not need, and return the bytes freed.
 
-    A run that is in use, or was begun again since it was listed, is left alone.
+    A run that is in use, or was started again after it was listed, is not touched.
     """
     try:
         lock = Lock(run.path / ".lock")
@@ -62,13 +65,13 @@ def clean(run: Run) -> int:
     except OSError as error:
         raise write_error(error, run.path) from error
     try:
-        if _summary(run.path) is None:
+        if _final_summary(run.path) is None:
             return 0
         files = files_of(run.path, SPARE)
         freed = _bytes(files)
         for file in files:
             file.unlink(missing_ok=True)
-        remove_empty(run.path, SPARE_FOLDERS)
+        remove_empty_folders(run.path, SPARE_FOLDERS)
     except OSError as error:
         raise write_error(error, run.path) from error
     finally:
@@ -76,42 +79,42 @@ def clean(run: Run) -> int:
     return freed
 
 
-def _describe(path: Path) -> Run:
-    recipe = _read(path / "recipe.toml")
+def _summarize(path: Path) -> RunSummary:
+    recipe = _read_recipe(path / RECIPE)
     method = recipe.get("method", {})
     preset = method.get("preset")
-    summary = _summary(path)
-    every = (Path(place) / name for place, _, names in os.walk(path) for name in names)
-    return Run(
+    summary = _final_summary(path)
+    files = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
+    return RunSummary(
         path,
         str(recipe.get("data", {}).get("source", "?")),
         f"{method.get('name', '?')}@{preset}" if preset else str(method.get("name", "?")),
         None if summary is None else summary.get("accuracy"),
         summary is not None,
-        _bytes(every),
+        _bytes(files),
         0 if summary is None else _bytes(files_of(path, SPARE)),
     )
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_recipe(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
-        return {}  # damaged; training will say so, and the rest of the list is wanted
+        return {}  # damaged: training reports it, and the other runs should still be listed
 
 
-def _summary(run: Path) -> dict[str, Any] | None:
-    """What a finished run says of itself; a damaged word counts as none."""
+def _final_summary(run: Path) -> dict[str, Any] | None:
+    """Return the summary of a finished run; None if the run is unfinished or the file damaged."""
     try:
-        found = json.loads((run / FINISHED).read_text(encoding="utf-8"))
+        summary = json.loads((run / FINISHED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return summary if isinstance(summary, dict) else None
 
 
 def _bytes(files: Iterable[Path]) -> int:
     total = 0
     for file in files:
-        with suppress(OSError):  # a run that goes on removes its own files
+        with suppress(OSError):  # a running process may remove its files
             total += file.stat().st_size
     return total

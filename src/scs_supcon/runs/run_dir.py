@@ -1,7 +1,7 @@
-"""The folder of a run: one owner, one recipe, and everything the run writes.
+"""The run directory: one owner, one recipe, and everything a run writes.
 
-`RunDir.open` brings the folder back to its last good checkpoint; from there the run goes on as
-if it had never stopped. Of several processes only the first writes.
+`RunDir.open` restores the state of the last intact checkpoint, from which the run resumes as if it
+had never stopped. Of several processes only the first writes.
 """
 
 import json
@@ -21,10 +21,11 @@ from scs_supcon.io.lock import Lock
 from scs_supcon.recipe.defaults import complete_old_values
 from scs_supcon.runs.checkpoint_io import (
     Checkpoint,
+    JsonObject,
     last_stage,
     read_checkpoint,
     read_last,
-    sweep,
+    remove_incomplete,
     write_checkpoint,
 )
 from scs_supcon.runs.environment import describe_environment, environment_changes
@@ -34,16 +35,19 @@ RECIPE, ENVIRONMENT, FINISHED = "recipe.toml", "environment.json", "finished.jso
 FIGURES = ("curves", "similarities", "confusion", "calibration", "tsne")
 NUMBERED = "checkpoints/[a-z]*-[0-9][0-9][0-9][0-9][0-9][0-9]."
 
-# What a finished run no longer needs; its own features are named by hashes.
+# What a finished run does not need; the names of cached features are hashes.
 HASH = "[0-9a-f]" * 64
 SPARE = (
     *(NUMBERED + suffix for suffix in ("sha256", "json", "safetensors")),
-    *(f"features/{HASH}/{name}" for name in (f"{HASH}.safetensors", f"{HASH}.*.tmp", ".filling")),
+    *(
+        f"features/{HASH}/{name}"
+        for name in (f"{HASH}.safetensors", f"{HASH}.*.tmp", f".{HASH}.*.tmp", ".filling")
+    ),
 )
 
-# All that a run writes; overwriting removes these and nothing else. Recipe and environment, which
-# make a folder a run, go last, so that a removal cut short is taken up again.
-OWN = (
+# Everything that a run writes; --overwrite removes these files and nothing else. Recipe and
+# environment mark a folder as a run and go last, so that an interrupted removal can be repeated.
+RUN_FILES = (
     *SPARE,
     "tensorboard/*/events.out.tfevents.*",
     *(f"model/{name}" for name in ("weights.safetensors", "model.json", "SHA256SUMS", "README.md")),
@@ -59,15 +63,15 @@ FOLDERS = (*SPARE_FOLDERS, "tensorboard/*", "tensorboard", "model", "evaluations
 
 
 class RunDir:
-    """A run's folder, held by this process until it is closed."""
+    """A run directory, locked by this process until it is closed."""
 
     def __init__(self, path: Path, lock: Lock | None):
-        """Use `open`. Without a lock nothing is written."""
+        """Create the object; use `open` instead. Without a lock nothing is written."""
         self.path = path
         self._lock = lock
-        self._journal = MetricsLog(path)
+        self._metrics = MetricsLog(path)
         self._checkpoints = path / "checkpoints"
-        self._found: dict[str, Checkpoint] = {}
+        self._restored: dict[str, Checkpoint] = {}
 
     @classmethod
     def open(
@@ -78,21 +82,21 @@ class RunDir:
         overwrite: bool = False,
         fabric: Fabric | None = None,
     ) -> Self:
-        """Begin a run in a new folder, or take up the one that is there.
+        """Start a run in a new directory, or resume the run in an existing one.
 
         Args:
-            path: the folder; made if needed.
-            recipe: the recipe as TOML. A run with another one is refused.
-            overwrite: delete a finished run, or one with another recipe, and begin again. An
-                unfinished run with this recipe goes on: a line may always be repeated.
-            fabric: needed when there are several processes.
+            path: The directory; created if needed.
+            recipe: The recipe as TOML. A run with a different recipe is an error.
+            overwrite: Delete a finished run, or one with a different recipe, and start again. An
+                unfinished run with this recipe resumes, so that a command can be repeated.
+            fabric: Needed if there are several processes.
 
         Raises:
-            UserError: the folder is in use, belongs to another recipe, or cannot be written.
+            UserError: The directory is in use, has a different recipe, or cannot be written.
         """
         folder = Path(path)
         if fabric is not None and not fabric.is_global_zero:
-            fabric.barrier()  # until the first process has put the folder in order
+            fabric.barrier()  # until the first process has prepared the directory
             return cls(folder, None)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +104,7 @@ class RunDir:
         except OSError as error:
             raise atomic.write_error(error, folder) from error
         try:
-            run._take_up(recipe, overwrite)
+            run._start_or_resume(recipe, overwrite)
         except BaseException:
             run.close()
             raise
@@ -109,58 +113,58 @@ class RunDir:
         return run
 
     @property
-    def finished(self) -> dict[str, Any] | None:
-        """What `finish` was told, or None while there is something left to do."""
+    def finished(self) -> JsonObject | None:
+        """The summary passed to `finish`, or None if the run is unfinished."""
         file = self.path / FINISHED
         try:
             return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
         except ValueError as error:
             raise UserError(
-                f"{file} is damaged ({error}): delete it, and the same line finishes the run again"
+                f"{file} is damaged ({error}): delete it and run the same command to finish the run"
             ) from error
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Note that nothing is left to do."""
+        """Mark the run as finished."""
         if self._lock:
-            self._journal.flush()
+            self._metrics.flush()
         self.write_json(FINISHED, dict(summary))
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text file of the run in one step."""
+        """Write a text file of the run atomically."""
         if self._lock:
             atomic.write_text(self.path / name, text)
 
     def write_json(self, name: str, value: Any) -> None:
-        """Write a JSON file of the run in one step."""
+        """Write a JSON file of the run atomically."""
         if self._lock:
             atomic.write_json(self.path / name, value)
 
     def append_metrics(
         self, stage: str, epoch: int, step: int, values: Mapping[str, float]
     ) -> None:
-        """Add numbers to metrics.csv and TensorBoard."""
+        """Add values to metrics.csv and TensorBoard."""
         if self._lock:
-            self._journal.append(stage, epoch, step, values)
+            self._metrics.append(stage, epoch, step, values)
 
     def save_checkpoint(self, stage: str, checkpoint: Checkpoint) -> None:
-        """Make everything up to here durable."""
+        """Save a checkpoint and flush the metrics."""
         if self._lock:
-            state = {"metrics_bytes": self._journal.flush(), "training": checkpoint.state}
+            state = {"metrics_bytes": self._metrics.flush(), "training": checkpoint.state}
             write_checkpoint(self._checkpoints, stage, Checkpoint(checkpoint.tensors, state))
 
     def load_checkpoint(self, stage: str) -> Checkpoint | None:
-        """Return where a stage is to go on, or None at its beginning."""
-        found = self._found.pop(stage, None) or read_checkpoint(self._checkpoints, stage)
-        return Checkpoint(found.tensors, found.state["training"]) if found else None
+        """Return the newest checkpoint of a stage, or None if the stage has not started."""
+        saved = self._restored.pop(stage, None) or read_checkpoint(self._checkpoints, stage)
+        return Checkpoint(saved.tensors, saved.state["training"]) if saved else None
 
     def close(self) -> None:
-        """Let go of the folder."""
-        self._journal.close()
+        """Close the files and release the lock."""
+        self._metrics.close()
         if self._lock:
             self._lock.release()
 
     def __enter__(self) -> Self:
-        """Return the folder itself."""
+        """Return the run directory."""
         return self
 
     def __exit__(
@@ -172,97 +176,93 @@ class RunDir:
         """Close."""
         self.close()
 
-    def _take_up(self, recipe: str, overwrite: bool) -> None:
+    def _start_or_resume(self, recipe: str, overwrite: bool) -> None:
         if (self.path / RECIPE).exists():
-            self._must_be_a_run()
+            self._check_is_run()
             differences = _differences(self.path / RECIPE, recipe)
-            # A run that failed before it saved anything has nothing to lose.
+            # Nothing is lost by restarting a run that has not saved a checkpoint.
             if (differences and self._nothing_saved()) or (
                 overwrite and (differences or self.finished is not None)
             ):
                 self._clear()
             elif differences:
                 raise UserError(
-                    f"{self.path} holds a run with another recipe:\n  "
+                    f"{self.path} holds a run with a different recipe:\n  "
                     + "\n  ".join(differences)
-                    + "\nChoose another folder, or say --overwrite to delete that run."
+                    + "\nChoose another folder, or use --overwrite to delete that run."
                 )
         if not (self.path / RECIPE).exists():
-            self._begin(recipe)
+            self._start(recipe)
         if self.finished is None:
             self._compare_environment()
             self._rewind()
 
-    def _must_be_a_run(self) -> None:
-        """A recipe that stands alone was put there by a person, and so may be what lies beside."""
+    def _check_is_run(self) -> None:
+        """Raise if the recipe was not written by a run; then other files may not be ours either."""
         if not (self.path / ENVIRONMENT).exists() and self._nothing_saved():
             raise UserError(
                 f"{self.path} holds {RECIPE} but no {ENVIRONMENT}, so it is not a run: choose "
-                f"another folder; to train by that recipe, add --recipe {self.path / RECIPE}"
+                f"another folder; to train with that recipe, add --recipe {self.path / RECIPE}"
             )
 
     def _nothing_saved(self) -> bool:
         return self.finished is None and last_stage(self._checkpoints) is None
 
-    def _begin(self, recipe: str) -> None:
-        strangers = [file for file in self._own_files() if file.name != ENVIRONMENT]
-        if strangers:
+    def _start(self, recipe: str) -> None:
+        foreign = [file for file in self._run_files() if file.name != ENVIRONMENT]
+        if foreign:
             raise UserError(
-                f"{self.path} holds {strangers[0].name} but no {RECIPE}, so it is not a run: "
+                f"{self.path} holds {foreign[0].name} but no {RECIPE}, so it is not a run: "
                 "choose another folder"
             )
         self.write_json(ENVIRONMENT, describe_environment())
         self.write_text(RECIPE, recipe)
 
     def _rewind(self) -> None:
-        """Go back to the last good checkpoint."""
-        sweep(self._checkpoints)
+        """Restore the state of the last intact checkpoint."""
+        remove_incomplete(self._checkpoints)
         last = read_last(self._checkpoints)
         if last is None:
-            self._journal.rewind(0)
+            self._metrics.rewind(0)
         else:
-            stage, found = last
-            self._found[stage] = found
-            self._journal.rewind(found.state["metrics_bytes"])
+            stage, checkpoint = last
+            self._restored[stage] = checkpoint
+            self._metrics.rewind(checkpoint.state["metrics_bytes"])
 
     def _compare_environment(self) -> None:
         now = describe_environment()
         try:
             then = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
             changes = environment_changes(then, now)
-        except (
-            FileNotFoundError,
-            ValueError,
-            AttributeError,
-        ):  # lost or damaged: the run itself is not
-            changes = [f"there is no {ENVIRONMENT} that can be read, this one is written down"]
+        except (FileNotFoundError, ValueError, AttributeError):  # the run itself is not lost
+            changes = [f"{ENVIRONMENT} was missing or damaged and is written again"]
             self.write_json(ENVIRONMENT, now)
         if changes:
             warnings.warn(
-                f"{self.path} may have been begun in another environment, so the last digits may "
-                f"differ from an unbroken run: {'; '.join(changes)}",
+                f"{self.path} may have been started in another environment, so the last digits may "
+                f"differ from an uninterrupted run: {'; '.join(changes)}",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
-    def _own_files(self) -> list[Path]:
-        return files_of(self.path, OWN)
+    def _run_files(self) -> list[Path]:
+        return files_of(self.path, RUN_FILES)
 
     def _clear(self) -> None:
-        for file in self._own_files():
+        for file in self._run_files():
             file.unlink()
-        remove_empty(self.path, FOLDERS)
+        remove_empty_folders(self.path, FOLDERS)
 
 
 def files_of(run: Path, patterns: Iterable[str]) -> list[Path]:
-    """The files of a run's folder that match, in the order of the patterns."""
+    """Return the matching files of a run directory, in the order of the patterns."""
     return [file for pattern in patterns for file in sorted(run.glob(pattern))]
 
 
-def remove_empty(run: Path, patterns: Iterable[str]) -> None:
-    """Remove the folders that match and are empty."""
+def remove_empty_folders(run: Path, patterns: Iterable[str]) -> None:
+    """Remove the matching folders that are empty."""
     for folder in files_of(run, patterns):
-        with suppress(OSError):  # not empty: something in it is not ours
+        with suppress(OSError):  # not empty: it holds other files
             folder.rmdir()
 
 
@@ -275,16 +275,16 @@ def _differences(file: Path, recipe: str) -> list[str]:
     then, now = complete_old_values(then, now), complete_old_values(now, then)
     content = then.get("data", {}).get("content")
     if content is not None and content == now["data"].get("content"):
-        del then["data"]["source"], now["data"]["source"]  # the same data, wherever it lies
+        del then["data"]["source"], now["data"]["source"]  # the same data in another place
     return _changes(then, now)
 
 
 def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a line for each value that changed, such as `pretrain.lr: 0.1 then, 0.2 now`."""
+    """Return a line for each changed value, such as `pretrain.lr: 0.1 then, 0.2 now`."""
     old, new = _flat(then), _flat(now)
     keys = sorted(old.keys() | new.keys())
     return [
-        f"{key}: {old.get(key, 'not there')} then, {new.get(key, 'not there')} now"
+        f"{key}: {old.get(key, 'not set')} then, {new.get(key, 'not set')} now"
         for key in keys
         if old.get(key) != new.get(key)
     ]
