@@ -36,7 +36,7 @@ def test_runs_are_listed_with_data_method_and_accuracy(folder, shapes, finished)
     assert (unfinished.finished, unfinished.accuracy, unfinished.method) == (
         False,
         None,
-        "supcon@solved",
+        "supcon",
     )
 
 
