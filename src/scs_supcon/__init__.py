@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scs_supcon.evaluation.evaluate import evaluate
-    from scs_supcon.inference import load
+    from scs_supcon.evaluation.record import Evaluation
+    from scs_supcon.inference import Model, Prediction, load
     from scs_supcon.methods import Method
     from scs_supcon.methods.cs_supcon import CSSupCon
     from scs_supcon.methods.cs_supcon_overlap import CSSupConOverlap
@@ -27,7 +28,10 @@ _HOME = {
     "CSSupConOverlap": "methods.cs_supcon_overlap",
     "MetricLearningLoss": "pml",
     "ContrastiveClassifier": "sklearn",
+    "Evaluation": "evaluation.record",
     "evaluate": "evaluation.evaluate",
+    "Model": "inference",
+    "Prediction": "inference",
     "load": "inference",
     "train": "training.train",
 }
@@ -36,8 +40,11 @@ __all__ = [
     "CSSupCon",
     "CSSupConOverlap",
     "ContrastiveClassifier",
+    "Evaluation",
     "Method",
     "MetricLearningLoss",
+    "Model",
+    "Prediction",
     "SCSSupCon",
     "SimCLR",
     "SupCon",

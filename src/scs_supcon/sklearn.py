@@ -101,7 +101,7 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return calibrated probabilities `(N, classes)`, in the order of `classes_`."""
         features = self._features(X)
-        chances: NDArray[np.float64] = self.model_.judge(features).probabilities.numpy()
+        chances: NDArray[np.float64] = self.model_.decide(features).probabilities.numpy()
         return chances
 
     def predict(self, X: Any) -> NDArray[Any]:

@@ -12,7 +12,7 @@ def test_a_run_becomes_one_file(runs, scs, shapes):
     spaced = shutil.copytree(runs / "x", runs / "my run")
     said = scs("export", spaced, "--onnx")
     assert said.code == 0, said.err
-    assert "ONNX agrees with torch on" in said.out
+    assert "compared with torch on" in said.out
     assert (spaced / "model.onnx").exists()
     assert f"onnx_predict.py '{spaced / 'model.onnx'}' image.jpg" in said.out
     asked = ["--images", shapes / "bar", "--images", f"{shapes}/circle/*.png", "--quiet"]

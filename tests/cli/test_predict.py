@@ -50,7 +50,7 @@ def test_predictions_as_csv_and_json_lines_agree_with_the_model(scs, runs, shape
     assert (written.code, written.out) == (0, "")
     with file.open(newline="") as text:
         table = list(csv.DictReader(text))
-    assert [row["class"] for row in table] == [record.label for record in expected]
+    assert [row["label"] for row in table] == [record.label for record in expected]
 
 
 def test_unreadable_files_are_listed_and_the_rest_is_done(scs, runs, odd):
@@ -71,7 +71,7 @@ def test_embed_writes_the_vectors_of_the_model(scs, runs, odd, tmp_path):
     assert said.err.count("not read: ") == 2
     assert said.out == f"2 images: {tmp_path / 'v.parquet'}\n"
     table = pq.read_table(tmp_path / "v.parquet").to_pydict()
-    assert table["name"] == list(expected.names)
+    assert table["image"] == list(expected.names)
     assert np.array_equal(np.array(table["common"], dtype=np.float32), expected.common)
     assert scs("embed", runs / "x", odd / "a.png", "-o", tmp_path / "v.npz").code == 0
     with np.load(tmp_path / "v.npz") as arrays:

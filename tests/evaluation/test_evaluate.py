@@ -73,8 +73,8 @@ def test_the_evaluation_agrees_with_the_predictions(evaluation, run, others):
     assert evaluation.images == len(known) == 20
     assert evaluation.accuracy == np.mean([label == p.label for label, p in known])
     rejection = evaluation.rejection
-    assert rejection.known_rejected == np.mean([p.none_of_these for _, p in known])
-    assert rejection.unknown_rejected == np.mean([p.none_of_these for p in unknown])
+    assert rejection.known_rejected == np.mean([p.unknown for _, p in known])
+    assert rejection.unknown_rejected == np.mean([p.unknown for p in unknown])
     assert rejection.unknown_images == 10
     assert rejection.unknown_classes == ("star", "triangle")
     assert evaluation.split == "all"

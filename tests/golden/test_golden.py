@@ -48,7 +48,7 @@ def predictions_of(model: Any, paths: list[str]) -> dict[str, dict[str, Any]]:
             "label": prediction.label,
             "probability": prediction.probability,
             "top": [list(pair) for pair in prediction.top],
-            "unknown": prediction.none_of_these,
+            "unknown": prediction.unknown,
             "nearest": prediction.nearest,
             "similarity": prediction.similarity,
         }
@@ -71,21 +71,21 @@ def neighbours_of(model: Any, path: str, count: int) -> list[list[Any]]:
 
 def rules_of(model: Any) -> dict[str, Any]:
     """Return the parts of the decision rule."""
-    facts = model.facts
+    info = model.info
     return {
         "classes": list(model.classes),
-        "probe_input": facts.readout,  # vocabulary: ok
-        "temperature": facts.temperature,
-        "sharpness": facts.sharpness,
-        "rule": facts.boundary.rule,
-        "threshold": facts.boundary.threshold,
-        "val_rejected": facts.boundary.val_rejected,
+        "probe_input": info.probe_input,
+        "temperature": info.temperature,
+        "sharpness": info.prototype_scale,
+        "rule": info.rejection.rule,
+        "threshold": info.rejection.threshold,
+        "val_rejected": info.rejection.val_rejected,
     }
 
 
-def accuracy_of(evaluation: dict[str, Any]) -> float:
+def accuracy_of(evaluation: scs_supcon.Evaluation) -> float:
     """Return the accuracy of an evaluation."""
-    return evaluation["scores"]["acc1"]["value"]
+    return evaluation.accuracy
 
 
 def listed(row: dict[str, Any]) -> tuple[str, bool, float | None]:
@@ -328,7 +328,7 @@ def test_a_run_can_be_evaluated_on_other_data(name, golden, scs):
     result = scs("evaluate", f"runs/{name}", "other", *options)
     assert result.code == 0, result.err
     expected = EXPECTED["evaluated"][name]["acc1"]["value"]
-    assert accuracy_of(json.loads(result.out)) == pytest.approx(expected)
+    assert accuracy_of(scs_supcon.Evaluation.model_validate_json(result.out)) == pytest.approx(expected)
     after = contents(Path(f"runs/{name}/evaluations"))
     assert before.items() <= after.items(), "an evaluation of other data was replaced"
 

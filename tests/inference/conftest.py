@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +12,16 @@ import torch
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 
 from scs_supcon.data.builtin import digits
 from scs_supcon.data.transforms import eval_view
-from scs_supcon.inference import Evidence, Model, Network, build_model
-from scs_supcon.inference.classifier import LinearClassifier
+from scs_supcon.inference import Model
 from scs_supcon.methods.scs_supcon import SCSSupCon
 from scs_supcon.nn.encoder import build_encoder
-from scs_supcon.nn.head import Projection, unit
-from scs_supcon.recipe import Recipe, make_recipe, merge, write_toml
+from scs_supcon.nn.head import Projection
+from scs_supcon.nn.network import Output, ProbeInput, probe_features
+from scs_supcon.recipe import make_recipe, merge, write_toml
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.probe import ProbeData, fit_probe
 
@@ -33,29 +34,21 @@ VALUES = {
 
 
 @dataclass(frozen=True)
-class Trained:
-    """All that training left, and the images it did not see."""
+class TrainedParts:
+    """The arguments of `Model.from_training`, and images that were not used for training."""
 
-    recipe: Recipe
-    classes: tuple[str, ...]
-    network: Network
-    classifier: LinearClassifier
-    evidence: Evidence
-    boundary: float
+    arguments: dict[str, Any]
     test: list[Image.Image]
     test_labels: NDArray[np.int64]
-    left_out: list[Image.Image]
+    unknown: list[Image.Image]
 
-    def model(self) -> Model:
-        boundary = self.boundary if self.network.readout == "common" else None
-        return build_model(
-            self.recipe, self.classes, self.network, self.classifier, self.evidence, boundary
-        )
+    def model(self, **changes: Any) -> Model:
+        return Model.from_training(**self.arguments | changes)
 
 
 @cache
 def _networks(known: int) -> tuple[nn.Module, nn.Module, float]:
-    """Encoder and head after a few seconds of stage 1 on the digits below `known`."""
+    """Train encoder and head for a few seconds on the digits below `known`."""
     recipe = make_recipe(VALUES)
     dataset, view = digits(), eval_view(recipe.data)
     rows = np.flatnonzero(dataset.labels < known)[:600]
@@ -76,53 +69,50 @@ def _networks(known: int) -> tuple[nn.Module, nn.Module, float]:
 
 
 @cache
-def _trained(known: int, readout: str, folder: Path) -> Trained:
+def _trained(known: int, probe_input: ProbeInput, folder: Path) -> TrainedParts:
     recipe = make_recipe(merge(VALUES, {"method": {"name": "scs_supcon"}}))
     encoder, head, boundary = _networks(known)
     dataset, view = digits(), eval_view(recipe.data)
     labels = torch.tensor(dataset.labels)
     with torch.no_grad():
         images = torch.stack([view(dataset.open(row)) for row in range(len(dataset))])
-        features = torch.cat([encoder(part) for part in images.split(100)])
+        features = torch.cat([encoder(chunk) for chunk in images.split(100)])
+        output = Output(features, head(features))
+        inputs = probe_features(output, probe_input, recipe.head.common_dim)
     rows = torch.where(labels < known)[0]
     train, val, test = rows[:600], rows[600:800], rows[800:]
-
-    def seen(part: Tensor) -> Tensor:
-        if readout == "features":
-            return features[part]
-        with torch.no_grad():
-            return unit(head(features[part])[:, : recipe.head.common_dim])
-
-    data = ProbeData(seen(train)[:, None], labels[train], seen(val), labels[val], known)
-    with RunDir.open(folder / f"{known}-{readout}", write_toml(recipe)) as run:
+    data = ProbeData(inputs[train][:, None], labels[train], inputs[val], labels[val], known)
+    with RunDir.open(folder / f"{known}-{probe_input}", write_toml(recipe)) as run:
         fabric = Fabric(accelerator="cpu", devices=1)
         classifier = fit_probe(fabric, run, "probe", data, recipe.probe, 0).classifier
-    return Trained(
-        recipe=recipe,
-        classes=dataset.classes[:known],
-        network=Network(encoder, head, readout),  # type: ignore[arg-type]
-        classifier=classifier,
-        evidence=Evidence(
-            [dataset.names[int(row)] for row in train],
-            (features[train], labels[train]),
-            (features[val], labels[val]),
-        ),
-        boundary=boundary,
+    return TrainedParts(
+        arguments={
+            "recipe": recipe,
+            "classes": dataset.classes[:known],
+            "encoder": encoder,
+            "projection": head,
+            "probe_input": probe_input,
+            "classifier": classifier,
+            "train": (features[train], labels[train]),
+            "val": (features[val], labels[val]),
+            "train_names": [dataset.names[int(row)] for row in train],
+            "boundary": boundary if probe_input == "common" else None,
+        },
         test=[dataset.open(int(row)) for row in test],
         test_labels=dataset.labels[test.numpy()],
-        left_out=[dataset.open(int(row)) for row in torch.where(labels >= known)[0]],
+        unknown=[dataset.open(int(row)) for row in torch.where(labels >= known)[0]],
     )
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
-    """`trained(known=10, readout="common")`: a network and classifier of the first digits."""
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TrainedParts]:
+    """`trained(known=10, probe_input="common")`: the parts of a model of the first digits."""
     folder = tmp_path_factory.mktemp("trained")
-    return lambda known=10, readout="common": _trained(known, readout, folder)
+    return lambda known=10, probe_input="common": _trained(known, probe_input, folder)
 
 
 @pytest.fixture
-def photos(tmp_path: Path, trained: Callable[..., Trained]) -> list[Path]:
+def photos(tmp_path: Path, trained: Callable[..., TrainedParts]) -> list[Path]:
     """Twelve test digits as PNG files."""
     folder = tmp_path / "photos"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""What a model says of images, and that it says the same after it was saved and loaded."""
+"""Predictions, embeddings and neighbours, also after saving and loading."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,38 +7,47 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.metrics import roc_auc_score
 
+from scs_supcon.data.builtin import digits
+from scs_supcon.data.feature_cache import frozen_features, keyed_views
 from scs_supcon.errors import UserError
-from scs_supcon.inference import Model, load
+from scs_supcon.inference import Model, ModelMetrics, load
+from scs_supcon.nn.encoder import build_encoder
 from scs_supcon.nn.head import unit
+from scs_supcon.recipe import make_recipe
 
 Trained = Callable[..., Any]
 
 
 @pytest.fixture
 def model(trained: Trained) -> Model:
-    found: Model = trained().model()
-    return found
+    built: Model = trained().model()
+    return built
 
 
-@pytest.mark.parametrize("readout", ["common", "features"])
-def test_predictions_are_the_classifier_s(trained: Trained, readout: str) -> None:
-    parts = trained(readout=readout)
+@pytest.mark.parametrize("probe_input", ["common", "features"])
+def test_predictions_are_those_of_the_classifier(trained: Trained, probe_input: str) -> None:
+    parts = trained(probe_input=probe_input)
     model = parts.model()
     records, failures = model.predict(parts.test)
     assert not failures
-    right = [int(r.label) == y for r, y in zip(records, parts.test_labels, strict=True)]
-    assert np.mean(right) > 0.9
+    correct = [int(r.label) == y for r, y in zip(records, parts.test_labels, strict=True)]
+    assert np.mean(correct) > 0.9
     with torch.no_grad():
         features = model.features(parts.test)
-        seen = features if readout == "features" else unit(parts.network.head(features)[:, :24])
-        expected = parts.classifier.probabilities(seen)
+        inputs = (
+            features
+            if probe_input == "features"
+            else unit(parts.arguments["projection"](features)[:, :24])
+        )
+        expected = parts.arguments["classifier"].probabilities(inputs)
     found = torch.tensor([r.probability for r in records], dtype=torch.float64)
     torch.testing.assert_close(found, expected.amax(1), rtol=1e-4, atol=1e-6)
 
 
-def test_a_record_tells_classes_best_first(model: Model, photos: list[Path]) -> None:
+def test_the_most_probable_classes_come_first(model: Model, photos: list[Path]) -> None:
     records, failures = model.predict(photos, topk=3)
     assert not failures
     for record, photo in zip(records, photos, strict=True):
@@ -47,65 +56,65 @@ def test_a_record_tells_classes_best_first(model: Model, photos: list[Path]) -> 
         assert [p for _, p in record.top] == sorted((p for _, p in record.top), reverse=True)
         assert len(record.top) == 3
         assert set(dict(record.top)) <= set(model.classes)
-    everything = model.predict(photos[:1], topk=99).records[0].top
-    assert sum(p for _, p in everything) == pytest.approx(1)
-    assert len(everything) == 10
+    all_classes = model.predict(photos[:1], topk=99).records[0].top
+    assert sum(p for _, p in all_classes) == pytest.approx(1)
+    assert len(all_classes) == 10
 
 
-@pytest.mark.parametrize("readout", ["common", "features"])
-def test_saved_and_loaded_it_says_the_same_to_the_last_bit(
-    trained: Trained, readout: str, tmp_path: Path, photos: list[Path]
+@pytest.mark.parametrize("probe_input", ["common", "features"])
+def test_a_loaded_model_gives_the_same_bits(
+    trained: Trained, probe_input: str, tmp_path: Path, photos: list[Path]
 ) -> None:
-    parts = trained(readout=readout)
+    parts = trained(probe_input=probe_input)
     model = parts.model()
-    in_training = model.judge(model.features(parts.test))
-    model.save(tmp_path / "run" / "model", metrics={"acc1": 0.9})
+    before_saving = model.decide(model.features(parts.test))
+    model.save(tmp_path / "run" / "model", metrics=ModelMetrics(accuracy=0.9))
     for path in (tmp_path / "run", tmp_path / "run" / "model"):
         again = load(path)
-        later = again.judge(again.features(parts.test))
-        assert all(torch.equal(a, b) for a, b in zip(in_training, later, strict=True))
+        later = again.decide(again.features(parts.test))
+        assert all(torch.equal(a, b) for a, b in zip(before_saving, later, strict=True))
     assert again.predict(photos) == model.predict(photos)
-    assert again.facts == model.facts
+    assert again.info == model.info
     assert again.neighbours(photos[0]) == model.neighbours(photos[0])
 
 
-def test_a_image_is_judged_by_itself_alone(model: Model, photos: list[Path]) -> None:
+def test_a_prediction_does_not_depend_on_the_other_images(model: Model, photos: list[Path]) -> None:
     together = model.predict(photos).records
     assert together == tuple(model.predict([photo]).records[0] for photo in photos)
     assert together == tuple(reversed(model.predict(photos[::-1]).records))
 
 
-def test_threads_change_nothing(model: Model, photos: list[Path]) -> None:
-    alone = model.predict(photos)
+def test_predictions_do_not_depend_on_the_number_of_threads(
+    model: Model, photos: list[Path]
+) -> None:
+    expected = model.predict(photos)
     torch.set_num_threads(3)
     try:
-        assert model.predict(photos) == alone
+        assert model.predict(photos) == expected
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(1)
 
 
-def test_unreadable_images_are_listed_and_the_rest_is_done(
-    model: Model, photos: list[Path]
-) -> None:
-    good = model.predict(photos)
+def test_unreadable_images_are_failures(model: Model, photos: list[Path]) -> None:
+    expected = model.predict(photos)
     photos[2].write_bytes(photos[2].read_bytes()[:60])
-    photos[5].write_text("no image")
+    photos[5].write_text("not an image")
     missing = photos[0].with_name("missing.png")
     records, failures = model.predict([*photos, missing])
     assert [f.name for f in failures] == [str(photos[2]), str(photos[5]), str(missing)]
     assert all(f.name in f.reason for f in failures)
-    assert records == tuple(r for i, r in enumerate(good.records) if i not in (2, 5))
+    assert records == tuple(r for i, r in enumerate(expected.records) if i not in (2, 5))
     assert model.predict([missing]).records == ()
 
 
-def test_nothing_in_nothing_out(model: Model) -> None:
+def test_no_images_give_no_predictions(model: Model) -> None:
     assert model.predict([]) == ((), ())
     assert model.embed([]).common.shape == (0, 24)
 
 
-def test_a_wrong_question_is_explained(model: Model, photos: list[Path]) -> None:
-    with pytest.raises(UserError, match="at least 1 class"):
+def test_wrong_arguments_are_explained(model: Model, photos: list[Path]) -> None:
+    with pytest.raises(UserError, match="topk must be at least 1, got 0"):
         model.predict(photos, topk=0)
     with pytest.raises(UserError, match="give a list of images"):
         model.predict(str(photos[0]))  # type: ignore[arg-type]
@@ -113,12 +122,12 @@ def test_a_wrong_question_is_explained(model: Model, photos: list[Path]) -> None
         model.neighbours("missing.png")
 
 
-def test_common_and_style_are_the_head_s(trained: Trained) -> None:
+def test_common_and_style_are_the_fields_of_the_head(trained: Trained) -> None:
     parts = trained()
     model = parts.model()
     found = model.embed(parts.test[:20])
     with torch.no_grad():
-        embeddings = parts.network.head(model.features(parts.test[:20]))
+        embeddings = parts.arguments["projection"](model.features(parts.test[:20]))
     np.testing.assert_allclose(found.common, unit(embeddings[:, :24]), atol=1e-5)
     np.testing.assert_allclose(found.style, unit(embeddings[:, 24:]), atol=1e-5)
     assert found.common.dtype == found.style.dtype == np.float32
@@ -126,10 +135,10 @@ def test_common_and_style_are_the_head_s(trained: Trained) -> None:
 
 
 def test_without_fields_common_is_the_centred_features(trained: Trained) -> None:
-    parts = trained(readout="features")
+    parts = trained(probe_input="features")
     model = parts.model()
     found = model.embed(parts.test[:5])
-    centred = model.features(parts.test[:5]) - parts.evidence.train[0].mean(0)
+    centred = model.features(parts.test[:5]) - parts.arguments["train"][0].mean(0)
     np.testing.assert_allclose(found.common, unit(centred), atol=1e-5)
     assert found.style.shape == (5, 0)
 
@@ -139,58 +148,60 @@ def test_neighbours_are_the_most_similar_training_images(trained: Trained) -> No
     model = parts.model()
     found = model.neighbours(parts.test[0], k=5)
     query = model.embed(parts.test[:1]).common[0]
-    gallery = model.fields(parts.evidence.train[0])[0].numpy()
+    gallery = model.fields(parts.arguments["train"][0])[0].numpy()
     order = np.argsort(-(gallery @ query), kind="stable")[:5]
-    assert [n.name for n in found] == [parts.evidence.names[i] for i in order]
-    assert [n.label for n in found] == [str(int(parts.evidence.train[1][i])) for i in order]
+    assert [n.name for n in found] == [parts.arguments["train_names"][i] for i in order]
+    assert [n.label for n in found] == [str(int(parts.arguments["train"][1][i])) for i in order]
     np.testing.assert_allclose([n.similarity for n in found], (gallery @ query)[order], rtol=1e-5)
     assert len(model.neighbours(parts.test[0], k=10_000)) == 600
 
 
-@pytest.mark.parametrize("readout", ["common", "features"])
-def test_strangers_are_none_of_these_more_often(trained: Trained, readout: str) -> None:
-    """Nobody showed this model a nine."""
-    parts = trained(known=9, readout=readout)
+@pytest.mark.parametrize("probe_input", ["common", "features"])
+def test_unknown_images_are_rejected_more_often(trained: Trained, probe_input: str) -> None:
+    """The model was trained without nines."""
+    parts = trained(known=9, probe_input=probe_input)
     model = parts.model()
-    known, nines = (model.predict(images).records for images in (parts.test, parts.left_out))
-    of_known, of_nines = (np.mean([r.none_of_these for r in part]) for part in (known, nines))
-    assert of_known < 0.1
-    assert of_nines > 2 * of_known
+    known, nines = (model.predict(images).records for images in (parts.test, parts.unknown))
+    known_rejected, nines_rejected = (np.mean([r.unknown for r in part]) for part in (known, nines))
+    assert known_rejected < 0.1
+    assert nines_rejected > 2 * known_rejected
     truth = [True] * len(known) + [False] * len(nines)
     assert roc_auc_score(truth, [r.similarity for r in (*known, *nines)]) > 0.8
 
 
-@pytest.mark.parametrize("readout", ["common", "features"])
-def test_a_class_can_be_added_by_its_mean(trained: Trained, readout: str, tmp_path: Path) -> None:
-    parts = trained(known=9, readout=readout)
+@pytest.mark.parametrize("probe_input", ["common", "features"])
+def test_a_class_can_be_added_by_its_mean(
+    trained: Trained, probe_input: str, tmp_path: Path
+) -> None:
+    parts = trained(known=9, probe_input=probe_input)
     model = parts.model()
-    before = model.judge(model.features(parts.test)).probabilities
-    assert model.add_class("nine", parts.left_out[:10]) == ()
-    nines = model.predict(parts.left_out[10:]).records
+    before = model.decide(model.features(parts.test)).probabilities
+    assert model.add_class("nine", parts.unknown[:10]) == ()
+    nines = model.predict(parts.unknown[10:]).records
     others = model.predict(parts.test).records
 
     found = np.mean([r.label == "nine" for r in nines])
     lost = np.mean([r.label == "nine" for r in others])
-    assert found > 0.5, "a tenth would be chance"
+    assert found > 0.5, "chance is a tenth"
     assert lost < 0.15
-    if readout == "common":
-        assert np.mean([r.none_of_these for r in nines]) < 0.2
+    if probe_input == "common":
+        assert np.mean([r.unknown for r in nines]) < 0.2
     # The trained classes keep their proportions.
-    after = model.judge(model.features(parts.test)).probabilities
+    after = model.decide(model.features(parts.test)).probabilities
     rest = after[:, :9] / after[:, :9].sum(1, keepdim=True)
     torch.testing.assert_close(rest, before)
     # Its images can be neighbours, and it survives saving.
     assert model.classes[-1] == "nine"
-    assert "nine" in {n.label for n in model.neighbours(parts.left_out[0], k=3)}
+    assert "nine" in {n.label for n in model.neighbours(parts.unknown[0], k=3)}
     model.save(tmp_path / "model")
-    assert load(tmp_path / "model").predict(parts.left_out[10:]).records == nines
+    assert load(tmp_path / "model").predict(parts.unknown[10:]).records == nines
 
 
-def test_a_class_needs_a_name_and_a_image(trained: Trained, photos: list[Path]) -> None:
+def test_an_added_class_needs_a_new_name_and_an_image(trained: Trained, photos: list[Path]) -> None:
     model = trained(known=9).model()
-    with pytest.raises(UserError, match="choose one that is not taken"):
+    with pytest.raises(UserError, match="a name that is not taken"):
         model.add_class("3", photos)
-    with pytest.raises(UserError, match="choose one that is not taken"):
+    with pytest.raises(UserError, match="a name that is not taken"):
         model.add_class("", photos)
     with pytest.raises(UserError, match=r"no image of 'nine' can be used.*missing\.png"):
         model.add_class("nine", ["missing.png"])
@@ -199,8 +210,103 @@ def test_a_class_needs_a_name_and_a_image(trained: Trained, photos: list[Path]) 
     assert model.predict(photos[:1]).records[0].label == "nine"
 
 
-def test_progress_is_told(model: Model, photos: list[Path]) -> None:
-    said: list[tuple[int, int]] = []
-    model.predict(photos * 10, progress=lambda done, total: said.append((done, total)))
-    assert said[-1] == (120, 120)
-    assert said == sorted(said)
+def test_progress_is_reported(model: Model, photos: list[Path]) -> None:
+    calls: list[tuple[int, int]] = []
+    model.predict(photos * 10, progress=lambda done, total: calls.append((done, total)))
+    assert calls[-1] == (120, 120)
+    assert calls == sorted(calls)
+
+
+@pytest.mark.parametrize(("name", "size"), [("tiny", 32), ("test_resnet", 64)])
+def test_features_equal_the_cached_features_bit_for_bit(
+    trained: Trained, tmp_path: Path, name: str, size: int
+) -> None:
+    parts = trained(probe_input="features")
+    torch.manual_seed(0)
+    encoder = build_encoder(name, small_stem=False, in_size=size).eval()
+    values = {"data": {"source": "digits", "image_size": size}}
+    recipe = make_recipe(values | {"encoder": {"name": name, "weights": "scratch"}})
+    model = parts.model(encoder=encoder, recipe=recipe)
+    images = digits()
+    cached = frozen_features(
+        images,
+        range(50),
+        encoder=encoder,
+        encoder_key="test",
+        transforms=keyed_views("eval", recipe.data),
+        cache_dir=tmp_path,
+    )
+    features = model.features([images.open(index) for index in range(50)])
+    assert torch.equal(features, torch.from_numpy(cached[:, 0]))
+    last = model.features([images.open(index) for index in range(47, 50)])
+    assert torch.equal(last, features[47:])
+
+
+def test_grey_images_are_converted(model: Model) -> None:
+    image = digits().open(0)
+    colour, grey = model.features([image, image.convert("L")])
+    assert torch.equal(colour, grey)
+
+
+def test_pil_images_and_files_give_the_same_features(model: Model, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (12, 12, 4), dtype=np.uint8)
+    rotated = Image.Exif()
+    rotated[0x0112] = 6
+    Image.fromarray(noise[..., :3]).save(tmp_path / "rotated.png", exif=rotated)
+    Image.fromarray(noise).save(tmp_path / "transparent.png")
+    Image.fromarray(noise[..., 0].astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    files = sorted(tmp_path.glob("*.png"))
+    expected = model.features([Image.open(file) for file in files])
+    assert torch.equal(model.features(files), expected)
+
+
+def test_failures_of_pil_images_are_numbered(model: Model) -> None:
+    encoded = model.encode([digits().open(0), Image.new("RGB", (900, 1))])
+    assert encoded.names == ("image 1",)
+    assert [failure.name for failure in encoded.failures] == ["image 2"]
+
+
+def test_a_learned_boundary_is_the_threshold(trained: Trained) -> None:
+    parts = trained()
+    model = parts.model()
+    assert model.info.rejection.rule == "boundary"
+    assert model.info.rejection.threshold == parts.arguments["boundary"]
+    rejected = model.decide(parts.arguments["val"][0]).unknown.double().mean()
+    assert model.info.rejection.val_rejected == float(rejected)
+
+
+def test_without_a_boundary_the_threshold_is_a_quantile(trained: Trained) -> None:
+    info = trained(probe_input="features").model().info
+    assert info.rejection.rule == "quantile"
+    assert info.rejection.val_rejected == pytest.approx(0.05)
+
+
+def test_the_projection_head_is_copied(trained: Trained) -> None:
+    parts = trained()
+    model = parts.model()
+    features = parts.arguments["val"][0]
+    before = model.decide(features).probabilities
+    weight = parts.arguments["projection"].layers[0].weight
+    original = weight.detach().clone()
+    with torch.no_grad():
+        weight.zero_()
+    try:
+        assert torch.equal(model.decide(features).probabilities, before)
+    finally:
+        with torch.no_grad():
+            weight.copy_(original)
+
+
+def test_the_licence_follows_the_weights(trained: Trained) -> None:
+    parts = trained()
+    digest = "sha256:" + "0" * 64
+    values = parts.arguments["recipe"].model_dump()
+    for weights, text in (("scratch", "random weights"), (digest, digest), ("pretrained", "none")):
+        values["encoder"]["weights"] = weights
+        assert text in parts.model(recipe=make_recipe(values)).info.weights_licence
+
+
+def test_the_old_name_of_unknown_is_deprecated(model: Model, photos: list[Path]) -> None:
+    prediction = model.predict(photos[:1]).records[0]
+    with pytest.warns(DeprecationWarning, match=r"use Prediction\.unknown"):
+        assert prediction.none_of_these == prediction.unknown

@@ -1,4 +1,4 @@
-"""ONNX files: what they say, that they agree with torch, and that they work without us."""
+"""ONNX files: contents, agreement with torch, and use without this package."""
 
 import json
 import subprocess
@@ -10,13 +10,22 @@ import onnxruntime
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 from scs_supcon.data.builtin import shapes
 from scs_supcon.data.transforms import eval_view
 from scs_supcon.errors import UserError
-from scs_supcon.inference import Evidence, Model, Network, build_model, onnx
+from scs_supcon.inference import Model, onnx
 from scs_supcon.inference.classifier import LinearClassifier
-from scs_supcon.inference.onnx import KEY, TOLERANCE, Parity, export_onnx, own_images
+from scs_supcon.inference.onnx import (
+    KEY,
+    OUTPUTS,
+    TOLERANCE,
+    Graph,
+    Parity,
+    export_onnx,
+    images_of_run,
+)
 from scs_supcon.nn.encoder import build_encoder
 from scs_supcon.nn.head import Projection
 from scs_supcon.nn.timm_models import data_config
@@ -27,15 +36,15 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "onnx_predict.py"
 
 @pytest.fixture(scope="module")
 def exported(trained, tmp_path_factory) -> tuple[Model, Path, Parity]:
-    """Eight trained digits and one that was added, as a file."""
-    got = trained(known=8)
-    model = got.model()
-    model.add_class("eight, or nine", got.left_out[:6])
+    """Export eight trained digits and an added one."""
+    parts = trained(known=8)
+    model = parts.model()
+    model.add_class("eight, or nine", parts.unknown[:6])
     file = tmp_path_factory.mktemp("exported") / "digits.onnx"
-    told: list[tuple[int, int]] = []
-    images = [*got.test[:30], *got.left_out[6:16]]
-    parity = export_onnx(model, file, images, lambda done, total: told.append((done, total)))
-    assert told[-2:] == [(72, 80), (80, 80)]
+    calls: list[tuple[int, int]] = []
+    images = [*parts.test[:30], *parts.unknown[6:16]]
+    parity = export_onnx(model, file, images, lambda done, total: calls.append((done, total)))
+    assert calls[-2:] == [(72, 80), (80, 80)]
     return model, file, parity
 
 
@@ -43,54 +52,54 @@ def session_of(file: Path) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
 
 
-def test_it_agrees_and_says_so(exported) -> None:
+def test_the_file_agrees_with_the_model(exported) -> None:
     _, _, parity = exported
     assert parity.images == 40
     assert parity.probability < 1e-4
     assert parity.similarity < 1e-5
     assert parity.embedding < 1e-4
-    assert parity.same_label == parity.same_refusal == 1
+    assert parity.same_label == parity.same_rejection == 1
     assert parity.agrees
-    assert str(parity).startswith("ONNX agrees with torch on 40 images: largest difference")
+    assert str(parity).startswith("compared with torch on 40 images: largest difference")
 
 
-def test_the_file_says_all_that_is_needed(exported) -> None:
+def test_the_metadata_describes_the_file(exported) -> None:
     model, file, parity = exported
-    facts = json.loads(session_of(file).get_modelmeta().custom_metadata_map[KEY])
-    assert facts["classes"] == [*"01234567", "eight, or nine"]
-    assert facts["trained"] == 8
-    assert facts["prepare"] == {
-        "upright": True,
+    metadata = json.loads(session_of(file).get_modelmeta().custom_metadata_map[KEY])
+    assert metadata["classes"] == [*"01234567", "eight, or nine"]
+    assert metadata["trained_classes"] == 8
+    assert metadata["preprocessing"] == {
+        "exif_rotation": True,
         "background": "white",
         "short_side": 8,
-        "interpolation": model.facts.recipe.data.interpolation,
+        "interpolation": model.info.recipe.data.interpolation,
         "centre_crop": 8,
-        "inside": {
-            "mean": list(model.facts.recipe.data.mean),
-            "std": list(model.facts.recipe.data.std),
+        "included": {
+            "mean": list(model.info.recipe.data.mean),
+            "std": list(model.info.recipe.data.std),
         },
     }
-    assert facts["temperature"] == model.facts.temperature
-    assert facts["boundary"]["threshold"] == model.facts.boundary.threshold
-    assert len(facts["needed"]) == 9
-    assert facts["needed"][0] == pytest.approx(facts["boundary"]["threshold"])
-    assert facts["parity"]["probability"] == parity.probability
-    assert list(facts["outputs"]) == [out.name for out in session_of(file).get_outputs()]
+    assert metadata["temperature"] == model.info.temperature
+    assert metadata["rejection"]["threshold"] == model.info.rejection.threshold
+    assert len(metadata["thresholds"]) == 9
+    assert metadata["thresholds"][0] == pytest.approx(metadata["rejection"]["threshold"])
+    assert metadata["parity"]["probability"] == parity.probability
+    assert list(metadata["outputs"]) == [out.name for out in session_of(file).get_outputs()]
 
 
 @pytest.mark.parametrize("count", [1, 2, 7])
-def test_any_number_of_images_may_come(exported, trained, count) -> None:
+def test_the_batch_size_is_dynamic(exported, trained, count) -> None:
     model, file, _ = exported
-    images = trained(known=8).left_out[20 : 20 + count]
-    place = eval_view(model.facts.recipe.data).place
+    images = trained(known=8).unknown[20 : 20 + count]
+    place = eval_view(model.info.recipe.data).place
     pixels = np.stack([np.asarray(place(image)) for image in images])
-    probabilities, refused, nearest, similarity, common, style = session_of(file).run(
+    probabilities, unknown, nearest, similarity, common, style = session_of(file).run(
         None, {"pixels": pixels}
     )
     records = model.predict(images).records
     assert [model.classes[best] for best in probabilities.argmax(1)] == [r.label for r in records]
     assert probabilities.max(1) == pytest.approx([r.probability for r in records], abs=1e-4)
-    assert refused.tolist() == [record.none_of_these for record in records]
+    assert unknown.tolist() == [record.unknown for record in records]
     assert [model.classes[index] for index in nearest] == [record.nearest for record in records]
     assert similarity == pytest.approx([record.similarity for record in records], abs=1e-5)
     embeddings = model.embed(images)
@@ -98,10 +107,10 @@ def test_any_number_of_images_may_come(exported, trained, count) -> None:
     np.testing.assert_allclose(style, embeddings.style, atol=1e-4)
 
 
-def test_the_script_predicts_without_us(exported, trained, tmp_path) -> None:
+def test_the_example_predicts_without_this_package(exported, trained, tmp_path) -> None:
     model, file, _ = exported
     paths = []
-    for at, image in enumerate([*trained(known=8).test[:4], *trained(known=8).left_out[30:34]]):
+    for at, image in enumerate([*trained(known=8).test[:4], *trained(known=8).unknown[30:34]]):
         odd = image.resize((23 + 5 * at, 31))  # to be resized and cropped
         if at % 3 == 1:
             odd.putalpha(200)
@@ -124,75 +133,82 @@ def test_the_script_predicts_without_us(exported, trained, tmp_path) -> None:
     assert [row[0] for row in rows] == [record.name for record in records]
     for (_, answer, label, probability), record in zip(rows, records, strict=True):
         assert label == record.label
-        assert answer == ("none of these" if record.none_of_these else record.label)
+        assert answer == ("unknown" if record.unknown else record.label)
         assert float(probability) == pytest.approx(record.probability, abs=1e-4)
 
 
-def test_the_script_is_short() -> None:
+def test_the_example_is_short() -> None:
     lines = [line for line in SCRIPT.read_text().splitlines() if line.strip()]
     assert len(lines) <= 26
 
 
+class WrongGraph(Graph):
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.classifier.rule.bias[3] += 2
+
+
 def test_a_file_that_disagrees_is_not_written(trained, tmp_path, monkeypatch) -> None:
-    got = trained()
-    model = got.model()
-    whole = model.graph
-
-    def broken():
-        graph = whole()
-        graph.bias[3] += 2
-        return graph
-
-    monkeypatch.setattr(model, "graph", broken)
+    parts = trained()
+    model = parts.model()
+    monkeypatch.setattr(onnx, "Graph", WrongGraph)
     file = tmp_path / "model.onnx"
-    with pytest.raises(UserError, match=r"does not answer as the model does.*nothing was written"):
-        export_onnx(model, file, got.test[:8])
+    with pytest.raises(UserError, match=r"does not agree with the model.*nothing was written"):
+        export_onnx(model, file, parts.test[:8])
     assert not file.exists()
 
 
-def test_a_difference_that_is_no_number_does_not_agree() -> None:
+def test_nan_does_not_agree() -> None:
     assert Parity(1, TOLERANCE, 0.0, 1.0, 1.0, 1.0).agrees
     assert not Parity(1, float("nan"), 0.0, 0.0, 1.0, 1.0).agrees
     assert not Parity(1, 0.0, float("nan"), 0.0, 1.0, 1.0).agrees
     assert not Parity(1, 0.0, 2 * TOLERANCE, 0.0, 1.0, 1.0).agrees
 
 
-def test_no_images_are_refused(trained, tmp_path) -> None:
+def test_images_are_required(trained, tmp_path) -> None:
     with pytest.raises(UserError, match="give some images"):
         export_onnx(trained().model(), tmp_path / "model.onnx", [])
 
 
-def test_the_runs_own_images(trained, tmp_path, monkeypatch) -> None:
+def test_test_images_of_the_run_are_preferred(trained, tmp_path, monkeypatch) -> None:
     model = trained().model()
-    assert len(own_images(tmp_path, model)) == 225  # every eighth of 1,797
+    assert len(images_of_run(tmp_path, model)) == 225  # every eighth of 1,797
     rows = ["name,label,split", *(f"digits/{n:04d},0,test" for n in (3, 9, 12))]
     (tmp_path / "splits.csv").write_text("\n".join(rows))
-    assert len(own_images(tmp_path, model)) == 3
+    assert len(images_of_run(tmp_path, model)) == 3
     (tmp_path / "splits.csv").write_text("\n".join(rows[:2]).replace("test", "val"))
-    assert len(own_images(tmp_path, model)) == 1
-    gone = model.facts.recipe.data.model_copy(update={"source": "gone"})
-    recipe = model.facts.recipe.model_copy(update={"data": gone})
-    model.facts = model.facts.model_copy(update={"recipe": recipe})
+    assert len(images_of_run(tmp_path, model)) == 1
+    gone = model.info.recipe.data.model_copy(update={"source": "gone"})
+    recipe = model.info.recipe.model_copy(update={"data": gone})
+    model.info = model.info.model_copy(update={"recipe": recipe})
     with pytest.raises(UserError, match=r"'gone'.*give others with --images"):
-        own_images(tmp_path, model)
+        images_of_run(tmp_path, model)
 
 
-def of_encoder(name: str) -> Model:
-    """A model of four classes over an encoder with random weights."""
+def model_with_encoder(name: str) -> Model:
+    """Return a model of four classes whose encoder has random weights."""
     torch.manual_seed(0)
     size = 224 if "vit" in name else 64
-    how = {**data_config(name), "image_size": size, "source": "drawn"}
+    data = {**data_config(name), "image_size": size, "source": "shapes"}
     head = {"common_dim": 24, "style_dim": 8}
     recipe = make_recipe(
-        {"data": how, "encoder": {"name": name, "weights": "scratch"}, "head": head}
+        {"data": data, "encoder": {"name": name, "weights": "scratch"}, "head": head}
     )
     encoder = build_encoder(name, small_stem=False, in_size=size).eval()
-    network = Network(encoder, Projection(encoder.num_features, 32, centre=True).eval(), "common")
     weight = 10 * torch.randn(4, 24, dtype=torch.float64)
-    classifier = LinearClassifier(weight, weight[:, 0], 0.7)
-    seen = torch.randn(40, encoder.num_features), torch.arange(40) % 4
-    evidence = Evidence([str(number) for number in range(40)], seen, seen)
-    return build_model(recipe, tuple("abcd"), network, classifier, evidence, 0.3)
+    features = torch.randn(40, encoder.num_features), torch.arange(40) % 4
+    return Model.from_training(
+        recipe=recipe,
+        classes=tuple("abcd"),
+        encoder=encoder,
+        projection=Projection(encoder.num_features, 32, centre=True).eval(),
+        probe_input="common",
+        classifier=LinearClassifier(weight, weight[:, 0], 0.7),
+        train=features,
+        val=features,
+        train_names=[str(number) for number in range(40)],
+        boundary=0.3,
+    )
 
 
 @pytest.mark.slow
@@ -200,19 +216,107 @@ def of_encoder(name: str) -> Model:
     "name",
     ["resnet18", "resnet50", "convnext_tiny", "tiny_vit_5m_224", "tf_efficientnet_lite0"],
 )
-def test_encoders_of_the_paper(name, tmp_path) -> None:
-    model = of_encoder(name)
+def test_the_encoders_of_the_paper_can_be_exported(name, tmp_path) -> None:
+    model = model_with_encoder(name)
     images = shapes(per_class=1)
     parity = export_onnx(model, tmp_path / "model.onnx", [images.open(at) for at in range(3)])
     assert parity.probability < 1e-4
-    assert parity.same_label == parity.same_refusal == 1
+    assert parity.same_label == parity.same_rejection == 1
     assert list(tmp_path.iterdir()) == [tmp_path / "model.onnx"]  # one file, weights inside
 
 
 def test_an_encoder_that_cannot_be_exported_is_named(trained, tmp_path, monkeypatch) -> None:
-    def refuse(*arguments, **options):
+    def fail(*arguments, **options):
         raise torch.onnx.errors.OnnxExporterError("no such operator")
 
-    monkeypatch.setattr(onnx.torch.onnx, "export", refuse)
+    monkeypatch.setattr(onnx.torch.onnx, "export", fail)
     with pytest.raises(UserError, match="encoder 'tiny' cannot be exported: no such operator"):
         export_onnx(trained().model(), tmp_path / "model.onnx", trained().test[:1])
+
+
+def graph_outputs(model: Model, images: list) -> dict[str, torch.Tensor]:
+    place = eval_view(model.info.recipe.data).place
+    pixels = torch.from_numpy(np.stack([np.asarray(place(image)) for image in images]))
+    graph = Graph(model)
+    return dict(zip(graph.outputs, graph(pixels), strict=True))
+
+
+def check(model: Model, images: list) -> dict[str, torch.Tensor]:
+    out = graph_outputs(model, images)
+    features = model.features(images)
+    decision, (common, style) = model.decide(features), model.fields(features)
+    expected = decision._asdict() | {"common": common}
+    if style.shape[1]:
+        expected["style"] = style
+    assert set(out) == set(expected)
+    for name, value in expected.items():
+        assert out[name].dtype == (value.dtype if value.dtype != torch.double else torch.float)
+        np.testing.assert_allclose(out[name].numpy(), value.numpy(), atol=2e-5, err_msg=name)
+    return out
+
+
+@pytest.mark.parametrize("probe_input", ["common", "features"])
+def test_the_graph_agrees_with_the_model(trained, probe_input) -> None:
+    parts = trained(probe_input=probe_input)
+    model = parts.model()
+    out = check(model, parts.test[:40])
+    assert Graph(model).outputs == tuple(OUTPUTS)[: 6 if probe_input == "common" else 5]
+    assert out["probabilities"].shape == (40, 10)
+    assert float(out["probabilities"].sum(1).sub(1).abs().max()) < 1e-6
+
+
+def test_the_graph_of_whole_embeddings_has_no_style(trained) -> None:
+    parts = trained()
+    weight = torch.randn(10, parts.arguments["recipe"].head.dim, dtype=torch.float64)
+    classifier = LinearClassifier(weight, weight[:, 0], 0.5)
+    model = parts.model(probe_input="embeddings", classifier=classifier, boundary=0.4)
+    assert "style" not in check(model, parts.test[:8])
+
+
+@pytest.mark.parametrize("probe_input", ["common", "features"])
+def test_the_graph_includes_added_classes(trained, probe_input) -> None:
+    parts = trained(known=8, probe_input=probe_input)
+    model = parts.model()
+    model.add_class("eight", parts.unknown[:5])
+    model.add_class("single", parts.unknown[5:6])
+    out = check(model, [*parts.test[:20], *parts.unknown[6:26]])
+    assert out["probabilities"].shape == (40, 10)
+    assert 8 in out["nearest"].tolist()
+
+
+def test_the_graph_is_a_copy(trained) -> None:
+    model = trained().model()
+    before = {name: value.clone() for name, value in model.encoder.state_dict().items()}
+    graph = Graph(model)
+    with torch.no_grad():
+        for value in graph.state_dict().values():
+            value.zero_()
+    for name, value in model.encoder.state_dict().items():
+        torch.testing.assert_close(value, before[name], rtol=0, atol=0)
+
+
+def test_cached_tensors_of_the_encoder_are_computed_again(trained) -> None:
+    class Caching(nn.Module):
+        num_features = 3
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+            self.cached: dict[str, torch.Tensor] = {}
+
+        def train(self, mode: bool = True) -> "Caching":
+            if mode:
+                self.cached = {}
+            return super().train(mode)
+
+        def forward(self, views: torch.Tensor) -> torch.Tensor:
+            if "scale" not in self.cached:
+                self.cached["scale"] = self.scale * 2
+            return views.mean((2, 3)) * self.cached["scale"]
+
+    parts = trained()
+    train, val = ((f[:, :3], labels) for f, labels in map(parts.arguments.get, ("train", "val")))
+    projection = Projection(3, parts.arguments["recipe"].head.dim).eval()
+    model = parts.model(encoder=Caching().eval(), projection=projection, train=train, val=val)
+    model.features(parts.test[:2])  # caches a tensor of inference mode
+    assert not Graph(model).encoder.cached["scale"].is_inference()

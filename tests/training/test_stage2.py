@@ -147,10 +147,11 @@ def test_the_baselines_and_the_bank_stand_beside_it(summary):
 
 
 def test_the_model_knows_how_well_it_did(finished, summary):
-    facts = load(finished).facts
-    assert facts.metrics == {k: v for k, v in summary["metrics"].items() if np.isfinite(v)}
-    assert facts.counts == {"train": 16, "val": 4, "test": 4}
-    assert facts.boundary.model_dump() == summary["boundary"]
+    info = load(finished).info
+    assert info.metrics.accuracy == summary["metrics"]["acc1"]
+    assert info.metrics.ece == summary["metrics"]["ece"]
+    assert info.counts == {"train": 16, "val": 4, "test": 4}
+    assert info.rejection.model_dump() == summary["boundary"]
 
 
 SUMMARY = {

@@ -61,7 +61,7 @@ def test_a_loaded_model_says_what_was_said_in_training(finished, shapes):
         assert np.array_equal(again, np.array(row["probabilities"], dtype=np.float32))
         assert record.label == row["prediction"]
         assert record.similarity == row["similarity"]
-        assert record.none_of_these == row["none_of_these"]
+        assert record.unknown == row["none_of_these"]
 
 
 def test_the_recipe_printed_is_the_recipe_followed(finished, shapes):
@@ -178,7 +178,7 @@ def test_every_method_trains_and_predicts(method, frozen, shapes, weights, train
     model = load(tmp_path / "run")
     image = next(shapes.rglob("*.png"))
     assert model.predict([image]).records[0].label in model.classes
-    assert model.facts.recipe.encoder.frozen == frozen
+    assert model.info.recipe.encoder.frozen == frozen
     if frozen:
         trained = load_file(tmp_path / "run" / "model" / "weights.safetensors")
         for name, tensor in load_file(weights).items():
@@ -258,7 +258,7 @@ def test_no_test_images_mean_judging_on_validation(shapes, train_small, tmp_path
     summary = train_small(shapes, tmp_path / "run", epochs=1, settings=["data.test_share=0"])
     assert (summary["judged_on"], summary["images"]) == ("val", 4)
     assert rows_of(tmp_path / "run", "test") == []
-    assert load(tmp_path / "run").facts.counts["test"] == 0
+    assert load(tmp_path / "run").info.counts["test"] == 0
 
 
 def test_copies_of_a_image_stay_in_one_split(shapes, train_small, tmp_path, capsys):

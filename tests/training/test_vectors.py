@@ -35,8 +35,8 @@ def test_what_a_row_gets_does_not_depend_on_the_rows_beside_it():
     vectors, labels = make_blobs(60, 4, centers=3, random_state=0)
     model = learned(vectors, labels)
     features = model.features(vectors)
-    whole = model.judge(features).probabilities
-    alone = torch.cat([model.judge(features[k : k + 1]).probabilities for k in range(60)])
+    whole = model.decide(features).probabilities
+    alone = torch.cat([model.decide(features[k : k + 1]).probabilities for k in range(60)])
     assert torch.equal(whole, alone)
 
 
@@ -45,14 +45,14 @@ def test_scale_and_shift_of_columns_change_next_to_nothing():
     first = learned(vectors, labels)
     moved = vectors * [1, 10, 1e3, 1e-3] + [0, 5, -100, 1]
     second = learned(moved, labels)
-    chances = [m.judge(m.features(x)).probabilities for m, x in ((first, vectors), (second, moved))]
+    chances = [m.decide(m.features(x)).probabilities for m, x in ((first, vectors), (second, moved))]
     assert torch.allclose(*chances, atol=1e-3)
 
 
 @pytest.mark.parametrize("rows", [2, 3])
 def test_one_vector_for_each_class_is_enough_to_go_through(rows):
     model = learned(np.eye(rows), np.arange(rows))
-    assert model.judge(model.features(np.eye(rows))).probabilities.argmax(1).tolist() == list(
+    assert model.decide(model.features(np.eye(rows))).probabilities.argmax(1).tolist() == list(
         range(rows)
     )
 
@@ -76,5 +76,5 @@ def test_the_method_s_own_classifier_is_used():
 def test_digits_as_plain_vectors():
     vectors, labels = load_digits(return_X_y=True)
     model = learned(vectors[:1200], labels[:1200], asked={"pretrain": {"epochs": 15}})
-    found = model.judge(model.features(vectors[1200:])).probabilities.argmax(1).numpy()
+    found = model.decide(model.features(vectors[1200:])).probabilities.argmax(1).numpy()
     assert (found == labels[1200:]).mean() > 0.9

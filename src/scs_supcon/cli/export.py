@@ -37,14 +37,14 @@ def export(
 
     from scs_supcon import load
     from scs_supcon.data.load import find_images
-    from scs_supcon.inference.onnx import export_onnx, own_images
+    from scs_supcon.inference.onnx import export_onnx, images_of_run
     from scs_supcon.progress import Display
 
     model = load(run)
-    chosen = [*find_images(images)] if images else own_images(run, model)
+    chosen = [*find_images(images)] if images else images_of_run(run, model)
     file = output or run / "model.onnx"
     display = Display(quiet)
-    display.line(f"exporting {model.facts.recipe.encoder.name}, then comparing with torch")
+    display.line(f"exporting {model.info.recipe.encoder.name}, then comparing with torch")
     with display.progress("images judged") as tell:
         parity = export_onnx(model, file, chosen, tell)
     if as_json:

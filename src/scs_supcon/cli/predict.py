@@ -30,11 +30,11 @@ def predict(
     from scs_supcon.inference import writing
     from scs_supcon.progress import Display
 
-    writer = writing.writer(style)
+    formatter = writing.prediction_formatter(style)
     found = find_images(images)
     with Display(quiet).progress("predict") as tell:
         predictions = load(run).predict(found, topk, tell)
-    writing.put(writer(predictions.records), output)
+    writing.write_output(formatter(predictions.records), output)
     _report(predictions.failures)
 
 
@@ -54,11 +54,11 @@ def embed(
     from scs_supcon.inference import writing
     from scs_supcon.progress import Display
 
-    writing.check_vector_file(output)
+    writing.check_embedding_file(output)
     found = find_images(images)
     with Display(quiet).progress("embed") as tell:
         vectors = load(run).embed(found, tell)
-    writing.write_vectors(vectors, output)
+    writing.write_embeddings(vectors, output)
     print(f"{len(vectors.names)} images: {output}")
     _report(vectors.failures)
 

@@ -6,7 +6,6 @@ number of the view) and the content. Runs with other seeds, methods, splits, fil
 counts share their rows, and only images added later need to be computed.
 """
 
-import copy
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -26,15 +25,13 @@ from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.shards import lock_for_writing, read_shards, write_shard
 from scs_supcon.data.transforms import View, eval_view, probe_view, seeded, train_view
 from scs_supcon.errors import UserError
+from scs_supcon.nn.encode import encode, encoder_device, for_inference
 from scs_supcon.recipe import DataRecipe
 
 Progress = Callable[[int, int], None]
 ViewKind = Literal["eval", "probe", "train"]
 
 SHARD_ROWS = 128  # seconds of work on a CPU, which is what a killed process loses
-# A CPU encodes few images at a time: large feature maps are returned to the system after every
-# layer, and allocating them again takes a third of the time.
-CPU_IMAGES, CPU_PIXELS = 32, 4 * 224 * 224
 VIEWS_VERSION = 1  # increases when the same settings give different views
 
 _VIEW_FUNCTIONS: dict[ViewKind, Callable[[DataRecipe], View]] = {
@@ -177,23 +174,6 @@ class _ChunkDataset(Dataset[Tensor | UserError]):
                     yield view(decoded[view.at_least])
 
 
-def encode(encoder: nn.Module, images: Tensor) -> NDArray[np.float32]:
-    """Return the features of images, in batches of one size: it can change the last bits."""
-    size = SHARD_ROWS
-    if _on_cpu(encoder):
-        size = min(CPU_IMAGES, max(1, CPU_PIXELS // images[0, 0].numel()))
-    device = _device(encoder)
-    batches = []
-    for start in range(0, len(images), size):
-        members = images[start : start + size]
-        batch = members.new_zeros(size, *members.shape[1:])
-        batch[: len(members)] = members
-        batch = batch.to(device, memory_format=torch.channels_last)
-        with torch.inference_mode():
-            batches.append(encoder(batch)[: len(members)].float().cpu().numpy())
-    return np.concatenate(batches)
-
-
 def _encode_chunks(
     dataset: _ChunkDataset, chunks: list[Chunk], workers: int
 ) -> Iterator[tuple[Chunk, NDArray[np.float32]]]:
@@ -233,11 +213,6 @@ def _chunks(filled: NDArray[np.bool_]) -> list[Chunk]:
     return chunks
 
 
-def for_inference(encoder: nn.Module) -> nn.Module:
-    """Return a copy of the encoder in eval mode and in the memory layout of fast convolutions."""
-    return copy.deepcopy(encoder).eval().to(memory_format=torch.channels_last)
-
-
 @contextmanager
 def _one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()
@@ -249,11 +224,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _on_cpu(encoder: nn.Module) -> bool:
-    return _device(encoder).type == "cpu"
-
-
-def _device(encoder: nn.Module) -> torch.device:
-    return next(encoder.parameters()).device
+    return encoder_device(encoder).type == "cpu"
 
 
 def _check_finite(features: NDArray[np.float32], names: list[str]) -> None:

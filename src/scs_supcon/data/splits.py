@@ -33,6 +33,11 @@ class SplitColumns(Protocol):
     def __len__(self) -> int: ...
 
 
+SPLIT_TITLES = {"train": "training", "val": "validation", "test": "test"}
+NO_TEST_SPLIT = (
+    "There is no test split: the validation images also chose the classifier and the temperature, "
+    "so these numbers are optimistic."
+)
 TRIES = 5  # random orders of the groups
 ROUNDS = 4  # times each group may move
 

@@ -66,7 +66,7 @@ def evaluate(
     loaded = model if isinstance(model, Model) else load(model, torch_device(device))
     images = load_evaluation_set(str(data), loaded.classes, compute.workers, display)
     features = _encode(loaded, images, images.indices, "eval", compute, display)[:, 0]
-    decision = loaded.judge(features)
+    decision = loaded.decide(features)
     train = _training_images(loaded, run)
     agreement = (
         _agreement_of_new_views(loaded, images, compute, display) if train.style.shape[1] else None
@@ -118,17 +118,17 @@ def _evaluate(
         path=_location(images.data),
         split=images.split,
         classes=model.classes,
-        temperature=model.facts.temperature,
-        rule=model.facts.boundary.rule,
-        threshold=model.facts.boundary.threshold,
+        temperature=model.info.temperature,
+        rule=model.info.rejection.rule,
+        threshold=model.info.rejection.threshold,
         train=train,
         evaluated=evaluated,
         probabilities=probabilities,
-        rejected=decision.none_of_these[known],
+        rejected=decision.unknown[known],
         baselines=embedding_baselines(train, evaluated),
         view_agreement=agreement,
         unknown_classes=images.unknown_classes,
-        unknown_rejected=decision.none_of_these[~known],
+        unknown_rejected=decision.unknown[~known],
         label_errors=suspected_labels(probabilities, labels, names, model.classes),
         unreadable=images.unreadable,
     )
@@ -161,7 +161,7 @@ def _encode(
     display: Display,
 ) -> Tensor:
     """Return features `(n, views, F)` of the evaluation view, or of two random views."""
-    recipe = model.facts.recipe
+    recipe = model.info.recipe
     transforms = keyed_views(kind, recipe.data, 1 if kind == "eval" else 2)
     with (
         _cache_directory(recipe.encoder.frozen, compute) as directory,
@@ -195,7 +195,7 @@ def _agreement_of_new_views(
 ) -> ViewAgreement | None:
     known = torch.nonzero(images.labels >= 0)[:, 0]
     subset = known[evenly_spaced(len(known), MAX_VIEWED_IMAGES)]
-    kind: ViewKind = "train" if model.facts.recipe.encoder.frozen else "probe"
+    kind: ViewKind = "train" if model.info.recipe.encoder.frozen else "probe"
     features = _encode(model, images, images.indices[subset.numpy()], kind, compute, display)
     return measure_view_agreement(model, features, images.labels[subset])
 
@@ -210,8 +210,8 @@ def _training_images(model: Model, run: Path | None) -> EmbeddedImages:
 
         table = pq.read_table(file, columns=["name", "style"]).to_pydict()
         style_of = dict(zip(table["name"], table["style"], strict=True))
-        if style_of.keys() >= set(model.facts.images):  # False if classes were added since
-            rows = np.array([style_of[name] for name in model.facts.images], dtype=np.float64)
+        if style_of.keys() >= set(model.info.image_names):  # False if classes were added since
+            rows = np.array([style_of[name] for name in model.info.image_names], dtype=np.float64)
             style = torch.from_numpy(rows)
     return EmbeddedImages(labels, common, style)
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from scs_supcon.evaluation import linear
-from scs_supcon.evaluation.calibration import fit_temperature
 from scs_supcon.evaluation.record import LabelError
+from scs_supcon.inference.classifier import fit_temperature
 
 FOLDS = 5
 MAX_ERRORS = 60

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from scs_supcon.evaluation.record import Reliability, ReliabilityBin
+from scs_supcon.inference.decision import class_means
 from scs_supcon.nn.head import unit
 
 Array = Tensor | np.ndarray
@@ -142,23 +143,13 @@ def knn_accuracy(
     return _mean(knn_scores(known, known_labels, queries, k).argmax(1) == torch.as_tensor(labels))
 
 
-def class_means(rows: Array, labels: Array, classes: int) -> Tensor:
-    """Mean of the unit rows of each class, not brought to unit length again: (classes, columns).
-
-    A unit row's product with it is the row's mean similarity to the members of the class.
-    """
-    rows, labels = unit(torch.as_tensor(rows)).double(), torch.as_tensor(labels)
-    sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, labels, rows)
-    return sums / torch.bincount(labels, minlength=classes).clamp_min(1)[:, None]
-
-
 def nearest_mean_accuracy(
     known: Array, known_labels: Array, queries: Array, labels: Array
 ) -> float:
     """Share of unit queries that are nearest, by distance, to the class mean of their own class."""
     labels = torch.as_tensor(labels)
     classes = int(max(torch.as_tensor(known_labels).max(), labels.max())) + 1
-    means = class_means(known, known_labels, classes)
+    means = class_means(torch.as_tensor(known), torch.as_tensor(known_labels), classes)
     closeness = unit(torch.as_tensor(queries)).double() @ means.T - means.square().sum(1) / 2
     closeness[:, torch.bincount(torch.as_tensor(known_labels), minlength=classes) == 0] = -torch.inf
     return _mean(closeness.argmax(1) == labels)

@@ -16,7 +16,7 @@ def prediction_columns(
         "name": list(names),
         "label": list(labels),
         "prediction": [classes[index] for index in decision.probabilities.argmax(1)],
-        "none_of_these": decision.none_of_these.tolist(),
+        "none_of_these": decision.unknown.tolist(),
         "similarity": decision.similarity.tolist(),
         "probabilities": list(decision.probabilities.float().numpy()),
     }

@@ -1,7 +1,6 @@
-"""Which part of the data a number was measured on, in words."""
+"""Names of splits for people."""
 
-PARTS = {"test": "test", "val": "validation"}
-UNTESTED = (
-    "There is no test part: the same validation images chose the head and the temperature, so "
-    "the numbers flatter."
-)
+from scs_supcon.data.splits import NO_TEST_SPLIT as UNTESTED
+from scs_supcon.data.splits import SPLIT_TITLES as PARTS
+
+__all__ = ["PARTS", "UNTESTED"]

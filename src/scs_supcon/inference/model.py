@@ -1,199 +1,436 @@
-"""The finished artefact: images in; names, probabilities, embeddings and neighbours out."""
+"""A trained model: images -> predictions, embeddings and neighbours."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import torch
-from torch import Tensor
+from PIL import Image
+from torch import Tensor, nn
 
+from scs_supcon.data.image_io import ImageError, converted, open_image
+from scs_supcon.data.transforms import eval_view
 from scs_supcon.errors import UserError
-from scs_supcon.inference.card import write_card
-from scs_supcon.inference.decision import Decision, DecisionRule, fields_of, judged
-from scs_supcon.inference.facts import Facts
-from scs_supcon.inference.files import write_model
-from scs_supcon.inference.graph import Graph
-from scs_supcon.inference.reader import Item, Progress, Reader, no_progress
-from scs_supcon.inference.readout import Network, ReadOut
+from scs_supcon.inference.classifier import LinearClassifier
+from scs_supcon.inference.decision import (
+    Decision,
+    DecisionRule,
+    FeatureClassifier,
+    ProbeInputs,
+    fit_decision_rule,
+    in_passes,
+)
+from scs_supcon.inference.package import (
+    ModelInfo,
+    ModelMetrics,
+    RejectionRule,
+    load_state,
+    read_package,
+    write_package,
+)
 from scs_supcon.inference.types import Embeddings, Failure, Neighbour, Prediction, Predictions
-from scs_supcon.nn.encoder import Encoder
+from scs_supcon.nn.encode import encode, for_inference, pass_size
+from scs_supcon.nn.encoder import Encoder, build_encoder
+from scs_supcon.nn.head import Projection
+from scs_supcon.nn.network import ProbeInput
+from scs_supcon.nn.timm_models import weights_licence
+from scs_supcon.recipe import Recipe
+
+ImageLike = str | Path | Image.Image
+ProgressCallback = Callable[[int, int], None]
+
+
+def no_progress(_done: int, _total: int) -> None:
+    """Show no progress."""
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """Embeddings that are kept to look up neighbours: unit vectors (n, D), classes (n,)."""
+    """Embeddings (n, D) and labels (n,) of the images that can be neighbours."""
 
     vectors: Tensor
     labels: Tensor
 
 
-class Model:
-    """A trained classifier of images. Get one from `load` or `build_model`.
+class EncodedImages(NamedTuple):
+    """Names and features (n, F) of the readable images in their order, and the failures."""
 
-    The encoder and all that follows work in passes of one size: what an image gets depends neither
-    on the images beside it nor on whether it is judged at the end of training or years later.
+    names: tuple[str, ...]
+    features: Tensor
+    failures: tuple[Failure, ...]
+
+
+class Model:
+    """A trained classifier of images, from `load` or `Model.from_training`.
+
+    The encoder and everything after it process images in passes of a fixed size, so that the result
+    for an image does not depend on the other images, and is the same in training and later.
     """
 
     def __init__(
-        self, facts: Facts, network: Network, judge: DecisionRule, gallery: Gallery
+        self,
+        info: ModelInfo,
+        encoder: nn.Module,
+        projection: nn.Module | None,
+        rule: DecisionRule,
+        gallery: Gallery,
     ) -> None:
-        self.facts = facts
-        self._reader = Reader(network.encoder, facts.recipe.data)
-        self._read_out = ReadOut(network, facts.recipe.head)
-        self._judge = judge
-        self._gallery = gallery
+        self.info = info
+        self.encoder = cast("Encoder", for_inference(encoder))
+        """Views -> features, in evaluation mode and channels-last layout."""
+        self.classifier = FeatureClassifier(
+            ProbeInputs(projection, info.probe_input, info.recipe.head), rule
+        )
+        """Features -> decision."""
+        self.gallery = gallery
+        """Embeddings of the training images, in the order of `info.image_names`."""
+        self._view = eval_view(info.recipe.data)
+
+    @classmethod
+    def from_training(
+        cls,
+        *,
+        recipe: Recipe,
+        classes: Sequence[str],
+        encoder: nn.Module,
+        projection: nn.Module | None,
+        probe_input: ProbeInput,
+        classifier: LinearClassifier,
+        train: tuple[Tensor, Tensor],
+        val: tuple[Tensor, Tensor],
+        train_names: Sequence[str],
+        boundary: float | None,
+    ) -> "Model":
+        """Build a model from the results of training.
+
+        Args:
+            recipe: of the run.
+            classes: names of the classes, in the order of the labels.
+            encoder: trained encoder.
+            projection: trained projection head; not needed if the probe input is "features".
+            probe_input: what the classifier sees.
+            classifier: of stage 2.
+            train: features (n, F) of the evaluation view, and labels, of the training images.
+            val: the same for the validation images.
+            train_names: names of the training images.
+            boundary: decision boundary of the method on unit vectors, if it has one.
+        """
+        probe_inputs = ProbeInputs(projection, probe_input, recipe.head)
+        train_inputs, _ = in_passes(probe_inputs, train[0])
+        val_inputs, _ = in_passes(probe_inputs, val[0])
+        labels = train[1].cpu()
+        rule = fit_decision_rule(
+            classifier,
+            train=(train_inputs, labels),
+            val=(val_inputs, val[1].cpu()),
+            probe_input=probe_input,
+            boundary=boundary,
+        )
+        info = ModelInfo(
+            classes=tuple(classes),
+            trained_classes=len(classes),
+            probe_input=probe_input,
+            temperature=classifier.temperature,
+            prototype_scale=rule.prototype_scale,
+            rejection=RejectionRule(
+                rule="quantile" if boundary is None else "boundary",
+                threshold=rule.threshold,
+                val_rejected=float(rule(val_inputs).unknown.double().mean()),
+            ),
+            recipe=recipe,
+            image_names=tuple(train_names),
+            weights_licence=_licence(recipe),
+        )
+        gallery = Gallery(rule.common(train_inputs).float(), labels)
+        return cls(info, encoder, projection, rule, gallery)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of all classes, added ones last."""
-        return self.facts.classes
-
-    @property
-    def encoder(self) -> Encoder:
-        """From views to features, in the layout in which it computes."""
-        return cast("Encoder", self._reader.encoder)
-
-    @property
-    def gallery(self) -> Gallery:
-        """The embeddings that are kept, in the order of `facts.images`."""
-        return self._gallery
+        """Names of all classes; added ones come last."""
+        return self.info.classes
 
     def predict(
-        self, images: Sequence[Item], topk: int = 5, progress: Progress = no_progress
+        self,
+        images: Sequence[ImageLike],
+        topk: int = 5,
+        progress: ProgressCallback = no_progress,
     ) -> Predictions:
-        """Name each image, by path or as a PIL image; unreadable ones come back as failures."""
+        """Classify images, given as paths or PIL images.
+
+        Args:
+            images: to classify; unreadable ones are returned as failures.
+            topk: number of classes in `Prediction.top`.
+            progress: called with (images done, total).
+        """
         if topk < 1:
-            raise UserError(f"topk is {topk}: ask for at least 1 class")
-        read = self._reader.read(images, progress)
-        judgement = self.judge(read.features)
-        best = judgement.probabilities.sort(dim=1, descending=True, stable=True)
-        records = []
-        for row, name in enumerate(read.names):
+            raise UserError(f"topk must be at least 1, got {topk}")
+        encoded = self.encode(images, progress)
+        decision = self.decide(encoded.features)
+        best = decision.probabilities.sort(dim=1, descending=True, stable=True)
+        predictions = []
+        for row, name in enumerate(encoded.names):
             pairs = zip(best.indices[row, :topk].tolist(), best.values[row].tolist(), strict=False)
             top = tuple((self.classes[index], value) for index, value in pairs)
-            records.append(
+            predictions.append(
                 Prediction(
-                    name,
-                    *top[0],
-                    top,
-                    bool(judgement.none_of_these[row]),
-                    self.classes[int(judgement.nearest[row])],
-                    float(judgement.similarity[row]),
+                    name=name,
+                    label=top[0][0],
+                    probability=top[0][1],
+                    top=top,
+                    unknown=bool(decision.unknown[row]),
+                    nearest=self.classes[int(decision.nearest[row])],
+                    similarity=float(decision.similarity[row]),
                 )
             )
-        return Predictions(tuple(records), read.failures)
+        return Predictions(tuple(predictions), encoded.failures)
 
-    def embed(self, images: Sequence[Item], progress: Progress = no_progress) -> Embeddings:
-        """Return the common and style vectors of each image.
+    def embed(
+        self, images: Sequence[ImageLike], progress: ProgressCallback = no_progress
+    ) -> Embeddings:
+        """Return the common and style vectors of images.
 
-        Methods without fields have the encoder's features for common, minus their mean over the
-        training images and at unit length, and no style.
+        For methods without fields, common is the probe input at unit length (features minus their
+        mean over the training images), and style has no columns.
         """
-        read = self._reader.read(images, progress)
-        common, style = (part.float().numpy() for part in self.fields(read.features))
-        return Embeddings(read.names, common, style, read.failures)
+        encoded = self.encode(images, progress)
+        common, style = (field.float().numpy() for field in self.fields(encoded.features))
+        return Embeddings(encoded.names, common, style, encoded.failures)
 
-    def neighbours(self, image: Item, k: int = 10) -> list[Neighbour]:
-        """Return the k training images most similar to an image."""
+    def neighbours(self, image: ImageLike, k: int = 10) -> list[Neighbour]:
+        """Return the k training images that are most similar to an image."""
         common, _ = self.fields(self.features([image]))
-        similarities = self._gallery.vectors.double() @ common[0]
+        similarities = self.gallery.vectors.double() @ common[0]
         order = similarities.sort(descending=True, stable=True)
         return [
             Neighbour(
-                self.facts.images[index], self.classes[int(self._gallery.labels[index])], value
+                self.info.image_names[index], self.classes[int(self.gallery.labels[index])], value
             )
             for index, value in zip(order.indices[:k].tolist(), order.values.tolist(), strict=False)
         ]
 
-    def add_class(self, name: str, images: Sequence[Item]) -> tuple[Failure, ...]:
-        """Teach the model a class by the mean of some of its images, without training.
+    def add_class(self, name: str, images: Sequence[ImageLike]) -> tuple[Failure, ...]:
+        """Add a class by the mean of some of its images, without training.
 
-        From then on predictions know the class, and its images can be neighbours; `save` keeps
-        it. The ratios between the probabilities of the trained classes stay as they were. How much
-        an added class takes from them is decided by the distances to class means, with a sharpness
-        found on the validation images; `judge.py` has the formula. Five images or more are
-        advisable: with a single one the class's spread is taken to be the usual one.
+        The probabilities of the trained classes keep their ratios. Distances to class means decide
+        how much probability the added class takes from them; see `DecisionRule`. Five or more
+        images are advisable: with a single image the spread of the class is assumed to be average.
+        `save` stores the class.
 
         Returns:
             The images that could not be read; the others were used.
         """
         if not name or name in self.classes:
-            raise UserError(f"the name of a new class is {name!r}: choose one that is not taken")
-        read = self._reader.read(images)
-        if not read.names:
-            reasons = "; ".join(failure.reason for failure in read.failures[:3])
+            raise UserError(f"the new class needs a name that is not taken, got {name!r}")
+        encoded = self.encode(images)
+        if not encoded.names:
+            reasons = "; ".join(failure.reason for failure in encoded.failures[:3])
             raise UserError(f"no image of {name!r} can be used. {reasons}".rstrip())
-        vectors, _ = self.fields(read.features)
-        labels = torch.full((len(read.names),), len(self.classes))
-        self._judge = self._judge.with_class(vectors)
-        self._gallery = Gallery(
-            torch.cat([self._gallery.vectors, vectors.float()]),
-            torch.cat([self._gallery.labels, labels]),
+        vectors, _ = self.fields(encoded.features)
+        labels = torch.full((len(encoded.names),), len(self.classes))
+        self.classifier.rule = self.classifier.rule.with_class(vectors)
+        self.gallery = Gallery(
+            torch.cat([self.gallery.vectors, vectors.float()]),
+            torch.cat([self.gallery.labels, labels]),
         )
-        self.facts = self.facts.model_copy(
+        self.info = self.info.model_copy(
             update={
                 "classes": (*self.classes, name),
-                "images": (*self.facts.images, *read.names),
+                "image_names": (*self.info.image_names, *encoded.names),
             }
         )
-        return read.failures
+        return encoded.failures
 
-    def features(self, images: Sequence[Item], progress: Progress = no_progress) -> Tensor:
-        """Return the encoder's features (n, F) of images that all have to be readable."""
-        read = self._reader.read(images, progress)
-        if read.failures:
-            raise UserError("\n".join(failure.reason for failure in read.failures))
-        return read.features
+    def encode(
+        self, images: Sequence[ImageLike], progress: ProgressCallback = no_progress
+    ) -> EncodedImages:
+        """Open images and compute the encoder's features of their evaluation views.
+
+        On a CPU each pass of the encoder uses one thread, so that the last bits do not depend on
+        the number of threads; passes run in parallel instead.
+        """
+        if isinstance(images, str | Path):
+            raise UserError(f"give a list of images, such as [{str(images)!r}]")
+        size = pass_size(self.encoder, self.info.recipe.data.image_size)
+        numbered = list(enumerate(images, start=1))
+        chunks = [numbered[start : start + size] for start in range(0, len(numbered), size)]
+        parts = []
+        with _single_threaded_pool() as pool:
+            for chunk, part in zip(chunks, pool.map(self._encode_chunk, chunks), strict=True):
+                parts.append(part)
+                progress(chunk[-1][0], len(numbered))
+        return EncodedImages(
+            tuple(name for part in parts for name in part.names),
+            torch.cat([self._no_features(), *(part.features for part in parts)]),
+            tuple(failure for part in parts for failure in part.failures),
+        )
+
+    def features(
+        self, images: Sequence[ImageLike], progress: ProgressCallback = no_progress
+    ) -> Tensor:
+        """Return the encoder's features (n, F) of images, all of which must be readable."""
+        encoded = self.encode(images, progress)
+        if encoded.failures:
+            raise UserError("\n".join(failure.reason for failure in encoded.failures))
+        return encoded.features
 
     def fields(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the common and style vectors (float64) of features (n, F), as `embed` does."""
-        return fields_of(self._read_out, self._judge, features)
+        """Return the common and style vectors (float64) of features (n, F)."""
+        return self.classifier.fields(features)
 
-    def judge(self, features: Tensor) -> Decision:
-        """Return probabilities and the rest for features (n, F), as `predict` does."""
-        return judged(self._read_out, self._judge, features)
-
-    def graph(self) -> Graph:
-        """Return the whole model, from pixels to answers, as one module for export."""
-        return Graph(self.facts, self._reader.encoder, self._read_out.head, self._judge)
+    def decide(self, features: Tensor) -> Decision:
+        """Return the decisions for features (n, F)."""
+        return self.classifier.decide(features)
 
     def save(
         self,
-        folder: str | Path,
-        metrics: Mapping[str, float] | None = None,
+        directory: str | Path,
+        metrics: ModelMetrics | None = None,
         counts: Mapping[str, int] | None = None,
     ) -> None:
-        """Write the model's folder: tensors, facts, hashes and a model card.
+        """Write the model's directory: tensors, information, checksums and a model card.
 
         Args:
-            folder: made if needed; a model that is there is replaced.
-            metrics: how well it did on the test images, or on validation if there are none, for
-                the card.
-            counts: how many images there were, by "train", "val", "test".
+            directory: created if needed; an existing model is replaced.
+            metrics: results for the model card.
+            counts: number of images in the "train", "val" and "test" split.
         """
         updates: dict[str, object] = {}
         if metrics is not None:
-            updates["metrics"] = {k: v for k, v in metrics.items() if math.isfinite(v)}
+            finite = {k: v for k, v in metrics if v is not None and math.isfinite(v)}
+            updates["metrics"] = ModelMetrics(**finite)
         if counts is not None:
             updates["counts"] = dict(counts)
-        self.facts = self.facts.model_copy(update=updates)
-        write_model(Path(folder), self.facts, self._tensors(), write_card(self.facts))
+        self.info = self.info.model_copy(update=updates)
+        write_package(Path(directory), self.info, self._tensors())
+
+    def _encode_chunk(self, chunk: list[tuple[int, ImageLike]]) -> EncodedImages:
+        names, views, failures = [], [], []
+        for number, image in chunk:
+            name = f"image {number}" if isinstance(image, Image.Image) else str(image)
+            try:
+                views.append(self._view(open_upright(image, name)))
+                names.append(name)
+            except ImageError as error:
+                failures.append(Failure(name, str(error)))
+        features = self._no_features()
+        if views:
+            features = torch.from_numpy(encode(self.encoder, torch.stack(views)))
+        return EncodedImages(tuple(names), features, tuple(failures))
+
+    def _no_features(self) -> Tensor:
+        return torch.empty(0, self.encoder.num_features)
 
     def _tensors(self) -> dict[str, Tensor]:
-        tensors = {f"encoder/{k}": v for k, v in self._reader.encoder.state_dict().items()}
-        if self._read_out.head is not None:
-            # The head came in float32: this loses nothing.
-            head = self._read_out.head.state_dict()
-            tensors |= {f"head/{k}": v.float() for k, v in head.items()}
-        judge = self._judge
+        tensors = {f"encoder/{name}": value for name, value in self.encoder.state_dict().items()}
+        projection = self.classifier.probe_inputs.projection
+        if projection is not None:
+            # The projection was trained in float32, so that nothing is lost.
+            state = projection.state_dict()
+            tensors |= {f"head/{name}": value.float() for name, value in state.items()}
+        rule = self.classifier.rule
         return tensors | {
-            "classifier/weight": judge.classifier.weight,
-            "classifier/bias": judge.classifier.bias,
-            "classes/centre": judge.centre,
-            "classes/means": judge.means,
-            "classes/tightness": judge.tightness,
-            "gallery/vectors": self._gallery.vectors,
-            "gallery/labels": self._gallery.labels,
+            "classifier/weight": rule.weight,
+            "classifier/bias": rule.bias,
+            "classes/centre": rule.centre,
+            "classes/means": rule.means,
+            "classes/tightness": rule.within_class_similarity,
+            "gallery/vectors": self.gallery.vectors,
+            "gallery/labels": self.gallery.labels,
         }
+
+
+def load(path: str | Path, device: str = "cpu") -> Model:
+    """Load a model from its directory, or from the directory of the run that trained it.
+
+    No code from the directory is run: tensors are read with safetensors, the rest from validated
+    JSON, and the encoder is one that timm or this package knows by name.
+
+    Args:
+        path: `runs/x` or `runs/x/model`.
+        device: where the encoder runs, such as "cpu" or "cuda".
+
+    Raises:
+        UserError: there is no model, or it is damaged, incomplete or of a newer format.
+    """
+    info, tensors = read_package(path)
+    recipe = info.recipe
+    encoder = build_encoder(
+        recipe.encoder.name,
+        small_stem=recipe.encoder.small_stem,
+        in_size=recipe.data.image_size,
+    )
+    load_state(path, encoder, "encoder", tensors)
+    width, projection = encoder.num_features, None
+    if info.probe_input != "features":
+        projection = Projection(width, recipe.head.dim, recipe.head.hidden, recipe.head.centre)
+        load_state(path, projection, "head", tensors)
+    widths = {"features": width, "embeddings": recipe.head.dim, "common": recipe.head.common_dim}
+    rule, gallery = _load_rule(path, info, tensors, widths[info.probe_input])
+    if tensors:
+        raise UserError(f"{path}: the weights contain {min(tensors)!r}, which is not expected")
+    try:
+        encoder.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device {device!r} cannot be used: {error}") from error
+    return Model(info, encoder, projection, rule, gallery)
+
+
+def open_upright(image: ImageLike, name: str = "an image") -> Image.Image:
+    """Return an image, given by its path or as a PIL image, as upright RGB."""
+    return converted(image, name) if isinstance(image, Image.Image) else open_image(image)
+
+
+def _load_rule(
+    path: str | Path, info: ModelInfo, tensors: dict[str, Tensor], width: int
+) -> tuple[DecisionRule, Gallery]:
+    classes, images = len(info.classes), len(info.image_names)
+    shapes = {
+        "classifier/weight": (info.trained_classes, width),
+        "classifier/bias": (info.trained_classes,),
+        "classes/centre": (width,),
+        "classes/means": (classes, width),
+        "classes/tightness": (classes,),
+        "gallery/vectors": (images, width),
+        "gallery/labels": (images,),
+    }
+    for name, shape in shapes.items():
+        actual = tuple(tensors[name].shape) if name in tensors else "missing"
+        if actual != shape:
+            raise UserError(f"{path}: {name} in the weights is {actual}, expected {shape}")
+    weight, bias, centre, means, similarity, vectors, labels = (tensors.pop(k) for k in shapes)
+    if labels.dtype != torch.long or (images and not 0 <= labels.min() <= labels.max() < classes):
+        raise UserError(f"{path}: gallery/labels in the weights are not class indices")
+    rule = DecisionRule(
+        LinearClassifier(weight.double(), bias.double(), info.temperature),
+        centre=centre,
+        means=means,
+        within_class_similarity=similarity,
+        prototype_scale=info.prototype_scale,
+        threshold=info.rejection.threshold,
+    )
+    return rule, Gallery(vectors.float(), labels)
+
+
+def _licence(recipe: Recipe) -> str:
+    if recipe.encoder.weights == "scratch":
+        return "none, it started from random weights"
+    if recipe.encoder.weights == "pretrained":
+        return weights_licence(recipe.encoder.name)
+    return "that of the weights file it started from, " + recipe.encoder.weights
+
+
+@contextmanager
+def _single_threaded_pool() -> Iterator[ThreadPoolExecutor]:
+    """Yield a pool with as many workers as torch has threads, each computing with one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)  # after an interrupt, start nothing more
+        torch.set_num_threads(threads)

@@ -1,10 +1,11 @@
-"""One ONNX file for a model, written only if it answers as the model does.
+"""Export a model as one ONNX file, which is written only if it agrees with the model.
 
-The file takes pixels that were resized and cropped, as bytes; normalisation, classifier,
-calibration and the "none of these" rule are inside. Resizing stays outside, because Pillow's is not
-ONNX's: the facts in the file's metadata say how. `examples/onnx_predict.py` does it.
+The file takes pixels that are already resized and cropped, as bytes; normalisation, classifier,
+calibration and rejection are part of it. Resizing is not, because Pillow's differs from ONNX's: the
+metadata of the file says how to do it, and `examples/onnx_predict.py` does it.
 """
 
+import copy
 import csv
 import json
 import math
@@ -18,42 +19,79 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.load import load_images
 from scs_supcon.data.transforms import eval_view
 from scs_supcon.errors import UserError
-from scs_supcon.inference.graph import Graph
-from scs_supcon.inference.model import Model
-from scs_supcon.inference.reader import Item, Progress, no_progress, opened
+from scs_supcon.inference.model import ImageLike, Model, ProgressCallback, no_progress, open_upright
 from scs_supcon.io.atomic import write_bytes
 
-FORMAT_VERSION = 1
-KEY = "scs_supcon"  # of the facts in the file's metadata
-TOLERANCE = 1e-3  # in probabilities and similarities: the last digit that people look at
-ENOUGH = 256  # images to compare by
+FORMAT_VERSION = 2
+KEY = "scs_supcon"  # of the metadata
+TOLERANCE = 1e-3  # of probabilities and similarities
+MAX_IMAGES = 256  # to compare on
 BATCH = 32
-EXPLAINED = {
-    "probabilities": "of each class, calibrated",
-    "none_of_these": "whether the image is unlike the members of every class",
-    "nearest": "class whose members it is most like, measured against what that class needs",
-    "similarity": "mean similarity to the members of `nearest`",
-    "common": "embedding by what classmates share, at unit length",
-    "style": "embedding by what they do not share, at unit length",
+OUTPUTS = {
+    "probabilities": "calibrated probability of each class",
+    "unknown": "whether the similarity to every class is below its threshold",
+    "nearest": "class with the largest margin over its threshold",
+    "similarity": "mean similarity to the images of `nearest`",
+    "common": "common field, at unit length",
+    "style": "style field, at unit length",
 }
+
+
+class Graph(nn.Module):
+    """A whole model in float32: pixels (n, size, size, 3), bytes, to the tensors of `outputs`."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        data = model.info.recipe.data
+        self.encoder = _fresh_copy(model.encoder, data.image_size)
+        self.classifier = copy.deepcopy(model.classifier).float()
+        for name, values in (("mean", data.mean), ("std", data.std)):
+            scaled = 255 * torch.tensor(values, dtype=torch.float64).view(3, 1, 1)
+            self.register_buffer(name, scaled.float())
+        self.eval().requires_grad_(False)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs; only methods with fields have a style."""
+        names = tuple(OUTPUTS)
+        return names if self._has_style() else names[:-1]
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        views = (pixels.permute(0, 3, 1, 2).float() - self.mean) / self.std
+        decision, common, style = self.classifier(self.encoder(views))
+        outputs = (
+            decision.probabilities,
+            decision.unknown,
+            decision.nearest,
+            decision.similarity,
+            common,
+        )
+        return (*outputs, style) if self._has_style() else outputs
+
+    def _has_style(self) -> bool:
+        return self.classifier.probe_inputs.probe_input == "common"
 
 
 @dataclass(frozen=True)
 class Parity:
-    """How well a file agrees with its model, on some images.
+    """How well a file agrees with its model on some images.
 
     Attributes:
-        images: how many were compared.
+        images: number of images compared.
         probability: largest difference of a probability.
         similarity: largest difference of a similarity.
         embedding: largest difference of a component of an embedding.
         same_label: share of images with the same most probable class.
-        same_refusal: share of images on which both say "none of these", or both do not.
+        same_rejection: share of images that both reject or both accept.
     """
 
     images: int
@@ -61,134 +99,136 @@ class Parity:
     similarity: float
     embedding: float
     same_label: float
-    same_refusal: float
+    same_rejection: float
 
     @property
     def agrees(self) -> bool:
-        """Whether probabilities and similarities differ by less than the tolerance."""
-        # One by one: the larger of a number and NaN may be the number.
+        """Whether probabilities and similarities differ by at most the tolerance."""
+        # Compared one by one, because max() of a number and NaN may be the number.
         return self.probability <= TOLERANCE and self.similarity <= TOLERANCE
 
     def __str__(self) -> str:
         return (
-            f"ONNX agrees with torch on {self.images} images: largest difference of a "
-            f"probability {self.probability:.1e}, of a similarity {self.similarity:.1e}; "
-            f"same class {self.same_label:.1%}, same refusal {self.same_refusal:.1%}"
+            f"compared with torch on {self.images} images: largest difference of a probability "
+            f"{self.probability:.1e}, of a similarity {self.similarity:.1e}; "
+            f"same class {self.same_label:.1%}, same rejection {self.same_rejection:.1%}"
         )
 
 
 def export_onnx(
-    model: Model, file: Path, images: Sequence[Item], progress: Progress = no_progress
+    model: Model,
+    file: Path,
+    images: Sequence[ImageLike],
+    progress: ProgressCallback = no_progress,
 ) -> Parity:
-    """Write a model, with the classes that were added to it, as one ONNX file.
+    """Write a model, including added classes, as one ONNX file.
 
     Args:
-        model: the model.
-        file: where to write.
-        images: on which the file has to answer as the model does.
-        progress: called with (done, total); each image is judged twice.
+        model: to export.
+        file: to write.
+        images: on which the file has to agree with the model.
+        progress: called with (done, total); each image counts twice.
 
     Raises:
-        UserError: the encoder cannot be exported, the answers differ, or the file cannot be
-            written; then there is no new file.
+        UserError: the encoder cannot be exported, the results differ, or the file cannot be
+            written; then no file is written.
     """
     import onnx
     import onnxruntime
-    import onnxscript  # noqa: F401 - torch needs it, and would say so less plainly
+    import onnxscript  # noqa: F401 - torch needs it, and its own error is less clear
 
     if not images:
-        raise UserError("give some images to compare the file with the model by")
-    ours = _of_model(model, images, lambda done, total: progress(done, 2 * total))
-    graph = model.graph()
-    made = _traced(graph, model)
+        raise UserError("give some images to compare the file with the model on")
+    expected = _model_results(model, images, lambda done, total: progress(done, 2 * total))
+    graph = Graph(model)
+    exported = _trace(graph, model)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(
-        made.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        exported.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    theirs = _of_session(model, session, images, progress)
-    parity = _compared(ours, theirs)
+    parity = _compare(expected, _session_results(model, session, images, progress))
     if not parity.agrees:
         raise UserError(
-            f"the exported file does not answer as the model does: {parity}, more than "
+            f"the exported file does not agree with the model: {parity}; the tolerance is "
             f"{TOLERANCE:g}; nothing was written"
         )
-    facts = json.dumps({**facts_of(model, graph), "parity": asdict(parity)}, ensure_ascii=False)
-    onnx.helper.set_model_props(made, {KEY: facts})
-    write_bytes(file, made.SerializeToString())
+    metadata = {**file_metadata(model, graph), "parity": asdict(parity)}
+    onnx.helper.set_model_props(exported, {KEY: json.dumps(metadata, ensure_ascii=False)})
+    write_bytes(file, exported.SerializeToString())
     return parity
 
 
-def facts_of(model: Model, graph: Graph) -> dict[str, Any]:
-    """Return all that a user of the file has to know, ready for JSON."""
-    facts, data = model.facts, model.facts.recipe.data
+def file_metadata(model: Model, graph: Graph) -> dict[str, object]:
+    """Return what a user of the file has to know, ready for JSON."""
+    info, data = model.info, model.info.recipe.data
     return {
         "format_version": FORMAT_VERSION,
-        "made_by": f"scs-supcon {version('scs-supcon')}",
-        "input": f"pixels: bytes (n, {data.image_size}, {data.image_size}, 3), red green blue",
-        "prepare": {
-            "upright": True,
+        "created_by": f"scs-supcon {version('scs-supcon')}",
+        "input": f"pixels: uint8 (n, {data.image_size}, {data.image_size}, 3), RGB",
+        "preprocessing": {
+            "exif_rotation": True,
             "background": "white",
             "short_side": math.floor(data.image_size / data.crop_pct),
             "interpolation": data.interpolation,
             "centre_crop": data.image_size,
-            "inside": {"mean": data.mean, "std": data.std},
+            "included": {"mean": data.mean, "std": data.std},
         },
-        "outputs": {name: EXPLAINED[name] for name in graph.outputs},
-        "classes": facts.classes,
-        "trained": facts.trained,
-        "needed": graph.bars.tolist(),
-        "boundary": facts.boundary.model_dump(),
-        "temperature": facts.temperature,
-        "encoder": facts.recipe.encoder.name,
-        "method": facts.recipe.method.name,
-        "readout": facts.readout,
-        "metrics": facts.metrics,
-        "weights_licence": facts.weights_licence,
+        "outputs": {name: OUTPUTS[name] for name in graph.outputs},
+        "classes": info.classes,
+        "trained_classes": info.trained_classes,
+        "thresholds": graph.classifier.rule.thresholds.tolist(),
+        "rejection": info.rejection.model_dump(),
+        "temperature": info.temperature,
+        "encoder": info.recipe.encoder.name,
+        "method": info.recipe.method.name,
+        "probe_input": info.probe_input,
+        "metrics": info.metrics.model_dump(exclude_none=True),
+        "weights_licence": info.weights_licence,
     }
 
 
-def own_images(run: Path, model: Model) -> list[Item]:
-    """Return up to 256 images that the run was tested on, or else others of its data.
+def images_of_run(run: Path, model: Model) -> list[ImageLike]:
+    """Return up to 256 test images of a run, or other images of its data.
 
     Raises:
-        UserError: the data is not where it was.
+        UserError: the data is not available.
     """
     try:
-        images = load_images(model.facts.recipe.data.source)
-        chosen = _tested(run, images)
+        images = load_images(model.info.recipe.data.source)
     except UserError as error:
         raise UserError(
-            f"the run's own images cannot be used to compare by ({error}): give others with "
+            f"the images of the run cannot be used for the comparison ({error}): give others with "
             "--images"
         ) from error
-    few = chosen[:: -(-len(chosen) // ENOUGH)]
+    indices = _test_indices(run, images)
+    subset = indices[:: -(-len(indices) // MAX_IMAGES)]
     if images.paths is None:
-        return [images.open(index) for index in few]
-    return [images.paths[index] for index in few]
+        return [images.open(index) for index in subset]
+    return [images.paths[index] for index in subset]
 
 
-def _tested(run: Path, images: ImageDataset) -> list[int]:
-    """Indices of the images that the run tested on, or validated on; all, if nobody knows."""
-    by_split: dict[str, set[str]] = {"test": set(), "val": set()}
+def _test_indices(run: Path, images: ImageDataset) -> list[int]:
+    """Return the test images of the run, else its validation images, else all images."""
+    names_of: dict[str, set[str]] = {"test": set(), "val": set()}
     if (file := run / "splits.csv").is_file():
         with file.open(newline="", encoding="utf-8") as rows:
             for row in csv.DictReader(rows):
-                by_split.setdefault(row["split"], set()).add(row["name"])
+                names_of.setdefault(row["split"], set()).add(row["name"])
     for split in ("test", "val"):
-        found = [at for at, name in enumerate(images.names) if name in by_split[split]]
-        if found:
-            return found
+        indices = [i for i, name in enumerate(images.names) if name in names_of[split]]
+        if indices:
+            return indices
     return list(range(len(images)))
 
 
-def _traced(graph: Graph, model: Model) -> Any:
-    """The graph as ONNX; any number of images may come at a time."""
-    size = model.facts.recipe.data.image_size
+def _trace(graph: Graph, model: Model) -> Any:
+    """Return the graph as an ONNX model for any number of images."""
+    size = model.info.recipe.data.image_size
     example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the inner life of the exporter
+            warnings.simplefilter("ignore")  # of the exporter's internals
             program = torch.onnx.export(
                 graph,
                 (example,),
@@ -201,57 +241,70 @@ def _traced(graph: Graph, model: Model) -> Any:
     except torch.onnx.errors.OnnxExporterError as error:
         reason = str(error.__cause__ or error).strip().splitlines()[0]
         raise UserError(
-            f"encoder {model.facts.recipe.encoder.name!r} cannot be exported: {reason}"
+            f"encoder {model.info.recipe.encoder.name!r} cannot be exported: {reason}"
         ) from error
     assert program is not None
     return program.model_proto
 
 
-class _Answers(NamedTuple):
-    """What is compared, of n images."""
+def _fresh_copy(encoder: nn.Module, size: int) -> nn.Module:
+    """Return a copy on the CPU. Some encoders cache tensors, which are computed again."""
+    fresh = copy.deepcopy(encoder).cpu().to(memory_format=torch.contiguous_format)
+    fresh.train().eval()
+    with torch.no_grad():
+        fresh(torch.zeros(1, 3, size, size))
+    return fresh
+
+
+class _Results(NamedTuple):
+    """The results to compare, for n images."""
 
     probabilities: NDArray[np.floating[Any]]
-    none_of_these: NDArray[np.bool_]
+    unknown: NDArray[np.bool_]
     similarity: NDArray[np.floating[Any]]
     embeddings: NDArray[np.floating[Any]]
 
 
-def _of_model(model: Model, images: Sequence[Item], progress: Progress) -> _Answers:
+def _model_results(
+    model: Model, images: Sequence[ImageLike], progress: ProgressCallback
+) -> _Results:
     features = model.features(images, progress)
-    judgement = model.judge(features)
-    embeddings = torch.cat(model.fields(features), 1)
-    return _Answers(
-        judgement.probabilities.numpy(),
-        judgement.none_of_these.numpy(),
-        judgement.similarity.numpy(),
-        embeddings.numpy(),
+    decision = model.decide(features)
+    return _Results(
+        decision.probabilities.numpy(),
+        decision.unknown.numpy(),
+        decision.similarity.numpy(),
+        torch.cat(model.fields(features), 1).numpy(),
     )
 
 
-def _of_session(model: Model, session: Any, images: Sequence[Item], progress: Progress) -> _Answers:
-    place, total = eval_view(model.facts.recipe.data).place, len(images)
+def _session_results(
+    model: Model, session: Any, images: Sequence[ImageLike], progress: ProgressCallback
+) -> _Results:
+    prepare, total = eval_view(model.info.recipe.data).place, len(images)
     names = [output.name for output in session.get_outputs()]
-    parts = []
+    batches = []
     for start in range(0, total, BATCH):
-        some = images[start : start + BATCH]
-        pixels = np.stack([np.asarray(place(opened(image))) for image in some])
+        chunk = images[start : start + BATCH]
+        pixels = np.stack([np.asarray(prepare(open_upright(image))) for image in chunk])
         out = dict(zip(names, session.run(None, {"pixels": pixels}), strict=True))
         fields = np.concatenate([out[name] for name in ("common", "style") if name in out], 1)
-        parts.append((out["probabilities"], out["none_of_these"], out["similarity"], fields))
-        progress(total + start + len(some), 2 * total)
-    return _Answers(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        batches.append((out["probabilities"], out["unknown"], out["similarity"], fields))
+        progress(total + start + len(chunk), 2 * total)
+    return _Results(*(np.concatenate(column) for column in zip(*batches, strict=True)))
 
 
-def _compared(ours: _Answers, theirs: _Answers) -> Parity:
+def _compare(expected: _Results, actual: _Results) -> Parity:
+    same_label = expected.probabilities.argmax(1) == actual.probabilities.argmax(1)
     return Parity(
-        len(ours.similarity),
-        _largest(ours.probabilities, theirs.probabilities),
-        _largest(ours.similarity, theirs.similarity),
-        _largest(ours.embeddings, theirs.embeddings),
-        float(np.mean(ours.probabilities.argmax(1) == theirs.probabilities.argmax(1))),
-        float(np.mean(ours.none_of_these == theirs.none_of_these)),
+        images=len(expected.similarity),
+        probability=_largest_difference(expected.probabilities, actual.probabilities),
+        similarity=_largest_difference(expected.similarity, actual.similarity),
+        embedding=_largest_difference(expected.embeddings, actual.embeddings),
+        same_label=float(np.mean(same_label)),
+        same_rejection=float(np.mean(expected.unknown == actual.unknown)),
     )
 
 
-def _largest(a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]]) -> float:
+def _largest_difference(a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]]) -> float:
     return float(np.abs(a - b).max())

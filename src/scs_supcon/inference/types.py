@@ -1,5 +1,6 @@
-"""What a model answers."""
+"""Results of a model."""
 
+import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 
 class Failure(NamedTuple):
-    """An image that could not be read, and why."""
+    """An image that could not be read."""
 
     name: str
     reason: str
@@ -16,36 +17,47 @@ class Failure(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model thinks of one image.
+    """The prediction for one image.
 
     Attributes:
-        name: path of the image as it was given.
+        name: path of the image as given.
         label: most probable class.
         probability: of that class.
         top: (class, probability) of the most probable classes, best first.
-        none_of_these: whether the image is unlike the members of every class.
-        nearest: class whose members it is most like, measured against what that class needs.
-        similarity: mean similarity to the members of `nearest`.
+        unknown: whether the image is rejected: its similarity to every class is below the
+            threshold.
+        nearest: class with the largest margin over its threshold.
+        similarity: mean similarity to the images of `nearest`.
     """
 
     name: str
     label: str
     probability: float
     top: tuple[tuple[str, float], ...]
-    none_of_these: bool
+    unknown: bool
     nearest: str
     similarity: float
 
+    @property
+    def none_of_these(self) -> bool:
+        """Deprecated name of `unknown`."""
+        warnings.warn(
+            "Prediction.none_of_these is deprecated: use Prediction.unknown",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self.unknown
+
 
 class Predictions(NamedTuple):
-    """Records in the order of the images, and the images that could not be read."""
+    """Predictions in the order of the images, and the images that could not be read."""
 
     records: tuple[Prediction, ...]
     failures: tuple[Failure, ...]
 
 
 class Embeddings(NamedTuple):
-    """Vectors at unit length in the order of the images; `style` may have no columns."""
+    """Unit vectors in the order of the images; `style` may have no columns."""
 
     names: tuple[str, ...]
     common: NDArray[np.float32]
@@ -54,7 +66,7 @@ class Embeddings(NamedTuple):
 
 
 class Neighbour(NamedTuple):
-    """A training image, its class, and its similarity to the image in question."""
+    """A training image, its class, and its similarity to the given image."""
 
     name: str
     label: str

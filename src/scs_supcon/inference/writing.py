@@ -1,4 +1,4 @@
-"""A model's answers as tables, CSV, JSON lines, Parquet and NumPy files."""
+"""Write predictions as tables, CSV or JSON Lines, and embeddings as Parquet or NumPy files."""
 
 import csv
 import io
@@ -7,88 +7,103 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from scs_supcon.errors import UserError, did_you_mean
-from scs_supcon.inference import Embeddings, Prediction
+from scs_supcon.inference.types import Embeddings, Prediction
 from scs_supcon.io.atomic import replacing, write_text
 from scs_supcon.io.csv import text_cell
 
-Writer = Callable[[Sequence[Prediction]], str]
-NONE = "none of these"
+PredictionFormatter = Callable[[Sequence[Prediction]], str]
 
 
-def writer(style: str) -> Writer:
-    """Return the function that writes predictions in this style."""
-    styles = {"table": _table, "csv": _csv, "jsonl": _json_lines}
-    if style not in styles:
+def prediction_formatter(name: str) -> PredictionFormatter:
+    """Return the function that writes predictions as "table", "csv" or "jsonl"."""
+    formatters = {"table": _table, "csv": _csv, "jsonl": _json_lines}
+    if name not in formatters:
         raise UserError(
-            f"unknown format {style!r}: choose table, csv or jsonl{did_you_mean(style, styles)}"
+            f"unknown format {name!r}: choose table, csv or jsonl{did_you_mean(name, formatters)}"
         )
-    return styles[style]
+    return formatters[name]
 
 
-def put(text: str, output: Path | None) -> None:
-    """Print, or write to a file in one step."""
-    if output is None:
+def write_output(text: str, file: Path | None) -> None:
+    """Print the text, or write it to a file atomically."""
+    if file is None:
         print(text, end="")
     else:
-        write_text(output, text)
+        write_text(file, text)
 
 
-def check_vector_file(path: Path) -> None:
-    if path.suffix not in (".parquet", ".npz"):
-        raise UserError(f"{path}: vectors go to a .parquet or an .npz file")
+def check_embedding_file(file: Path) -> None:
+    """Raise a `UserError` unless the file ends with .parquet or .npz."""
+    if file.suffix not in (".parquet", ".npz"):
+        raise UserError(f"{file}: embeddings are written to a .parquet or an .npz file")
 
 
-def write_vectors(vectors: Embeddings, path: Path) -> None:
-    """Write names, common and style, one row for each image."""
-    with replacing(path) as temporary:
-        if path.suffix == ".npz":
+def write_embeddings(embeddings: Embeddings, file: Path) -> None:
+    """Write image names, common and style vectors, one row per image."""
+    with replacing(file) as temporary:
+        if file.suffix == ".npz":
             import numpy as np
 
-            with temporary.open("wb") as file:
-                np.savez(file, name=vectors.names, common=vectors.common, style=vectors.style)
+            with temporary.open("wb") as stream:
+                np.savez(
+                    stream,
+                    image=embeddings.names,
+                    common=embeddings.common,
+                    style=embeddings.style,
+                )
             return
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         columns = {
-            "name": list(vectors.names),
-            "common": list(vectors.common),
-            "style": list(vectors.style),
+            "image": list(embeddings.names),
+            "common": list(embeddings.common),
+            "style": list(embeddings.style),
         }
-        rows = pa.list_(pa.float32())
-        schema = pa.schema({"name": pa.string(), "common": rows, "style": rows})
+        vectors = pa.list_(pa.float32())
+        schema = pa.schema({"image": pa.string(), "common": vectors, "style": vectors})
         pq.write_table(pa.table(columns, schema=schema), temporary)
 
 
-def _table(records: Sequence[Prediction]) -> str:
-    width = max((len(record.name) for record in records), default=0)
+def _table(predictions: Sequence[Prediction]) -> str:
+    width = max((len(prediction.name) for prediction in predictions), default=0)
     lines = []
-    for record in records:
-        ranked = ", ".join(f"{name} {chance:.1%}" for name, chance in record.top)
-        lines.append(
-            f"{record.name:<{width}}  {f'{NONE}; ' if record.none_of_these else ''}{ranked}\n"
-        )
+    for prediction in predictions:
+        top = ", ".join(f"{name} {probability:.1%}" for name, probability in prediction.top)
+        unknown = "unknown; " if prediction.unknown else ""
+        lines.append(f"{prediction.name:<{width}}  {unknown}{top}\n")
     return "".join(lines)
 
 
-def _csv(records: Sequence[Prediction]) -> str:
+def _csv(predictions: Sequence[Prediction]) -> str:
     text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["image", "class", "probability", "none_of_these", "nearest", "similarity"])
-    for r in records:
-        rows.writerow(
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["image", "label", "probability", "unknown", "nearest", "similarity"])
+    for prediction in predictions:
+        writer.writerow(
             [
-                text_cell(r.name),
-                text_cell(r.label),
-                f"{r.probability:.6f}",
-                r.none_of_these,
-                text_cell(r.nearest),
-                f"{r.similarity:.6f}",
+                text_cell(prediction.name),
+                text_cell(prediction.label),
+                f"{prediction.probability:.6f}",
+                prediction.unknown,
+                text_cell(prediction.nearest),
+                f"{prediction.similarity:.6f}",
             ]
         )
     return text.getvalue()
 
 
-def _json_lines(records: Sequence[Prediction]) -> str:
-    rows = (record.__dict__ | {"top": dict(record.top)} for record in records)
+def _json_lines(predictions: Sequence[Prediction]) -> str:
+    rows = (
+        {
+            "image": prediction.name,
+            "label": prediction.label,
+            "probability": prediction.probability,
+            "top": dict(prediction.top),
+            "unknown": prediction.unknown,
+            "nearest": prediction.nearest,
+            "similarity": prediction.similarity,
+        }
+        for prediction in predictions
+    )
     return "".join(json.dumps(row) + "\n" for row in rows)

@@ -31,18 +31,18 @@ def assess(found: RunArtifacts) -> Evaluation:
     """Evaluate a run on its test images, or on its validation images if there are none."""
     split: Literal["test", "val"] = "test" if judged_split(found.seen) == "test" else "val"
     train, evaluated = (_embedded(found, name) for name in ("train", split))
-    decision, facts = found.judged[split].judgement, found.made.facts
+    decision, info = found.judged[split].judgement, found.made.info
     return compute_evaluation(
-        data=facts.recipe.data.source,
+        data=info.recipe.data.source,
         split=split,
-        classes=facts.classes,
-        temperature=facts.temperature,
-        rule=facts.boundary.rule,
-        threshold=facts.boundary.threshold,
+        classes=info.classes,
+        temperature=info.temperature,
+        rule=info.rejection.rule,
+        threshold=info.rejection.threshold,
         train=train,
         evaluated=evaluated,
         probabilities=decision.probabilities,
-        rejected=decision.none_of_these,
+        rejected=decision.unknown,
         baselines=Baselines.model_validate(found.baselines),
         view_agreement=measure_view_agreement(
             found.made, found.seen["train"].features, train.labels

@@ -1,7 +1,7 @@
 """Read the files that the options of a run name, before any image is read."""
 
 from scs_supcon.errors import UserError
-from scs_supcon.inference.files import WEIGHTS, read_model
+from scs_supcon.inference.package import WEIGHTS, read_package
 from scs_supcon.io.hashing import file_sha256
 from scs_supcon.recipe.resolve import InputFiles, TrainOptions, check_options
 from scs_supcon.recipe.toml import make_recipe, merge, read_recipe
@@ -21,7 +21,7 @@ def read_input_files(options: TrainOptions) -> InputFiles:
         except UserError as error:
             raise UserError(f"{options.recipe}: {error}") from error
     if options.init_from is not None:
-        facts, _ = read_model(options.init_from)
+        facts, _ = read_package(options.init_from)
         initial_recipe = facts.recipe
         is_model = (options.init_from / WEIGHTS).is_file()
         folder = options.init_from if is_model else options.init_from / "model"

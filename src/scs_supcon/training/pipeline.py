@@ -12,7 +12,6 @@ import torch
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
 
-from scs_supcon import inference as model
 from scs_supcon.data.audit import UNUSABLE, single_image_classes
 from scs_supcon.data.dataset import SPLITS, ImageDataset, Problem, content_digest, without
 from scs_supcon.data.load import load_dataset
@@ -20,6 +19,7 @@ from scs_supcon.data.splits import read_splits_csv, write_splits_csv
 from scs_supcon.data.transforms import seeded
 from scs_supcon.device import Compute, has_gpu
 from scs_supcon.errors import UserError
+from scs_supcon.inference.package import initialise_from
 from scs_supcon.io.atomic import replacing
 from scs_supcon.methods import (
     Batch,
@@ -51,6 +51,7 @@ from scs_supcon.training.input_files import read_input_files
 from scs_supcon.training.pretrain import TrainingSet, from_features, from_images, pretrain, task_of
 from scs_supcon.training.stage2 import (
     assemble,
+    card_metrics,
     headline,
     judge_splits,
     settle_on,
@@ -122,7 +123,7 @@ class Session:
             projection = Projection(width, recipe.head.dim, recipe.head.hidden, recipe.head.centre)
             frozen = recipe.encoder.frozen
             if self.options.init_from is not None:
-                model.fill_from(self.options.init_from, encoder, projection)
+                initialise_from(self.options.init_from, encoder, projection)
             at_once = 0 if frozen else recipe.pretrain.micro_batch
             method = make_method(recipe, fabric.world_size)
             source, stand_in = for_cache(encoder, frozen and method.uses_taps)
@@ -150,9 +151,17 @@ class Session:
         reads = probe_input_for(method, frozen=recipe.encoder.frozen)
         projection = parts.network.projection
         chosen, beside = settle_on(method, reads, probe, projection, seen)
-        network = model.Network(parts.encoder, projection, reads)
         boundary = method.decision_boundary()
-        made = assemble(recipe, self.images, seen, network, chosen.classifier, boundary)
+        made = assemble(
+            recipe,
+            self.images,
+            seen,
+            parts.encoder,
+            projection,
+            reads,
+            chosen.classifier,
+            boundary,
+        )
         judged = judge_splits(made, seen)
         summary = summarise(made, linear.classifier, seen, judged)
         summary["baselines"] |= beside
@@ -160,7 +169,8 @@ class Session:
         summary["model"] = str(run.path / "model")
         if fabric.is_global_zero:
             counts = {split: len(part.labels) for split, part in seen.items()}
-            made.save(run.path / "model", summary["metrics"], counts)
+            metrics = card_metrics(summary["metrics"])
+            made.save(run.path / "model", metrics, counts)
             baselines = summary["baselines"]
             found = RunArtifacts(parts.images, self.problems, seen, judged, made, baselines)
             keep_records(run.path, found, self.place.workers)

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from scs_supcon.data.sampler import plan_epoch
 from scs_supcon.data.transforms import seeded
 from scs_supcon.errors import UserError
-from scs_supcon.evaluation.calibration import fit_temperature
-from scs_supcon.inference.classifier import LinearClassifier
+from scs_supcon.inference.classifier import LinearClassifier, fit_temperature
 from scs_supcon.recipe import ProbeRecipe
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.checkpointing import CheckpointManager

@@ -12,7 +12,6 @@ from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from scs_supcon import inference as model
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.evaluation import metrics
 from scs_supcon.evaluation.compute import EmbeddedImages, embedding_baselines
@@ -20,6 +19,8 @@ from scs_supcon.evaluation.record import OLD_KEYS
 from scs_supcon.evaluation.splits import PARTS, UNTESTED
 from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.inference.decision import Decision
+from scs_supcon.inference.model import Model
+from scs_supcon.inference.package import ModelMetrics
 from scs_supcon.methods import Method
 from scs_supcon.nn.network import Output, ProbeInput, probe_features
 from scs_supcon.progress import Display
@@ -120,16 +121,26 @@ def assemble(
     recipe: Recipe,
     images: ImageDataset,
     seen: Mapping[str, Seen],
-    network: model.Network,
+    encoder: nn.Module,
+    projection: nn.Module,
+    probe_input: ProbeInput,
     classifier: LinearClassifier,
     boundary: float | None,
-) -> model.Model:
-    """Put the model together from what training left."""
-    evidence = model.Evidence(
-        [images.names[index] for index in seen["train"].indices],
-        *((seen[split].features[:, 0], seen[split].labels) for split in ("train", "val")),
+) -> Model:
+    """Build the model from the results of training."""
+    train, val = seen["train"], seen["val"]
+    return Model.from_training(
+        recipe=recipe,
+        classes=images.classes,
+        encoder=encoder,
+        projection=projection,
+        probe_input=probe_input,
+        classifier=classifier,
+        train=(train.features[:, 0], train.labels),
+        val=(val.features[:, 0], val.labels),
+        train_names=[images.names[index] for index in train.indices],
+        boundary=boundary,
     )
-    return model.build_model(recipe, images.classes, network, classifier, evidence, boundary)
 
 
 @dataclass(frozen=True)
@@ -141,10 +152,10 @@ class Judged:
     judgement: Decision
 
 
-def judge_splits(made: model.Model, seen: Mapping[str, Seen]) -> dict[str, Judged]:
+def judge_splits(made: Model, seen: Mapping[str, Seen]) -> dict[str, Judged]:
     """Let the model judge every split by its evaluation view."""
     views = {split: part.features[:, 0] for split, part in seen.items()}
-    return {split: Judged(*made.fields(view), made.judge(view)) for split, view in views.items()}
+    return {split: Judged(*made.fields(view), made.decide(view)) for split, view in views.items()}
 
 
 def judged_split(seen: Mapping[str, Seen]) -> str:
@@ -153,7 +164,7 @@ def judged_split(seen: Mapping[str, Seen]) -> str:
 
 
 def summarise(
-    made: model.Model,
+    made: Model,
     linear: LinearClassifier,
     seen: Mapping[str, Seen],
     judged: Mapping[str, Judged],
@@ -176,8 +187,8 @@ def summarise(
         "judged_on": split,
         "images": len(labels),
         "metrics": metrics.summary(chances, labels),
-        "refused": float(judgement.none_of_these.double().mean()),
-        "boundary": made.facts.boundary.model_dump(),
+        "refused": float(judgement.unknown.double().mean()),
+        "boundary": made.info.rejection.model_dump(),
         "baselines": {
             **{
                 OLD_KEYS[name][0]: value
@@ -187,6 +198,18 @@ def summarise(
             "kNN on the encoder": metrics.knn_accuracy(*encoder),
         },
     }
+
+
+def card_metrics(values: Mapping[str, float]) -> ModelMetrics:
+    """Return the metrics of the model card from the summary."""
+    return ModelMetrics(
+        accuracy=values["acc1"],
+        top5_accuracy=values["acc5"],
+        macro_f1=values["macro_f1"],
+        balanced_accuracy=values["balanced_acc"],
+        ece=values["ece"],
+        nll=values["nll"],
+    )
 
 
 def headline(summary: Mapping[str, Any]) -> str:

@@ -19,13 +19,11 @@ from scs_supcon.data.splits import assign_splits
 from scs_supcon.data.transforms import seeded
 from scs_supcon.inference.decision import (
     Decision,
-    DecisionRule,
-    fields_of,
-    judged,
-    make_decision_rule,
+    FeatureClassifier,
+    ProbeInputs,
+    fit_decision_rule,
+    in_passes,
 )
-from scs_supcon.inference.readout import Network as ReadNetwork
-from scs_supcon.inference.readout import ReadOut, in_passes
 from scs_supcon.methods import Network, method_class, probe_input_for
 from scs_supcon.nn.head import Projection
 from scs_supcon.recipe import Recipe, Values, make_recipe, merge, write_toml
@@ -34,7 +32,7 @@ from scs_supcon.training.distributed import make_fabric
 from scs_supcon.training.pipeline import make_method
 from scs_supcon.training.pretrain import from_features, pretrain, task_of
 from scs_supcon.training.probe import ProbeData, fit_probe, with_own_classifier
-from scs_supcon.training.stage2 import Seen, see
+from scs_supcon.training.stage2 import see
 
 NOISE = 0.2  # of a column's standard deviation
 VIEWS = 4
@@ -48,20 +46,19 @@ class VectorModel:
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
-    read_out: ReadOut
-    decide: DecisionRule
+    classifier: FeatureClassifier
 
     def features(self, vectors: NDArray[np.float64]) -> Tensor:
         """Return standardised vectors."""
         return torch.from_numpy((vectors - self.mean) / self.scale).float()
 
-    def judge(self, features: Tensor) -> Decision:
-        """Return probabilities and the rest for standardised vectors."""
-        return judged(self.read_out, self.decide, features)
+    def decide(self, features: Tensor) -> Decision:
+        """Return the decisions for standardised vectors."""
+        return self.classifier.decide(features)
 
     def fields(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return the common and style vectors of standardised vectors."""
-        return fields_of(self.read_out, self.decide, features)
+        return self.classifier.fields(features)
 
 
 def resolve_vector_recipe(
@@ -135,20 +132,15 @@ def train_on_vectors(
         own = method.linear_classifier(reads)
         if own is not None:
             probe = with_own_classifier(probe, own, val.readout[:, 0], val.labels)
-    read_out = ReadOut(ReadNetwork(nn.Identity(), projection, reads), head)
-    judge = make_decision_rule(
+    probe_inputs = ProbeInputs(projection, reads, head)
+    rule = fit_decision_rule(
         probe.classifier,
-        _plain(read_out, train),
-        _plain(read_out, val),
-        reads,
-        method.decision_boundary(),
+        train=(in_passes(probe_inputs, train.features[:, 0])[0], train.labels),
+        val=(in_passes(probe_inputs, val.features[:, 0])[0], val.labels),
+        probe_input=reads,
+        boundary=method.decision_boundary(),
     )
-    return VectorModel(mean, scale, read_out, judge)
-
-
-def _plain(read_out: ReadOut, seen: Seen) -> tuple[Tensor, Tensor]:
-    readout, _ = in_passes(read_out, seen.features[:, 0])
-    return readout, seen.labels
+    return VectorModel(mean, scale, FeatureClassifier(probe_inputs, rule))
 
 
 def _views(features: Tensor, views: int) -> Tensor:

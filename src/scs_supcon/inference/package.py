@@ -1,0 +1,327 @@
+"""The directory of a saved model: four files with checksums, none of which can run code.
+
+`weights.safetensors` holds the tensors, `model.json` everything else (`ModelInfo`), `README.md` is
+the model card. `SHA256SUMS` is written last and checked first: an incomplete directory is rejected.
+README.md has no checksum, so that it can be edited.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import safetensors.torch
+import torch
+from pydantic import Field, ValidationError, model_validator
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
+from scs_supcon.errors import UserError
+from scs_supcon.io.atomic import write_together
+from scs_supcon.nn.network import ProbeInput
+from scs_supcon.recipe import Count, Positive, Recipe, Section, Share, write_toml
+
+FORMAT_VERSION: Literal[2] = 2
+WEIGHTS, INFO, CARD, SUMS = "weights.safetensors", "model.json", "README.md", "SHA256SUMS"
+OLD_KEYS: Mapping[str, str] = {
+    "acc1": "accuracy",
+    "acc5": "top5_accuracy",
+    "balanced_acc": "balanced_accuracy",
+    "boundary": "rejection",
+    "images": "image_names",
+    "pictures": "image_names",
+    "readout": "probe_input",
+    "sharpness": "prototype_scale",
+    "trained": "trained_classes",
+}
+"""Keys of format 1 -> current names."""
+
+
+class RejectionRule(Section):
+    """When an image is rejected as unknown."""
+
+    rule: Literal["boundary", "quantile"]
+    """The decision boundary that the method learned, or a quantile of the validation images."""
+    threshold: float
+    """Mean similarity to the images of a class that an image needs."""
+    val_rejected: Share
+    """Share of the validation images that are rejected."""
+
+
+class ModelMetrics(Section):
+    """Results on the test images, or on the validation images if there is no test split."""
+
+    accuracy: float | None = None
+    top5_accuracy: float | None = None
+    macro_f1: float | None = None
+    balanced_accuracy: float | None = None
+    ece: float | None = None
+    nll: float | None = None
+
+
+class ModelInfo(Section):
+    """Everything about a model that is not a tensor: the content of `model.json`."""
+
+    format_version: Literal[2] = FORMAT_VERSION
+    """Increased when older versions of this package cannot read the directory."""
+    classes: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Names of the classes."""
+    trained_classes: Count
+    """Number of trained classes, which come first; the others were added by their mean."""
+    probe_input: ProbeInput
+    """What the classifier sees: features, embeddings, or the common field."""
+    temperature: Positive
+    """Divides the logits of the classifier."""
+    prototype_scale: Positive
+    """Multiplies the closeness to class means, if classes were added."""
+    rejection: RejectionRule
+    """When an image is rejected as unknown."""
+    recipe: Recipe
+    """How the model was trained; its data section also says how images are prepared."""
+    image_names: tuple[str, ...]
+    """Names of the images whose embeddings are stored."""
+    counts: dict[str, int] = Field(default_factory=dict)
+    """Number of images in the train, val and test split."""
+    metrics: ModelMetrics = ModelMetrics()
+    """Results of the evaluation."""
+    weights_licence: str = "unknown"
+    """Licence of the weights that the encoder was initialised with."""
+
+    @model_validator(mode="after")
+    def _check_classes(self) -> "ModelInfo":
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("two classes have the same name")
+        if self.trained_classes > len(self.classes):
+            raise ValueError(
+                f"{self.trained_classes} trained classes, but {len(self.classes)} names"
+            )
+        return self
+
+
+def write_package(directory: Path, info: ModelInfo, tensors: Mapping[str, Tensor]) -> None:
+    """Write a model's directory; an existing model is replaced."""
+    if (directory / CARD).exists() and not (directory / INFO).exists():
+        raise UserError(f"{directory} has a {CARD} but no model: choose another directory")
+    # Copies, because safetensors rejects tensors that share memory, such as tied weights.
+    copies = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+    contents = {
+        WEIGHTS: safetensors.torch.save(copies),
+        INFO: (json.dumps(info.model_dump(mode="json"), indent=1) + "\n").encode(),
+    }
+    sums = (
+        f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in contents.items()
+    )
+    contents |= {CARD: model_card(info).encode(), SUMS: "".join(sums).encode()}
+    write_together(directory, contents, SUMS)
+
+
+def read_package(path: str | Path) -> tuple[ModelInfo, dict[str, Tensor]]:
+    """Read and check the directory of a model, or of the run that trained it."""
+    directory = _find(Path(path))
+    sums = _read_sums(directory)
+    info = _parse_info(directory / INFO, _read_checked(directory / INFO, sums))
+    content = _read_checked(directory / WEIGHTS, sums)
+    try:
+        tensors = safetensors.torch.load(content)
+    except SafetensorError as error:
+        raise UserError(f"{directory / WEIGHTS} is not a safetensors file: {error}") from error
+    # Copies, because the tensors share one buffer, in which they may start at odd addresses.
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise UserError(f"{directory / WEIGHTS}: {name} contains NaN or infinity")
+    return info, tensors
+
+
+def load_state(path: str | Path, module: nn.Module, part: str, tensors: dict[str, Tensor]) -> None:
+    """Move the tensors named "part/..." into a module."""
+    prefix = f"{part}/"
+    names = [name for name in tensors if name.startswith(prefix)]
+    try:
+        module.load_state_dict({name.removeprefix(prefix): tensors.pop(name) for name in names})
+    except RuntimeError as error:
+        brief = " ".join(str(error).split())[:300]
+        raise UserError(f"{path}: the weights do not fit the {part}: {brief}") from error
+
+
+def initialise_from(path: str | Path, encoder: nn.Module, projection: nn.Module) -> None:
+    """Load the weights of a saved model into an encoder and, if it has one, a projection head.
+
+    Raises:
+        UserError: the weights do not fit.
+    """
+    _, tensors = read_package(path)
+    load_state(path, encoder, "encoder", tensors)
+    if any(name.startswith("head/") for name in tensors):
+        load_state(path, projection, "head", tensors)
+
+
+def _find(path: Path) -> Path:
+    for directory in (path, path / "model"):
+        if (directory / INFO).is_file():
+            return directory
+    if not path.exists():
+        raise UserError(f"{path} does not exist: give the directory of a finished run or a model")
+    if (path / "recipe.toml").is_file():
+        raise UserError(f"the run in {path} is not finished: run its training command again")
+    raise UserError(f"{path} has no model: expected {INFO} in it or in {path / 'model'}")
+
+
+def _read_sums(directory: Path) -> dict[str, str]:
+    file = directory / SUMS
+    if not file.is_file():
+        raise UserError(f"{directory} has no {SUMS}, so it is incomplete: save the model again")
+    try:
+        lines = [line.split() for line in file.read_text(encoding="ascii").splitlines()]
+        return {name: digest for digest, name in lines}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
+
+
+def _read_checked(file: Path, sums: Mapping[str, str]) -> bytes:
+    """Read a file once, so that the checked bytes are the ones that are used."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error}") from error
+    if hashlib.sha256(content).hexdigest() != sums.get(file.name):
+        raise UserError(
+            f"{file} is damaged (its SHA-256 differs from {SUMS}): copy the directory again"
+        )
+    return content
+
+
+def _parse_info(file: Path, content: bytes) -> ModelInfo:
+    try:
+        document: Any = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not JSON: {error}") from error
+    version = document.get("format_version") if isinstance(document, dict) else None
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise UserError(
+            f"{file} has format {version}, this version of scs-supcon reads formats up to "
+            f"{FORMAT_VERSION}: pip install --upgrade scs-supcon"
+        )
+    if version == 1:
+        document = _migrate(document)
+    try:
+        return ModelInfo.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the document"
+        raise UserError(f"{file} is not a model of scs-supcon: {where}: {first['msg']}") from error
+
+
+def _migrate(document: dict[str, Any]) -> dict[str, Any]:
+    """Rename the keys of format 1."""
+    current = {OLD_KEYS.get(name, name): value for name, value in document.items()}
+    metrics = current.get("metrics")
+    if isinstance(metrics, dict):
+        names = {name: OLD_KEYS.get(name, name) for name in metrics}
+        current["metrics"] = {
+            names[name]: value
+            for name, value in metrics.items()
+            if names[name] in ModelMetrics.model_fields
+        }
+    return current | {"format_version": FORMAT_VERSION}
+
+
+METRIC_TITLES = {
+    "accuracy": "accuracy",
+    "top5_accuracy": "top-5 accuracy",
+    "macro_f1": "macro-F1",
+    "balanced_accuracy": "balanced accuracy",
+    "ece": "expected calibration error",
+    "nll": "negative log-likelihood",
+}
+
+
+def model_card(info: ModelInfo) -> str:
+    """Return the model card as Markdown."""
+    sections = {
+        f"Classifier of {len(info.classes)} classes": _card_summary(info),
+        "Use": _card_use(info),
+        "Results": _card_metrics(info),
+        "Unknown images": _card_rejection(info),
+        "Data": _card_data(info),
+        "Licence": (
+            f"Licence of the initial encoder weights: {_escape(info.weights_licence)}. scs-supcon "
+            "does not know the licence of the training images; ask the person who trained the "
+            "model."
+        ),
+        "Recipe": f"```toml\n{write_toml(info.recipe)}```",
+    }
+    return "\n".join(
+        f"{'#' if number == 0 else '##'} {title}\n\n{text}\n"
+        for number, (title, text) in enumerate(sections.items())
+    )
+
+
+def _card_summary(info: ModelInfo) -> str:
+    recipe = info.recipe
+    method = recipe.method.name + (f"@{recipe.method.preset}" if recipe.method.preset else "")
+    inputs = {
+        "common": "common field",
+        "embeddings": "embeddings",
+        "features": "encoder's features",
+    }
+    return (
+        f"Trained with scs-supcon: encoder `{recipe.encoder.name}` "
+        f"({'frozen' if recipe.encoder.frozen else 'trained'}), method `{method}`, and a linear "
+        f"classifier on the {inputs[info.probe_input]}, with temperature-scaled probabilities."
+    )
+
+
+def _card_use(info: ModelInfo) -> str:
+    return (
+        "```python\n"
+        "import scs_supcon\n\n"
+        'model = scs_supcon.load("path/of/this/directory")\n'
+        'predictions, failures = model.predict(["photo.jpg"])\n'
+        "```\n\n"
+        f"The model resizes and crops images to {info.recipe.data.image_size} pixels."
+    )
+
+
+def _card_metrics(info: ModelInfo) -> str:
+    metrics = info.metrics.model_dump(exclude_none=True)
+    if not metrics:
+        return "Not measured."
+    split = "val" if info.counts.get("test") == 0 else "test"
+    rows = [f"| on the {SPLIT_TITLES[split]} images | |", "|---|---|"]
+    for name, value in metrics.items():
+        text = f"{value:.4f}" if name == "nll" else f"{value:.2%}"
+        rows.append(f"| {METRIC_TITLES[name]} | {text} |")
+    return "\n".join([*rows, "", NO_TEST_SPLIT] if split == "val" else rows)
+
+
+def _card_rejection(info: ModelInfo) -> str:
+    origin = {
+        "boundary": "the decision boundary learned in training",
+        "quantile": "the similarity that 95 % of the validation images reach",
+    }[info.rejection.rule]
+    return (
+        "An image is rejected as unknown if its mean similarity to the images of every class is "
+        f"below {info.rejection.threshold:.3f}, {origin}. "
+        f"{info.rejection.val_rejected:.1%} of the validation images are rejected."
+    )
+
+
+def _card_data(info: ModelInfo) -> str:
+    counts = ", ".join(f"{count} {split}" for split, count in info.counts.items())
+    names = ", ".join(_escape(name) for name in info.classes[: info.trained_classes])
+    lines = [f"Images: {counts}." if counts else "", f"Classes: {names}."]
+    if added := info.classes[info.trained_classes :]:
+        lines.append(f"Classes added by their mean: {', '.join(map(_escape, added))}.")
+    return "\n\n".join(line for line in lines if line)
+
+
+def _escape(text: str) -> str:
+    """Escape Markdown in names that come from files."""
+    plain = " ".join(text.split())
+    return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in plain)
