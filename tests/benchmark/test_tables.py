@@ -70,7 +70,7 @@ def test_legend_says_where_there_is_no_test_part(comparison):
     birds = replace(birds, judged_on="val")
     some = legend(replace(comparison, columns=(birds, cells)), "3 seeds")
     assert some.startswith("Test accuracy")
-    assert "birds_50: validation accuracy. There is no test part" in some
+    assert "birds_50: validation accuracy. There is no test split" in some
     every = legend(replace(comparison, columns=(birds,)), "3 seeds")
     assert every.startswith("Validation accuracy")
     assert "chose the head and the temperature" in every

@@ -52,7 +52,7 @@ def test_user_errors_are_one_sentence(scs, run, shapes, tmp_path):
     (tmp_path / "empty").mkdir()
     cases = {
         ("evaluate", tmp_path / "empty"): "has no evaluation.json",
-        ("evaluate", run, tmp_path / "gone"): "there is no",
+        ("evaluate", run, tmp_path / "gone"): "does not exist",
         ("evaluate", tmp_path / "empty", shapes): "empty",
         ("evaluate", run, "digits"): "the model has none of the classes of digits",
     }

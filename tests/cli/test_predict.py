@@ -60,7 +60,7 @@ def test_unreadable_files_are_listed_and_the_rest_is_done(scs, runs, odd):
     assert named == [str(odd / "a.png"), str(odd / "b.png")]
     failures = [line for line in said.err.splitlines() if line.startswith("not read: ")]
     assert len(failures) == 3
-    for name, why in (("cut.png", "cut short"), ("text.jpg", "not a"), ("gone.png", "exist")):
+    for name, why in (("cut.png", "truncated"), ("text.jpg", "not a"), ("gone.png", "exist")):
         assert sum(name in line and why in line for line in failures) == 1
 
 

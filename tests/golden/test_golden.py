@@ -328,7 +328,9 @@ def test_a_run_can_be_evaluated_on_other_data(name, golden, scs):
     result = scs("evaluate", f"runs/{name}", "other", *options)
     assert result.code == 0, result.err
     expected = EXPECTED["evaluated"][name]["acc1"]["value"]
-    assert accuracy_of(scs_supcon.Evaluation.model_validate_json(result.out)) == pytest.approx(expected)
+    assert accuracy_of(scs_supcon.Evaluation.model_validate_json(result.out)) == pytest.approx(
+        expected
+    )
     after = contents(Path(f"runs/{name}/evaluations"))
     assert before.items() <= after.items(), "an evaluation of other data was replaced"
 

@@ -192,4 +192,4 @@ def test_a_path_with_a_space_can_be_copied():
 def test_a_result_of_validation_is_called_so():
     text = describe(SUMMARY | {"judged_on": "val"})
     assert text.startswith("87.50% of 48 validation images right")
-    assert "caution: There is no test part" in text
+    assert "caution: There is no test split" in text

@@ -93,7 +93,7 @@ def test_the_part_that_judged_the_best_recipe_is_named(tmp_path, judged_on, part
     search = Search("shapes", tmp_path, 1, ("pretrain.lr=0.01..0.1",))
     text = describe(search, Found((trial,), trial, (0.8, 0.9), judged_on))
     assert f"of the {part} images right" in text
-    assert ("There is no test part" in text) == (judged_on == "val")
+    assert ("There is no test split" in text) == (judged_on == "val")
 
 
 def test_paths_with_a_space_can_be_copied():
