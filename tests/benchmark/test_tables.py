@@ -73,7 +73,7 @@ def test_legend_says_where_there_is_no_test_part(comparison):
     assert "birds_50: validation accuracy. There is no test split" in some
     every = legend(replace(comparison, columns=(birds,)), "3 seeds")
     assert every.startswith("Validation accuracy")
-    assert "chose the head and the temperature" in every
+    assert "chose the classifier and the temperature" in every
 
 
 def test_number(comparison):
