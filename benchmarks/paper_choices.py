@@ -1,7 +1,7 @@
 """Compare the choices of docs/paper_choices.md on synthetic classes: accuracy, final t and b.
 
-    python benchmarks/paper_choices.py                            # 800 steps, about a minute
-    python benchmarks/paper_choices.py --steps 400 --datasets 3
+    python benchmarks/paper_choices.py                            # 400 steps, under a minute
+    python benchmarks/paper_choices.py --steps 800 --datasets 3
 
 Prints a Markdown table. It shows mechanisms, such as the plateau of Eq. 4 as printed, not
 accuracies on images; differences of one or two points are noise.
@@ -127,7 +127,7 @@ def linear_probe(rows: Tensor, labels: Tensor, test: Tensor, test_labels: Tensor
 def main() -> None:
     """Train every variant on every dataset and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--datasets", type=int, default=1)
     options = parser.parse_args()
     print("| variant | accuracy, % | final t | final b |\n|---|---|---|---|")
