@@ -179,11 +179,8 @@ def images() -> list[str]:
     from scs_supcon.data.finding import find_pictures  # vocabulary: ok
 
     broken = ("data/cross/12.png", "data/notes.txt")
-    return [
-        str(p)
-        for p in find_pictures(["data", "other"])
-        if str(p) not in broken  # vocabulary: ok
-    ]  # vocabulary: ok
+    paths = find_pictures(["data", "other"])  # vocabulary: ok
+    return [str(p) for p in paths if str(p) not in broken]
 
 
 def answers(path: Path) -> dict:
