@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import scs_supcon.data.feature_cache as cache_module
+import scs_supcon.nn.encode as encode_module
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.feature_cache import SHARD_ROWS, frozen_features, keyed_views
 from scs_supcon.data.load import load_images
@@ -165,7 +166,8 @@ def test_encoding_in_this_process_as_for_an_accelerator_gives_the_same(
     birds: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     reference = extract(birds, tmp_path / "workers")
-    monkeypatch.setattr(cache_module, "_on_cpu", lambda encoder: False)
+    for module in (cache_module, encode_module):
+        monkeypatch.setattr(module, "on_cpu", lambda encoder: False)
     encoder = Small()
     here = extract(birds, tmp_path / "here", encoder=encoder, workers=workers)
     assert encoder.passes == [2]

@@ -25,7 +25,7 @@ from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.shards import lock_for_writing, read_shards, write_shard
 from scs_supcon.data.transforms import View, eval_view, probe_view, seeded, train_view
 from scs_supcon.errors import UserError
-from scs_supcon.nn.encode import encode, encoder_device, for_inference
+from scs_supcon.nn.encode import encode, for_inference, on_cpu
 from scs_supcon.recipe import DataRecipe
 
 Progress = Callable[[int, int], None]
@@ -155,7 +155,7 @@ class _ChunkDataset(Dataset[Tensor | UserError]):
             views = torch.stack(list(self._views(chunk)))
         except UserError as error:
             return error
-        if not _on_cpu(self.encoder):
+        if not on_cpu(self.encoder):
             return views
         with _one_thread():
             return torch.from_numpy(encode(self.encoder, views))
@@ -192,7 +192,7 @@ def _encode_chunks(
         for chunk, item in zip(chunks, loader, strict=True):
             if isinstance(item, UserError):
                 raise item
-            features = item.numpy() if _on_cpu(dataset.encoder) else encode(dataset.encoder, item)
+            features = item.numpy() if on_cpu(dataset.encoder) else encode(dataset.encoder, item)
             yield chunk, features.reshape(len(chunk[0]), len(chunk[1]), -1)
 
 
@@ -221,10 +221,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _on_cpu(encoder: nn.Module) -> bool:
-    return encoder_device(encoder).type == "cpu"
 
 
 def _check_finite(features: NDArray[np.float32], names: list[str]) -> None:

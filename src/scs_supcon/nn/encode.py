@@ -19,9 +19,8 @@ CPU_IMAGES, CPU_PIXELS = 32, 4 * 224 * 224
 
 def encode(encoder: nn.Module, images: Tensor) -> NDArray[np.float32]:
     """Return the features (n, F) of images (n, 3, H, W)."""
-    device = encoder_device(encoder)
-    pixels = images[0, 0].numel()
-    size = GPU_IMAGES if device.type != "cpu" else min(CPU_IMAGES, max(1, CPU_PIXELS // pixels))
+    device = _device(encoder)
+    size = _pass_size(encoder, images[0, 0].numel())
     passes = []
     for start in range(0, len(images), size):
         chunk = images[start : start + size]
@@ -35,9 +34,7 @@ def encode(encoder: nn.Module, images: Tensor) -> NDArray[np.float32]:
 
 def pass_size(encoder: nn.Module, image_size: int) -> int:
     """Return how many square images `encode` processes at a time."""
-    if encoder_device(encoder).type != "cpu":
-        return GPU_IMAGES
-    return min(CPU_IMAGES, max(1, CPU_PIXELS // image_size**2))
+    return _pass_size(encoder, image_size**2)
 
 
 def for_inference(encoder: nn.Module) -> nn.Module:
@@ -45,6 +42,14 @@ def for_inference(encoder: nn.Module) -> nn.Module:
     return copy.deepcopy(encoder).eval().to(memory_format=torch.channels_last)
 
 
-def encoder_device(encoder: nn.Module) -> torch.device:
-    """Return the device that the encoder computes on."""
+def on_cpu(encoder: nn.Module) -> bool:
+    """Return whether the encoder runs on the CPU."""
+    return _device(encoder).type == "cpu"
+
+
+def _pass_size(encoder: nn.Module, pixels: int) -> int:
+    return min(CPU_IMAGES, max(1, CPU_PIXELS // pixels)) if on_cpu(encoder) else GPU_IMAGES
+
+
+def _device(encoder: nn.Module) -> torch.device:
     return next(encoder.parameters()).device
