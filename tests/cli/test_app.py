@@ -57,3 +57,38 @@ def test_what_cannot_be_parsed_is_a_usage_error(arguments, scs):
     said = scs(*arguments)
     assert said.code == 2
     assert "Usage" in said.err
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "tune"])
+@pytest.mark.parametrize(
+    ("option", "key"),
+    [("--lr", "pretrain.lr"), ("--common-dim", "head.common_dim"), ("--t0", "method.options.t0")],
+)
+def test_an_unknown_option_that_names_a_recipe_value_gets_advice(command, option, key, scs):
+    said = scs(command, "digits", option, "1")
+    assert (said.code, said.out) == (2, "")
+    assert said.err == f"error: there is no option {option}: set {key} with --set {key}=VALUE\n"
+
+
+@pytest.mark.parametrize("command", ["train", "compare", "tune"])
+def test_commands_that_train_share_their_options(command, scs):
+    text = scs(command, "--help").out
+    for option in ("--encoder", "--weights", "--frozen", "--epochs", "--micro-batch", "--set"):
+        assert option in text
+    assert "--no-dry-run" not in text
+    assert "--no-offline" not in text
+
+
+def test_flags_of_version_0_1_are_accepted_without_effect(scs, shapes, finished):
+    from scs_supcon.cli.app import OLD_FLAGS
+
+    said = scs("train", shapes, "--print-recipe", "--device", "cpu", *sorted(OLD_FLAGS))
+    assert said.code == 0, said.err
+    assert said.out == scs("train", shapes, "--print-recipe", "--device", "cpu").out
+
+
+def test_an_option_marked_with_a_recipe_key_sets_it(scs, shapes):
+    said = scs("train", shapes, "--micro-batch", "4", "--print-recipe")
+    assert "micro_batch = 4" in said.out
+    both = ("--micro-batch", "4", "--set", "pretrain.micro_batch=2", "--print-recipe")
+    assert "micro_batch = 2" in scs("train", shapes, *both).out

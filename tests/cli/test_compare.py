@@ -22,10 +22,10 @@ def test_a_dry_run_lists_the_cells_and_trains_nothing(scs, shapes, tmp_path, mon
 
 def test_tables_of_nothing_have_dashes(scs, shapes, tmp_path):
     where = ("--out", tmp_path / "out", "--runs", tmp_path / "runs", "--no-train")
-    said = scs("compare", shapes, "--methods", "supcon@x,simclr", *QUICK, *where)
+    said = scs("compare", shapes, "--methods", "supcon,simclr", *QUICK, *where)
     assert said.code == 0, said.err
     rows = {line.split()[0]: line.split()[-1] for line in said.out.splitlines()[2:6]}
-    assert rows == {"supcon@x": "–", "simclr": "–", "baseline": "–", "kNN": "–"}
+    assert rows == {"supcon": "–", "simclr": "–", "baseline": "–", "kNN": "–"}
     assert f"page      {tmp_path / 'out' / 'comparison.html'}" in said.out
     assert not (tmp_path / "runs").exists()
     again = scs("compare", tmp_path / "out" / "comparison.toml", *where, "--json")
@@ -51,15 +51,16 @@ def test_a_table_file_says_it_all(scs, tmp_path):
     file.write_text('methods = ["supcon"]\n[[columns]]\ndata = "drawn"\n')
     said = scs("compare", file, "--seeds", "3", "--epochs", "2")
     assert said.code == 2
-    assert "leave out --seeds, --epochs, or edit it" in said.err
+    assert "leave out --seeds, --epochs, or edit the file" in said.err
     said = scs("compare", file, "--seeds", "0", "--no-frozen", "--from-scratch")
     assert said.code == 2
-    assert "leave out --seeds, --from-scratch, --frozen, or edit it" in said.err
+    assert "leave out --seeds, --from-scratch, --no-frozen, or edit the file" in said.err
 
 
 def test_mistakes_are_one_sentence(scs, shapes, tmp_path):
     for arguments, message in (
         (("compare", shapes, "--methods", "supcom"), "did you mean 'supcon'"),
+        (("compare", tmp_path / "gone", "--methods", "supcon@x"), "supcon has no presets"),
         (("compare", tmp_path / "gone", "--methods", "supcon"), "gone"),
         (("compare", tmp_path / "gone.toml"), "cannot read the table"),
         (("compare", shapes, "--methods", "supcon", "--folds", "100"), "100 folds of 24 images"),

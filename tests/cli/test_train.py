@@ -59,7 +59,7 @@ def test_a_printed_recipe_goes_in_again(scs, shapes, finished, tmp_path):
 def test_a_run_needs_a_place(scs, shapes):
     said = scs("train", shapes, *QUICK)
     assert (said.code, said.out) == (2, "")
-    assert said.err == f"error: say where the run goes: --out runs/{shapes.name}\n"
+    assert said.err == f"error: --out is missing: add for example --out runs/{shapes.name}\n"
 
 
 def test_a_dry_run_needs_none(scs, shapes, tmp_path, monkeypatch):

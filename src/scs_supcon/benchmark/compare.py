@@ -14,6 +14,7 @@ from scs_supcon.benchmark.expand import (
     Cell,
     Source,
     expand,
+    read_table_inputs,
     runs_of_other_code,
     with_stored_runs,
 )
@@ -69,6 +70,7 @@ def plan(suite: Suite, display: Display) -> tuple[tuple[Cell, ...], dict[str, So
     """Read the data, say which images cannot be used, and expand the table."""
     if suite.jobs < 1:
         raise UserError(f"--jobs is {suite.jobs}: give 1 or more")
+    read_table_inputs(suite.table)  # reports mistakes before any image is read
     sources = {}
     for source in dict.fromkeys(column.data for column in suite.table.columns):
         with display.progress(f"checking {source}") as tell:

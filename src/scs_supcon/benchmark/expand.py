@@ -1,6 +1,6 @@
 """From a table to the recipe of each of its cells: a pure function of table and data."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -10,7 +10,7 @@ from scs_supcon.benchmark.table import Column, Row, Table
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.methods import is_plugin
 from scs_supcon.recipe import Recipe
-from scs_supcon.recipe.resolve import DatasetFacts, TrainOptions, resolve_recipe
+from scs_supcon.recipe.resolve import DatasetFacts, InputFiles, TrainOptions, resolve_recipe
 from scs_supcon.runs.address import StoredRun, recipe_key, run_address, stored_runs
 from scs_supcon.training.input_files import read_input_files
 
@@ -74,12 +74,24 @@ def expand(
         sources: the images for each `data` of a column.
         accelerator: whether there is more than a CPU, which decides what is left to us.
     """
+    files = read_table_inputs(table)
     folds = range(table.folds) if table.folds else [None]
-    return tuple(
-        cell
-        for seed, fold, column in product(range(table.seeds), folds, table.columns)
-        for cell in _cells(table, column, sources[column.data], (seed, fold), accelerator)
-    )
+    facts = {name: DatasetFacts.of(source.images) for name, source in sources.items()}
+    cells = []
+    for seed, fold, column, row in product(range(table.seeds), folds, table.columns, table.methods):
+        options = _options(table, column, row, (seed, fold), sources[column.data].content)
+        inputs = files[row.name, column.name]
+        recipe = resolve_recipe(options, facts[column.data], inputs, has_gpu=accelerator)
+        cells.append(Cell(row.name, column.name, seed, fold, recipe, column.weights))
+    return tuple(cells)
+
+
+def read_table_inputs(table: Table) -> dict[tuple[str, str], InputFiles]:
+    """Return the input files of each (row, column), and check all options before data is read."""
+    return {
+        (row.name, column.name): read_input_files(_options(table, column, row, (0, None)))
+        for row, column in product(table.methods, table.columns)
+    }
 
 
 def runs_of_other_code(cells: tuple[Cell, ...], runs: Path) -> dict[str, StoredRun]:
@@ -102,24 +114,12 @@ def with_stored_runs(cells: tuple[Cell, ...], stored: Mapping[str, StoredRun]) -
     )
 
 
-def _cells(
-    table: Table, column: Column, source: Source, key: Key, accelerator: bool
-) -> Iterator[Cell]:
-    seed, fold = key
-    for row in table.methods:
-        options = _wishes(table, column, row, source, key)
-        recipe = resolve_recipe(
-            options,
-            DatasetFacts.of(source.images),
-            read_input_files(options),
-            has_gpu=accelerator,
-        )
-        yield Cell(row.name, column.name, seed, fold, recipe, column.weights)
-
-
-def _wishes(table: Table, column: Column, row: Row, source: Source, key: Key) -> TrainOptions:
+def _options(
+    table: Table, column: Column, row: Row, key: Key, content: str | None = None
+) -> TrainOptions:
     seed, fold = key
     folds = [] if fold is None else [f"data.folds={table.folds}", f"data.fold={fold}"]
+    digest = [] if content is None else [f"data.content={content}"]
     return TrainOptions(
         source=column.data,
         method=row.method,
@@ -128,11 +128,5 @@ def _wishes(table: Table, column: Column, row: Row, source: Source, key: Key) ->
         from_scratch=column.from_scratch,
         frozen=column.frozen,
         seed=seed,
-        settings=(
-            *table.settings,
-            *column.settings,
-            *row.settings,
-            *folds,
-            f"data.content={source.content}",
-        ),
+        settings=(*table.settings, *column.settings, *row.settings, *folds, *digest),
     )

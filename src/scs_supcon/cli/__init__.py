@@ -1,4 +1,4 @@
-"""The command `scs`: one verb for each thing people do, one file for each group of them."""
+"""The command `scs`: one file per command, and `options` for what several commands share."""
 
 from scs_supcon.cli import (
     compare,

@@ -1,38 +1,62 @@
-"""The command itself, and the arguments that several verbs share."""
+"""The command `scs`."""
 
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from scs_supcon import __version__
+from scs_supcon.errors import UserError
+
+# Flags of version 0.1 that only repeated a default; accepted without effect until version 0.3.
+OLD_FLAGS = {
+    *("--no-dry-run", "--no-print-recipe", "--no-offline", "--no-overwrite", "--no-from-scratch"),
+    *("--report", "--train", "--no-clean", "--no-markdown"),
+}
 
 app = typer.Typer(
     name="scs",
-    help="Supervised contrastive learning with a learnable decision boundary.",
+    help="Supervised contrastive learning with an explicit decision boundary: train, use and "
+    "compare image classifiers.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
-Data = Annotated[
-    str,
-    typer.Argument(
-        help="Folder of class folders, train/val/test folders, .csv or .parquet with "
-        "image_path,label[,split,fold,group], or a built-in set: digits, drawn."
-    ),
-]
-RunPath = Annotated[Path, typer.Argument(help="A run's folder, or its model folder.")]
-ImageDataset = Annotated[
-    list[str], typer.Argument(help="Files, folders and patterns such as 'x/*.jpg'.")
-]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result for programs.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+
+class RecipeCommand(TyperCommand):
+    """A command with --set; an unknown option that names a recipe value gets advice."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        try:
+            return super().parse_args(ctx, [word for word in args if word not in OLD_FLAGS])
+        except Exception as error:
+            # By name, because newer versions of typer contain their own copy of click.
+            option = getattr(error, "option_name", "")
+            if type(error).__name__ != "NoSuchOption" or not (key := _recipe_key(option)):
+                raise
+            raise UserError(
+                f"there is no option {option}: set {key} with --set {key}=VALUE"
+            ) from error
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _recipe_key(option: str) -> str | None:
+    """Return the recipe key for an option: "pretrain.lr" for "--lr". None if there is none."""
+    from scs_supcon.methods import available, method_defaults
+    from scs_supcon.recipe import SECTIONS
+
+    name = option.lstrip("-").replace("-", "_")
+    for section, fields in SECTIONS.items():
+        if name in fields.model_fields:
+            return f"{section}.{name}"
+    if any(name in method_defaults(method) for method in available()):
+        return f"method.options.{name}"
+    return None
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"scs-supcon {__version__}")
         raise typer.Exit
 
@@ -40,6 +64,9 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
-) -> None: ...
+) -> Any: ...

@@ -1,4 +1,4 @@
-"""`scs compare`: methods under one protocol, with statistics."""
+"""`scs compare`: compare methods under one protocol, with corrected statistics."""
 
 import json
 import sys
@@ -7,65 +7,101 @@ from typing import Annotated, Any
 
 import typer
 
-from scs_supcon.cli.app import Device, Json, Quiet, app
+from scs_supcon.cli.app import RecipeCommand, app
+from scs_supcon.cli.options import (
+    COMPUTE,
+    OUTPUT,
+    AcceptOld,
+    Cache,
+    Device,
+    Json,
+    Offline,
+    Quiet,
+    takes_recipe_options,
+)
 from scs_supcon.errors import UserError
 
+PROTOCOL = "Protocol"
 
-@app.command()
+
+@app.command(cls=RecipeCommand)
+@takes_recipe_options
 def compare(
     data: Annotated[
         str,
-        typer.Argument(help="Images, as for `scs train`, or a .toml file with a table."),
+        typer.Argument(
+            help="Labelled images as for `scs train`, or a .toml file that describes a comparison."
+        ),
     ],
+    options: dict[str, Any],
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Such as scs_supcon,supcon,scs_supcon@paper, or all; the first is "
-            "what the others are compared with."
+            help="Methods separated by commas, such as scs_supcon,supcon,scs_supcon@paper, or all. "
+            "The others are compared with the first one. Default: scs_supcon,supcon.",
+            rich_help_panel=PROTOCOL,
         ),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of each method, seeds 0, 1, …")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Runs of each method, with the seeds 0, 1, … Default: 1.",
+            rich_help_panel=PROTOCOL,
+        ),
+    ] = None,
     folds: Annotated[
-        int | None, typer.Option(help="Cross-validation: every image is tested once per seed.")
+        int | None,
+        typer.Option(
+            help="Folds of a cross-validation: every image is tested once per seed. Default: no "
+            "cross-validation.",
+            rich_help_panel=PROTOCOL,
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of tables, figures and page.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for tables, figures and comparison.html. Default: comparisons/NAME.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     runs: Annotated[
-        Path, typer.Option(help="Folder of the runs; comparisons and machines may share it.")
+        Path,
+        typer.Option(
+            help="Folder for the run directories. Comparisons and machines may share it.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = Path("runs/compared"),
-    jobs: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
-    encoder: Annotated[str | None, typer.Option(help="Any timm model, or tiny.")] = None,
-    weights: Annotated[
-        Path | None, typer.Option(help="Safetensors file with the encoder's weights.")
-    ] = None,
-    from_scratch: Annotated[
-        bool, typer.Option(help="Start the encoder from random weights.")
-    ] = False,
-    frozen: Annotated[
-        bool | None,
-        typer.Option(help="Train on cached features; default without an accelerator."),
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of stage 1, for all.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images in a step, for all.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Such as pretrain.lr=0.05, for all.")
-    ] = None,
+    jobs: Annotated[
+        int, typer.Option(help="Runs to train at the same time.", rich_help_panel=COMPUTE)
+    ] = 1,
     dry_run: Annotated[
-        bool, typer.Option(help="Print the runs and what they will cost; trains nothing.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="List the runs and estimate their cost, then exit.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
-    train: Annotated[
-        bool, typer.Option(help="--no-train makes the tables of the runs that are there.")
-    ] = True,
+    no_train: Annotated[
+        bool,
+        typer.Option(
+            "--no-train",
+            help="Train nothing: write the tables of the finished runs.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     device: Device = "auto",
-    cache: Annotated[Path | None, typer.Option(help="Folder for cached features.")] = None,
-    offline: Annotated[bool, typer.Option(help="Never download weights.")] = False,
+    cache: Cache = None,
+    offline: Offline = False,
+    accept_old: AcceptOld = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Compare methods: one protocol, equal budget, corrected statistics.
 
-    Cross-entropy and kNN are always in. The same line again goes on where the last one stopped;
-    the same line on several machines with one runs folder shares the work. If a run fails, the
-    others go on and the exit code is 1.
+    Cross-entropy (baseline) and kNN are always included. Run the same command again to resume;
+    run it on several machines that share the folder of the runs to divide the work. If a run
+    fails, the others continue and the exit code is 1.
 
         scs compare ./birds --methods scs_supcon,supcon,simclr --seeds 3 --jobs 2
         scs compare ./birds --methods all --folds 5 --epochs 20 --out comparisons/birds
@@ -76,35 +112,41 @@ def compare(
     from scs_supcon.device import cores, find_compute
     from scs_supcon.progress import Display
 
-    given: dict[str, Any] = {"methods": methods, "seeds": seeds, "folds": folds, "encoder": encoder}
-    given |= {"weights": weights, "epochs": epochs, "batch-size": batch_size}
-    given |= {"set": settings or None, "from-scratch": from_scratch or None, "frozen": frozen}
     if data.endswith(".toml"):
-        _must_be_alone(data, given)
+        _check_no_other_options(
+            data, {"methods": methods, "seeds": seeds, "folds": folds} | options
+        )
         table: Table = read_table_file(Path(data))
     else:
-        column: dict[str, Any] = {"data": data, "encoder": encoder, "frozen": frozen}
-        column |= {"weights": str(weights) if weights else None, "from_scratch": from_scratch}
-        budget = {"pretrain.epochs": epochs, "pretrain.batch_size": batch_size}
+        budget = {
+            "pretrain.epochs": options.pop("epochs"),
+            "pretrain.batch_size": options.pop("batch_size"),
+        }
+        settings = [f"{key}={value}" for key, value in budget.items() if value is not None]
+        settings += options.pop("settings")
+        column = {"data": data} | {
+            key: str(value) if isinstance(value, Path) else value
+            for key, value in options.items()
+            if value is not None
+        }
         table = make_table(
             {
                 "methods": method_names(methods or "scs_supcon,supcon"),
-                "columns": [{key: value for key, value in column.items() if value is not None}],
+                "columns": [column],
                 "seeds": 1 if seeds is None else seeds,
                 "folds": folds,
-                "settings": [f"{key}={value}" for key, value in budget.items() if value is not None]
-                + (settings or []),
+                "settings": settings,
             }
         )
-    share = cores() // max(1, jobs)  # a job with one core loads its images itself
-    place = find_compute(device, share if share > 1 else 0, cache, offline)
+    cores_per_job = cores() // max(1, jobs)  # with one core, the job loads its images itself
+    place = find_compute(device, cores_per_job if cores_per_job > 1 else 0, cache, offline)
     folder = out or Path("comparisons") / _name_of(data)
-    plan = suite.Suite(table, folder, runs, place, jobs)
+    plan = suite.Suite(table, folder, runs, place, jobs, accept_old)
     display = Display(quiet)
     if dry_run:
         print(suite.forecast(plan, display))
         return
-    found = suite.compare(plan, display, train=train)
+    found = suite.compare(plan, display, train=not no_train)
     print(json.dumps(suite.summary(found, folder), indent=1) if as_json else found.text)
     if not as_json:
         print(f"page      {folder / 'comparison.html'}")
@@ -115,12 +157,20 @@ def compare(
 
 
 def _name_of(data: str) -> str:
-    """The name of a folder, where a dot is no ending, or that of a file without its ending."""
-    place = Path(data).resolve()
-    return place.name if place.is_dir() else place.stem
+    """Return the name of a folder, or that of a file without its suffix."""
+    path = Path(data).resolve()
+    return path.name if path.is_dir() else path.stem
 
 
-def _must_be_alone(data: str, given: dict[str, Any]) -> None:
-    spare = [f"--{name}" for name, value in given.items() if value is not None]
-    if spare:
-        raise UserError(f"{data} says what to compare: leave out {', '.join(spare)}, or edit it")
+def _check_no_other_options(data: str, given: dict[str, Any]) -> None:
+    flags = {name: f"--{name.replace('_', '-')}" for name in given}
+    flags |= {"settings": "--set", "frozen": "--frozen" if given["frozen"] else "--no-frozen"}
+    extra = [
+        flags[name]
+        for name, value in given.items()
+        if value is not None and value != () and (name != "from_scratch" or value)
+    ]
+    if extra:
+        raise UserError(
+            f"{data} describes the whole comparison: leave out {', '.join(extra)}, or edit the file"
+        )

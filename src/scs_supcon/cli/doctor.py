@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scs_supcon.cli.app import Data, Json, Quiet, app
+from scs_supcon.cli.app import app
+from scs_supcon.cli.options import Data, Json, Quiet
 from scs_supcon.errors import UserError
 
 if TYPE_CHECKING:

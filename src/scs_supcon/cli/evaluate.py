@@ -1,11 +1,12 @@
-"""`scs evaluate`: how good a model is."""
+"""`scs evaluate`: evaluate a model."""
 
 import sys
 from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import Device, Json, Quiet, RunPath, app
+from scs_supcon.cli.app import app
+from scs_supcon.cli.options import Device, Json, Quiet, RunPath, Workers
 
 
 @app.command()
@@ -14,20 +15,20 @@ def evaluate(
     data: Annotated[
         str | None,
         typer.Argument(
-            help="Labelled images as for train; of data with parts the test part. Default: the "
-            "run's own test part, from its record."
+            help="Labelled images as for `scs train`; if they have splits, only the test split is "
+            "used. Default: the test split of the run, whose results are already recorded."
         ),
     ] = None,
     device: Device = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
+    workers: Workers = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say how good a model is: scores with intervals, calibration, pairs, refusals, leakage.
+    """Evaluate a model: accuracy with intervals, calibration, pairs, rejection, leakage.
 
-    Classes that the model does not know are held out: what counts is how many it refuses.
-    Results on DATA are kept in RUN/evaluations.
-    Unreadable files are listed, the rest is done, and the exit code is then 1.
+    Images of classes that the model was not trained on do not count as errors; the share of them
+    that is rejected as unknown is reported. Results on DATA are saved in RUN/evaluations. Files
+    that cannot be read are listed and skipped, and the exit code is 1.
 
         scs evaluate runs/birds
         scs evaluate runs/birds ./birds/test

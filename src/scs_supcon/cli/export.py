@@ -1,4 +1,4 @@
-"""`scs export`: a model for use elsewhere."""
+"""`scs export`: write a model as an ONNX file."""
 
 import json
 import shlex
@@ -7,28 +7,31 @@ from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import Json, Quiet, RunPath, app
+from scs_supcon.cli.app import app
+from scs_supcon.cli.options import Json, Quiet, RunPath
 
 
 @app.command()
 def export(
     run: RunPath,
     onnx: Annotated[
-        bool, typer.Option("--onnx", help="As an ONNX file; the only form yet.")
+        bool, typer.Option("--onnx", help="Write an ONNX file; the only format.")
     ] = True,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Default: RUN/model.onnx.")
+        Path | None, typer.Option("-o", "--output", help="File to write. Default: RUN/model.onnx.")
     ] = None,
     images: Annotated[
         list[str] | None,
-        typer.Option(help="Compare by these; default: the run's test images. May be repeated."),
+        typer.Option(
+            help="Images for the comparison; may be repeated. Default: test images of the run."
+        ),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a model as one file for onnxruntime, and compare their answers on real images.
+    """Write a model as one ONNX file and compare its outputs with PyTorch on real images.
 
-    Where they differ by more than 0.001, nothing is written and the exit code is 2.
+    If they differ by more than 0.001, no file is written and the exit code is 2.
     examples/onnx_predict.py uses the file without this package.
 
         scs export runs/birds --onnx -o birds.onnx

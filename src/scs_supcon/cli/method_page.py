@@ -1,4 +1,4 @@
-"""docs/methods.md: every method as its own docstrings tell it."""
+"""The page docs/methods.md, written from the docstrings of the methods."""
 
 import inspect
 import re
@@ -20,43 +20,45 @@ found, and that the text says what is ours.
 
 
 def method_page() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     classes = {name: method_class(name) for name in available()}
-    rows = (_row(name, made) for name, made in classes.items())
-    sections = (_section(name, made) for name, made in classes.items())
+    rows = (_row(name, method) for name, method in classes.items())
+    sections = (_section(name, method) for name, method in classes.items())
     return HEAD + "\n".join(rows) + "\n\n" + "\n\n".join(sections) + "\n"
 
 
-def one_line(made: type[Method]) -> str:
-    """What follows the name in the first line of a method's file."""
-    return (sys.modules[made.__module__].__doc__ or "").splitlines()[0].partition(": ")[2]
+def one_line(method: type[Method]) -> str:
+    """Return the text after the name in the first line of a method's module docstring."""
+    return (sys.modules[method.__module__].__doc__ or "").splitlines()[0].partition(": ")[2]
 
 
-def _row(name: str, made: type[Method]) -> str:
-    classifies = "yes" if made.class_logits is not Method.class_logits else ""
-    adapted = "adapted" if made.adapted else ""
-    cells = f"[`{name}`](#{name})", one_line(made), str(made.views), classifies, adapted
+def _row(name: str, method: type[Method]) -> str:
+    classifies = "yes" if method.class_logits is not Method.class_logits else ""
+    adapted = "adapted" if method.adapted else ""
+    cells = f"[`{name}`](#{name})", one_line(method), str(method.views), classifies, adapted
     return f"| {' | '.join(cells)} |"
 
 
-def _section(name: str, made: type[Method]) -> str:
-    text = inspect.getdoc(sys.modules[made.__module__]) or ""
-    return "\n".join([f"## {name}", "", text, "", *_arguments(made)]).rstrip()
+def _section(name: str, method: type[Method]) -> str:
+    text = inspect.getdoc(sys.modules[method.__module__]) or ""
+    return "\n".join([f"## {name}", "", text, "", *_arguments(method)]).rstrip()
 
 
-def _arguments(made: type[Method]) -> Iterator[str]:
-    """The arguments as a list, with their defaults."""
-    known = inspect.signature(made).parameters
-    for names, meaning in _documented(inspect.getdoc(made) or ""):
-        told = [
-            f"{name} = {known[name].default!r}" if name in known and name != "options" else name
+def _arguments(method: type[Method]) -> Iterator[str]:
+    """Yield a list item for each documented argument, with its default."""
+    parameters = inspect.signature(method).parameters
+    for names, meaning in _documented(inspect.getdoc(method) or ""):
+        items = [
+            f"`{name} = {parameters[name].default!r}`"
+            if name in parameters and name != "options"
+            else f"`{name}`"
             for name in names.split(", ")
         ]
-        yield f"- {', '.join(f'`{one}`' for one in told)}: {meaning}"
+        yield f"- {', '.join(items)}: {meaning}"
 
 
 def _documented(text: str) -> Iterator[tuple[str, str]]:
-    """Names and meanings below "Args:"; a longer meaning goes on further in."""
+    """Yield names and meanings from the section "Args:"; continuation lines are indented."""
     _, _, below = text.partition("Args:\n")
     for entry in re.split(r"\n(?= {4}\S)", below.rstrip()):
         names, _, meaning = " ".join(entry.split()).partition(": ")

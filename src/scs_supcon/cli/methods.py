@@ -1,4 +1,4 @@
-"""`scs methods` and `scs show`: what there is to train with."""
+"""`scs methods` and `scs show`: list and explain the methods."""
 
 import json
 import sys
@@ -6,15 +6,21 @@ from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import Json, app
+from scs_supcon.cli.app import app
+from scs_supcon.cli.options import Json
 
 
 @app.command()
 def methods(
     as_json: Json = False,
-    markdown: Annotated[bool, typer.Option(help="Print all that is known of each.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the reference of all methods as Markdown.")
+    ] = False,
 ) -> None:
-    """List the methods, one line each."""
+    """List the methods, one line each. "Adapted" marks those that differ from their original.
+
+    scs methods
+    """
     from scs_supcon.cli.method_page import method_page, one_line
     from scs_supcon.methods import available, method_class
 
@@ -22,25 +28,24 @@ def methods(
         print(method_page(), end="")
         return
     classes = {name: method_class(name) for name in available()}
-    found = {
-        name: f"{one_line(made)} [adapted]" if made.adapted else one_line(made)
-        for name, made in classes.items()
+    lines = {
+        name: one_line(method) + " [adapted]" * method.adapted for name, method in classes.items()
     }
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(lines, indent=1))
         return
-    width = max(map(len, found))
-    for name, line in found.items():
+    width = max(map(len, lines))
+    for name, line in lines.items():
         print(f"{name:<{width}}  {line}")
 
 
 @app.command()
 def show(
     name: Annotated[
-        str, typer.Argument(help="A method, such as scs_supcon or my_lab.losses:SoftCircle.")
+        str, typer.Argument(help="Name of a method, such as supcon, or my_lab.losses:SoftCircle.")
     ],
 ) -> None:
-    """Print a method's formula, arguments and origin.
+    """Print the formula, the options and the source of a method.
 
     scs show supcon
     """
@@ -48,10 +53,10 @@ def show(
 
     from scs_supcon.methods import method_class, parse
 
-    found = method_class(parse(name)[0])
-    said = (
-        inspect.getdoc(sys.modules[found.__module__]),
-        f"{found.__name__}{inspect.signature(found)}",
-        inspect.getdoc(found),
+    method = method_class(parse(name)[0])
+    sections = (
+        inspect.getdoc(sys.modules[method.__module__]),
+        f"{method.__name__}{inspect.signature(method)}",
+        inspect.getdoc(method),
     )
-    print("\n\n".join(part for part in said if part))
+    print("\n\n".join(section for section in sections if section))

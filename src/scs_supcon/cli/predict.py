@@ -1,4 +1,4 @@
-"""`scs predict` and `scs embed`: what a model says of images."""
+"""`scs predict` and `scs embed`: use a model on images."""
 
 import sys
 from collections.abc import Sequence
@@ -7,21 +7,24 @@ from typing import Annotated, Any
 
 import typer
 
-from scs_supcon.cli.app import ImageDataset, Quiet, RunPath, app
+from scs_supcon.cli.app import app
+from scs_supcon.cli.options import ImagePaths, Quiet, RunPath
 
 
 @app.command()
 def predict(
     run: RunPath,
-    images: ImageDataset,
-    topk: Annotated[int, typer.Option(help="Classes to name for each image.")] = 3,
+    images: ImagePaths,
+    topk: Annotated[int, typer.Option(help="Number of classes to list for each image.")] = 3,
     style: Annotated[str, typer.Option("--format", help="table, csv or jsonl.")] = "table",
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write to a file.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="File to write. Default: print.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Name images, with probabilities, or say that they are none of the classes.
+    """Classify images: the most probable classes, or "unknown".
 
-    Unreadable files are listed, the rest is done, and the exit code is then 1.
+    Files that cannot be read are listed and skipped, and the exit code is 1.
 
         scs predict runs/birds photo.jpg more/ 'other/*.png' --format csv -o names.csv
     """
@@ -41,11 +44,13 @@ def predict(
 @app.command()
 def embed(
     run: RunPath,
-    images: ImageDataset,
-    output: Annotated[Path, typer.Option("-o", "--output", help="A .parquet or .npz file.")],
+    images: ImagePaths,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="File to write: .parquet or .npz.")
+    ],
     quiet: Quiet = False,
 ) -> None:
-    """Write the common and style vectors of images.
+    """Write the common and style embeddings of images to a file.
 
     scs embed runs/birds more/ -o vectors.parquet
     """

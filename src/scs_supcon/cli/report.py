@@ -1,4 +1,4 @@
-"""`scs report`."""
+"""`scs report`: write the report of a run again."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +10,11 @@ from scs_supcon.cli.app import app
 
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+    run: Annotated[Path, typer.Argument(help="Directory of a finished run.")],
 ) -> None:
-    """Make a run's page and figures again, from the files it left.
+    """Write the report and the figures of a finished run again.
 
-    The page, report.html, needs nothing beside itself: no images, no network.
+    report.html is one self-contained file: it needs neither the images nor a network.
 
         scs report runs/birds
     """

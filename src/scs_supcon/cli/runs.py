@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import Json, app
+from scs_supcon.cli.app import app
+from scs_supcon.cli.options import Json
 from scs_supcon.errors import UserError
 
 

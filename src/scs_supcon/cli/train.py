@@ -1,4 +1,4 @@
-"""`scs train`."""
+"""`scs train`: train a classifier on a folder of images."""
 
 import json
 from pathlib import Path
@@ -6,93 +6,108 @@ from typing import Annotated, Any
 
 import typer
 
-from scs_supcon.cli.app import Data, Device, Json, Quiet, app
+from scs_supcon.cli.app import RecipeCommand, app
+from scs_supcon.cli.options import (
+    OUTPUT,
+    TRAINING,
+    Cache,
+    Data,
+    Device,
+    Json,
+    Method,
+    Offline,
+    Quiet,
+    Seed,
+    Workers,
+    takes_recipe_options,
+)
 from scs_supcon.errors import UserError
 
 
-@app.command()
+@app.command(cls=RecipeCommand)
+@takes_recipe_options
 def train(
     data: Data,
+    options: dict[str, Any],
     out: Annotated[
-        Path | None, typer.Option(help="The run's folder; the same line again goes on.")
-    ] = None,
-    method: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
-            help="Loss of stage 1: scs_supcon, scs_supcon@paper, …; see `scs methods`. Or your own "
-            "code: my_lab.losses:SoftCircle, ./my_loss.py:SoftCircle."
+            help="Run directory, such as runs/birds. The same command resumes a run that was "
+            "interrupted.",
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
-    encoder: Annotated[str | None, typer.Option(help="Any timm model, or tiny.")] = None,
-    weights: Annotated[
-        Path | None, typer.Option(help="Safetensors file with the encoder's weights.")
-    ] = None,
-    from_scratch: Annotated[
-        bool, typer.Option(help="Start the encoder from random weights.")
-    ] = False,
-    frozen: Annotated[
-        bool | None,
-        typer.Option(help="Train on cached features; default without an accelerator."),
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of stage 1.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images in a step.")] = None,
-    micro_batch: Annotated[
-        int | None,
-        typer.Option(help="Views encoded at a time: less memory, a third more time."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="All randomness follows from it.")] = None,
+    method: Method = None,
+    seed: Seed = None,
     recipe: Annotated[
-        Path | None, typer.Option(help="TOML file with any part of a recipe.")
+        Path | None,
+        typer.Option(
+            help="TOML file with any part of a recipe, such as recipe.toml of another run. Other "
+            "options win over it.",
+            rich_help_panel=TRAINING,
+        ),
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Such as pretrain.lr=0.05; may be repeated.")
-    ] = None,
-    print_recipe: Annotated[bool, typer.Option(help="Print the whole recipe and stop.")] = False,
-    dry_run: Annotated[bool, typer.Option(help="One batch of everything; keeps nothing.")] = False,
-    report: Annotated[bool, typer.Option(help="Make report.html and figures/ at the end.")] = True,
     init_from: Annotated[
-        Path | None, typer.Option(help="Finished run whose encoder and head to start from.")
+        Path | None,
+        typer.Option(
+            help="Start from the encoder and head of this finished run.", rich_help_panel=TRAINING
+        ),
     ] = None,
-    device: Device = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder for cached features.")] = None,
-    offline: Annotated[bool, typer.Option(help="Never download weights.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option(help="Delete a finished or different run first.")
+    print_recipe: Annotated[
+        bool,
+        typer.Option(
+            "--print-recipe",
+            help="Print the complete recipe, every value with a comment, and exit.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Run every step on one batch, then delete the result.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    no_report: Annotated[
+        bool,
+        typer.Option(
+            "--no-report", help="Do not write report.html and figures.", rich_help_panel=OUTPUT
+        ),
+    ] = False,
+    overwrite: Annotated[
+        bool,
+        typer.Option(
+            "--overwrite",
+            help="Delete the run in --out first if it is finished or has another recipe.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    device: Device = "auto",
+    workers: Workers = None,
+    cache: Cache = None,
+    offline: Offline = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train both stages on a folder of images.
+    """Train a classifier on labelled images, evaluate it, and write a report.
 
-    The same line again goes on where the last one stopped, whatever stopped it.
+    Stage 1 trains encoder and projection head with the method's loss, stage 2 a linear probe.
+    Run the same command again to resume, even after a crash.
 
         scs train ./birds --out runs/birds
-        scs train digits --out runs/digits --method supcon
+        scs train digits --out runs/digits --method supcon --set pretrain.lr=0.05
     """
     from scs_supcon.device import first_process
     from scs_supcon.training import train as training
     from scs_supcon.training.stage2 import describe
 
-    options: dict[str, Any] = {
-        "method": method,
-        "encoder": encoder,
-        "weights": weights,
-        "from_scratch": from_scratch,
-        "frozen": frozen,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "micro_batch": micro_batch,
-        "seed": seed,
-        "recipe": recipe,
-        "settings": settings or (),
-        "init_from": init_from,
-    }
+    options |= {"method": method, "seed": seed, "recipe": recipe, "init_from": init_from}
     if print_recipe:
         print(training.recipe_of(data, device=device, **options), end="")
         return
     if out is None and not dry_run:
-        raise UserError(f"say where the run goes: --out runs/{Path(data).stem}")
+        raise UserError(f"--out is missing: add for example --out runs/{Path(data).stem}")
     summary = training.train(
         data,
         out=out or "",
@@ -102,7 +117,7 @@ def train(
         offline=offline,
         overwrite=overwrite,
         dry_run=dry_run,
-        report=report,
+        report=not no_report,
         quiet=quiet,
         **options,
     )

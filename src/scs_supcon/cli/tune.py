@@ -6,58 +6,84 @@ from typing import Annotated, Any
 
 import typer
 
-from scs_supcon.cli.app import Data, Device, Json, Quiet, app
+from scs_supcon.cli.app import RecipeCommand, app
+from scs_supcon.cli.options import (
+    COMPUTE,
+    OUTPUT,
+    AcceptOld,
+    Cache,
+    Data,
+    Device,
+    Json,
+    Method,
+    Offline,
+    Quiet,
+    Seed,
+    Workers,
+    takes_recipe_options,
+)
+
+SEARCH = "Search"
 
 
-@app.command()
+@app.command(cls=RecipeCommand)
+@takes_recipe_options
 def tune(
     data: Data,
-    out: Annotated[Path, typer.Option(help="Folder of the search; the same line again goes on.")],
-    trials: Annotated[int, typer.Option(min=1, help="How many trials to complete.")] = 20,
+    options: dict[str, Any],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder of the search, such as tunings/birds. The same command resumes it.",
+            rich_help_panel=OUTPUT,
+        ),
+    ],
+    trials: Annotated[
+        int, typer.Option(min=1, help="Number of trials to complete.", rich_help_panel=SEARCH)
+    ] = 20,
     over: Annotated[
         list[str] | None,
         typer.Option(
-            help="What to vary: pretrain.lr=0.01..1:log, head.overlap=0..32, "
-            "pretrain.batches=shuffle|balanced; may be repeated. Default: the method's own t0, b0, "
-            "beta or temperature, and the learning rate."
+            metavar="KEY=RANGE",
+            help="A value to search over: pretrain.lr=0.01..1:log, head.overlap=0..32, or "
+            "pretrain.batches=shuffle|balanced. May be repeated. Default: the learning rate and "
+            "the main options of the method (t0, b0, beta or temperature).",
+            rich_help_panel=SEARCH,
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Trials at a time.")] = 1,
-    storage: Annotated[
-        str, typer.Option(help="Database URL for the study; default: a journal file in --out.")
-    ] = "",
     retrain: Annotated[
         int,
         typer.Option(
-            min=0, help="Train the best recipe again with so many new seeds, on the same split."
+            min=0,
+            help="Train the best recipe again with this many new seeds, on the same split.",
+            rich_help_panel=SEARCH,
         ),
     ] = 0,
-    method: Annotated[str | None, typer.Option(help="Loss of stage 1.")] = None,
-    encoder: Annotated[str | None, typer.Option(help="Any timm model, or tiny.")] = None,
-    weights: Annotated[
-        Path | None, typer.Option(help="Safetensors file with the encoder's weights.")
-    ] = None,
-    from_scratch: Annotated[
-        bool, typer.Option(help="Start the encoder from random weights.")
-    ] = False,
-    frozen: Annotated[bool | None, typer.Option(help="Train on cached features.")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of stage 1.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images in a step.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Such as probe.epochs=50; may be repeated.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="All randomness follows from it.")] = 0,
+    storage: Annotated[
+        str,
+        typer.Option(
+            help="Database URL of the Optuna study. Default: a journal file in --out.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = "",
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Trials to run at the same time.", rich_help_panel=COMPUTE)
+    ] = 1,
+    method: Method = None,
+    seed: Seed = 0,
     device: Device = "auto",
-    workers: Annotated[int | None, typer.Option(help="Processes that load images.")] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder for cached features.")] = None,
-    offline: Annotated[bool, typer.Option(help="Never download weights.")] = False,
+    workers: Workers = None,
+    cache: Cache = None,
+    offline: Offline = False,
+    accept_old: AcceptOld = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Search for a better recipe with Optuna, judged on validation images alone.
+    """Search for a better recipe with Optuna, by the loss on validation images.
 
-    The same line again goes on; the same line in a second terminal, or on another machine that
-    shares the folder, helps. What a dead worker was computing is taken up by the others.
+    Test images are not used. Run the same command again to resume. Run it in a second terminal,
+    or on another machine that shares the folder, to add workers. Trials of workers that crashed
+    are resumed by the others.
 
         scs tune ./birds --out tunings/birds --trials 30 --jobs 2
         scs train ./birds --recipe tunings/birds/best.toml --out runs/birds
@@ -67,20 +93,15 @@ def tune(
     from scs_supcon.tuning.space import usual_space
     from scs_supcon.tuning.study import Search
 
-    options: dict[str, Any] = {
-        "method": method,
-        "encoder": encoder,
-        "weights": weights,
-        "from_scratch": from_scratch,
-        "frozen": frozen,
-        "epochs": epochs,
-        "batch_size": batch_size,
-    }
+    settings = options.pop("settings")
+    options["method"] = method
     loaders = 0 if workers is None and jobs > 1 else workers
     place = {"device": device, "workers": loaders, "cache": cache, "offline": offline}
     varied = tuple(over or usual_space(method or "scs_supcon"))
-    search = Search(data, out, trials, varied, seed, options, tuple(settings or ()), place, storage)
-    found = tuning.tune(search, jobs=jobs, retrain=retrain, display=Display(quiet))
+    search = Search(data, out, trials, varied, seed or 0, options, settings, place, storage)
+    found = tuning.tune(
+        search, jobs=jobs, retrain=retrain, display=Display(quiet), accept_old=accept_old
+    )
     if as_json:
         again = {"accuracies": found.accuracies, "judged_on": found.judged_on}
         facts = {"trials": len(found.trials), "best": vars(found.best), "retrained": again}

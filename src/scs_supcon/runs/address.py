@@ -11,7 +11,7 @@ from scs_supcon.methods import is_plugin
 from scs_supcon.recipe.defaults import complete_old_values
 from scs_supcon.recipe.schema import Recipe
 from scs_supcon.recipe.toml import make_recipe, merge, recipe_hash
-from scs_supcon.runs.environment import code_digest
+from scs_supcon.runs.environment import numeric_code_digest
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def recipe_key(recipe: Recipe) -> str:
 
 def run_address(recipe: Recipe) -> str:
     """Return the directory name of a run by this recipe and the numeric code of today."""
-    return f"{recipe_key(recipe)}-{code_digest()[:8]}"
+    return f"{recipe_key(recipe)}-{numeric_code_digest()[:8]}"
 
 
 def stored_runs(folder: Path, plugins: Collection[str] = ()) -> dict[str, list[StoredRun]]:
@@ -81,5 +81,5 @@ def _describe(folder: Path) -> StoredRun:
         name=folder.name,
         finished=(folder / "finished.json").exists(),
         version=str(environment.get("libraries", {}).get("scs-supcon") or "unknown"),
-        same_code=environment.get("code") == code_digest(),
+        same_code=environment.get("code") == numeric_code_digest(),
     )

@@ -47,7 +47,7 @@ def describe_environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
         "libraries": {name: _version(name) for name in LIBRARIES},
-        "code": code_digest(),
+        "code": numeric_code_digest(),
         "commit": _commit(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(sys.argv),
@@ -74,7 +74,7 @@ def environment_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list
 
 
 @cache
-def code_digest() -> str:
+def numeric_code_digest() -> str:
     """Return the SHA-256 digest of the package's numeric code, see `NUMERIC_PACKAGES`.
 
     Comments, docstrings and formatting do not count.

@@ -22,6 +22,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_json
 from scs_supcon.io.lock import InUse, Lock, is_held
 from scs_supcon.methods import code_digest, is_plugin, method_class, parse
+from scs_supcon.runs.environment import numeric_code_digest
 from scs_supcon.training.checkpointing import Stopped
 from scs_supcon.training.train import train
 from scs_supcon.tuning.space import Axis, read_space
@@ -85,8 +86,13 @@ class Trial:
     run: str
 
 
-def prepare(search: Search) -> None:
-    """Make the folder and the study, or see that those there are of this search."""
+def prepare(search: Search, accept_old: bool = False) -> None:
+    """Create the folder and the study, or check that the existing ones belong to this search.
+
+    Args:
+        search: the search.
+        accept_old: continue a search that was started by other numeric code.
+    """
     # These say what is wrong with the ranges and the place before anything is begun.
     _ = search.axes
     find_compute(**search.place)
@@ -94,13 +100,19 @@ def prepare(search: Search) -> None:
     file = search.out / "search.json"
     with _alone(search.out):
         if not file.exists():
-            write_json(file, search.facts)
+            write_json(file, search.facts | {"numeric_code": numeric_code_digest()})
         before = json.loads(file.read_text(encoding="utf-8"))
         changed = [key for key, value in search.facts.items() if before.get(key) != value]
         if changed:
             raise UserError(
                 f"{search.out} holds another search ({changed[0]}: {before.get(changed[0])} then, "
                 f"{search.facts[changed[0]]} now): choose another --out"
+            )
+        if before.get("numeric_code") != numeric_code_digest() and not accept_old:
+            started = "other numeric code" if "numeric_code" in before else "scs-supcon 0.1.0"
+            raise UserError(
+                f"the search in {search.out} was started by {started}, so its trials cannot be "
+                "compared with new ones: choose another --out, or add --accept-old to continue it"
             )
         open_study(search)
 

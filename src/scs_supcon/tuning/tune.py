@@ -39,16 +39,19 @@ class Found:
     judged_on: str = "test"
 
 
-def tune(search: Search, *, jobs: int, retrain: int, display: Display) -> Found:
+def tune(
+    search: Search, *, jobs: int, retrain: int, display: Display, accept_old: bool = False
+) -> Found:
     """Search, or go on; then write trials.csv, best.toml and images.
 
     Args:
         search: what to vary and how often.
         jobs: trials at a time, in processes of their own.
         retrain: how many times to train the best recipe with other seeds.
-        display: tells how far it is.
+        display: shows the progress.
+        accept_old: continue a search that was started by other numeric code.
     """
-    prepare(search)
+    prepare(search, accept_old)
     study = open_study(search)
     display.line("varying   " + ", ".join(search.over))
     messages = _search(search, study, jobs, display)

@@ -1,0 +1,193 @@
+"""Options that several commands share, each declared once.
+
+`train`, `compare` and `tune` take every option of `_recipe_options` through the decorator
+`takes_recipe_options`. To add an option that sets a value of the recipe, add one parameter marked
+with `Sets` there; nothing else has to change.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+MODEL, TRAINING, COMPUTE, OUTPUT = "Model", "Training", "Compute", "Output"
+
+Data = Annotated[
+    str,
+    typer.Argument(
+        help="Labelled images: a folder with one folder per class, a folder with train, val and "
+        "test folders, a .csv or .parquet table with the columns image_path, label and optionally "
+        "split, fold, group, or a built-in dataset (digits, shapes)."
+    ),
+]
+RunPath = Annotated[Path, typer.Argument(help="A run directory, or its model directory.")]
+ImagePaths = Annotated[
+    list[str], typer.Argument(help="Image files, folders, or patterns such as 'photos/*.jpg'.")
+]
+Method = Annotated[
+    str | None,
+    typer.Option(
+        help="Method of stage 1, with an optional preset: supcon, scs_supcon, scs_supcon@paper. "
+        "`scs methods` lists all of them. Your own code: my_lab.losses:SoftCircle or "
+        "./my_loss.py:SoftCircle. Default: scs_supcon.",
+        rich_help_panel=MODEL,
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(min=0, help="Seed of all random numbers. Default: 0.", rich_help_panel=TRAINING),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        help="auto, cpu, cuda, or cuda:1 for the second GPU. auto uses a GPU if there is one.",
+        rich_help_panel=COMPUTE,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Processes that load images; 0 loads them in the main process. Default: one per core.",
+        rich_help_panel=COMPUTE,
+    ),
+]
+Cache = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder for cached features of frozen encoders. Default: $SCS_CACHE, or "
+        "~/.cache/scs-supcon/features.",
+        rich_help_panel=COMPUTE,
+    ),
+]
+Offline = Annotated[
+    bool,
+    typer.Option("--offline", help="Never download pretrained weights.", rich_help_panel=COMPUTE),
+]
+AcceptOld = Annotated[
+    bool,
+    typer.Option(
+        "--accept-old",
+        help="Reuse runs that were made by other numeric code of scs-supcon. By default only runs "
+        "by the same recipe and the same code are reused.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print the result as JSON.", rich_help_panel=OUTPUT),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.", rich_help_panel=OUTPUT)]
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Marks an option that sets one value of the recipe, such as "pretrain.micro_batch"."""
+
+    key: str
+
+
+def _recipe_options(
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="Any timm model, such as resnet50, or tiny. Default: tf_efficientnet_lite0; "
+            "resnet18 or tiny for images of at most 64 pixels.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Safetensors file with the weights of the encoder. Default: timm's pretrained "
+            "weights; random weights for images of at most 64 pixels.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    from_scratch: Annotated[
+        bool,
+        typer.Option("--from-scratch", help="Start from random weights.", rich_help_panel=MODEL),
+    ] = False,
+    frozen: Annotated[
+        bool | None,
+        typer.Option(
+            help="Keep the encoder fixed and train the rest on its cached features: minutes "
+            "instead of hours on a CPU. Default: --frozen without a GPU, if the encoder has "
+            "weights.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Epochs of stage 1. Default: 60 with a frozen encoder, 50 with pretrained "
+            "weights, 200 from scratch (tiny: 20).",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Images per step. Default: 256, or all training images if there are fewer.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    micro_batch: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Encode this many views at a time to save memory; takes a third more time and "
+            "gives the same loss. Default: 0, all views of a batch.",
+            rich_help_panel=TRAINING,
+        ),
+        Sets("pretrain.micro_batch"),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set any value of the recipe, such as pretrain.lr=0.05 or method.options.t0=5. "
+            "May be repeated. `scs train DATA --print-recipe` shows all keys.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+) -> None:
+    """Declare the options that decide a recipe, for all commands that train."""
+
+
+def takes_recipe_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter `options` of a command by the options of `_recipe_options`.
+
+    The command receives `options`: keyword arguments for `scs_supcon.train`. Options marked with
+    `Sets` come as assignments in `options["settings"]`, before those of --set.
+    """
+    shared = inspect.signature(_recipe_options).parameters
+
+    @wraps(command)
+    def with_options(**arguments: Any) -> None:
+        values = {name: arguments.pop(name) for name in shared}
+        command(**arguments, options=_train_arguments(values))
+
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        parameters += shared.values() if name == "options" else [parameter]
+    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    with_options.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {p.name: p.annotation for p in keyword_only}
+    return with_options
+
+
+def _train_arguments(values: dict[str, Any]) -> dict[str, Any]:
+    arguments = dict(values)
+    settings = []
+    for name, parameter in inspect.signature(_recipe_options).parameters.items():
+        for mark in parameter.annotation.__metadata__:
+            if isinstance(mark, Sets) and (value := arguments.pop(name)) is not None:
+                settings.append(f"{mark.key}={value}")
+    return arguments | {"settings": (*settings, *(values["settings"] or ()))}
