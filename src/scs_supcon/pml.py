@@ -1,4 +1,4 @@
-"""Our losses where pytorch-metric-learning expects one of its own."""
+"""An adapter for pytorch-metric-learning."""
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,9 @@ IndicesTuple = tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Ten
 class MetricLearningLoss(nn.Module):
     """A method with the call `loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)`.
 
-    Miners' pairs or triplets restrict `SCSSupCon` to those pairs, and the loss is divided by their
-    number. References are the other side of the pairs. For a memory of past batches make
-    pytorch-metric-learning's `CrossBatchMemory` know the name:
+    Pairs or triplets from a miner restrict `SCSSupCon` to those pairs, and the loss is divided by
+    their number. References are the right side of the pairs. To use a memory of past batches, add
+    this class to the losses that pytorch-metric-learning's `CrossBatchMemory` accepts:
 
         class Memory(CrossBatchMemory):
             @staticmethod
@@ -39,42 +39,48 @@ class MetricLearningLoss(nn.Module):
         ref_emb: Tensor | None = None,
         ref_labels: Tensor | None = None,
     ) -> Tensor:
+        """Return the loss of all pairs, or of the pairs in `indices_tuple`."""
         if ref_emb is not None:
-            ref_emb, ref_labels = _checked(embeddings, ref_emb, ref_labels)
+            ref_emb, ref_labels = _check_references(embeddings, ref_emb, ref_labels)
         if indices_tuple is not None:
-            return total(self._listed, embeddings, labels, indices_tuple, ref_emb)
+            return total(self._loss_on_pairs, embeddings, labels, indices_tuple, ref_emb)
         if ref_emb is None or ref_labels is None:
             return total(self.method.loss_terms, embeddings, labels)
         if isinstance(self.method, SCSSupCon | SupCon):
-            return total(self.method.against, embeddings, labels, ref_emb, ref_labels)
-        raise UserError(f"{type(self.method).__name__} takes no ref_emb: use SCSSupCon")
+            return total(self.method.loss_with_references, embeddings, labels, ref_emb, ref_labels)
+        raise UserError(
+            f"{type(self.method).__name__} does not support ref_emb: use SCSSupCon or SupCon"
+        )
 
-    def _listed(
-        self, embeddings: Tensor, labels: Tensor, chosen: IndicesTuple, ref_emb: Tensor | None
+    def _loss_on_pairs(
+        self, embeddings: Tensor, labels: Tensor, indices: IndicesTuple, ref_emb: Tensor | None
     ) -> dict[str, Tensor]:
         if not isinstance(self.method, SCSSupCon):
-            raise UserError(f"{type(self.method).__name__} takes no indices_tuple: use SCSSupCon")
-        if len(chosen) == 3:
-            anchors, positives, negatives = chosen
+            raise UserError(
+                f"{type(self.method).__name__} does not support indices_tuple: use SCSSupCon"
+            )
+        if len(indices) == 3:
+            anchors, positives, negatives = indices
             first, second = torch.cat([anchors, anchors]), torch.cat([positives, negatives])
         else:
-            anchors, positives, others, negatives = chosen
-            first, second = torch.cat([anchors, others]), torch.cat([positives, negatives])
+            anchors, positives, negative_anchors, negatives = indices
+            first = torch.cat([anchors, negative_anchors])
+            second = torch.cat([positives, negatives])
         same = torch.arange(len(first), device=first.device) < len(positives)
         rows, _ = flatten(embeddings, labels)
         references = rows if ref_emb is None else ref_emb
-        return self.method.listed(rows, (first, second), same, references)
+        return self.method.loss_on_pairs(rows, (first, second), same, references)
 
 
-def _checked(
+def _check_references(
     embeddings: Tensor, ref_emb: Tensor, ref_labels: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     if ref_labels is None:
-        raise UserError("ref_emb came without ref_labels: give one integer per reference")
+        raise UserError("ref_emb is given without ref_labels: give one integer per reference")
     references, labels = flatten(ref_emb, ref_labels)
     if references.shape[1] != embeddings.shape[-1]:
         raise UserError(
-            f"ref_emb has {references.shape[1]} columns, embeddings have {embeddings.shape[-1]}: "
-            "they must be alike"
+            f"ref_emb has {references.shape[1]} columns but embeddings have "
+            f"{embeddings.shape[-1]}: both must have the same number"
         )
     return references, labels

@@ -1,22 +1,28 @@
-"""Sums over all pairs of a batch: exact, fast, and small in memory at any batch size."""
+"""Sums over all pairs of a batch: exact, fast, and small in memory at any batch size.
 
-from scs_supcon.kernels.bias import solve_bias, solve_listed_bias
-from scs_supcon.kernels.distances import class_distances
-from scs_supcon.kernels.gather import gather_rows, sum_gradients
-from scs_supcon.kernels.layout import Rows, sort_rows
-from scs_supcon.kernels.pair_list import listed_pairs
-from scs_supcon.kernels.sigmoid import sigmoid_pairs
-from scs_supcon.kernels.softmax import softmax_pairs
+Functions take rows and labels in any order; sorting, tiling and gathering happen inside.
+"""
+
+from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.kernels.bias import solve_bias
+from scs_supcon.kernels.dense import Weighting, positives
+from scs_supcon.kernels.distances import style_distance
+from scs_supcon.kernels.gather import gather_rows, several_processes, sum_gradients
+from scs_supcon.kernels.layout import count_pairs
+from scs_supcon.kernels.sigmoid import sigmoid_loss_on_pairs, sigmoid_pair_loss
+from scs_supcon.kernels.softmax import softmax_pair_loss
 
 __all__ = [
-    "Rows",
-    "class_distances",
+    "Weighting",
+    "count_pairs",
+    "full_precision",
     "gather_rows",
-    "listed_pairs",
-    "sigmoid_pairs",
-    "softmax_pairs",
+    "positives",
+    "several_processes",
+    "sigmoid_loss_on_pairs",
+    "sigmoid_pair_loss",
+    "softmax_pair_loss",
     "solve_bias",
-    "solve_listed_bias",
-    "sort_rows",
+    "style_distance",
     "sum_gradients",
 ]

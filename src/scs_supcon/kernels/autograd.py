@@ -1,4 +1,4 @@
-"""What our hand-written gradients have in common."""
+"""Helpers for hand-written gradients."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 
-def only_once() -> None:
-    """Refuse to be differentiated a second time; call it first in a backward pass.
+def refuse_double_backward() -> None:
+    """Raise an error if a second derivative is requested; call it first in a backward pass.
 
     Autograd runs a backward pass with gradients enabled only under `create_graph=True`.
     `once_differentiable` would stay silent as long as the incoming gradient is a constant.
@@ -19,14 +19,14 @@ def only_once() -> None:
         )
 
 
-def times(saved: Tensor, grad: Tensor) -> Tensor:
-    """The saved gradient times the incoming one, which is most often 1."""
+def scaled(saved: Tensor, grad: Tensor) -> Tensor:
+    """Return the saved gradient times the incoming one, without a copy if that is 1."""
     if grad.device.type == "cpu" and float(grad) == 1.0:
         return saved
     return saved * grad
 
 
 def full_precision(x: Tensor) -> AbstractContextManager[object]:
-    """Where autocast is on, products that keep the precision of their factors nevertheless."""
+    """Switch autocast off for the device of x, so that products keep the precision of x."""
     kind = x.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

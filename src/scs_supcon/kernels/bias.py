@@ -1,216 +1,144 @@
-"""The bias that makes the judged share of same-class pairs right for a batch."""
+"""The bias b for which the mean of σ(t r − b) over all pairs is the share of positive pairs."""
 
 import math
-from collections.abc import Iterator
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from scs_supcon.kernels.autograd import full_precision
-from scs_supcon.kernels.layout import Rows, longest, same_class_pairs
+from scs_supcon.kernels.layout import PairLabels, SortedLabels, members
 
-MOST_ROWS = 1024
-HELD = 512  # of so many rows all logits are held from pass to pass
-BAND = 256
-FEW = 1 << 14  # so few pairs need no first guess from a sample of theirs
-THIN = 16  # the sample: every 16th row against all
-TOLERANCE = 1e-6
+EXACT_PAIRS = 1 << 20  # up to so many pairs, all are used; of more, a sample
+MANY = 1 << 14  # pairs above which a sixteenth of them gives the first guess
+SAMPLED_ROWS = 1536
+PARTNERS = 8  # same-class pairs sampled for a row
 
 
 @torch.no_grad()
 def solve_bias(
-    queries: Tensor,
-    rows: Rows,
-    t: float,
-    *,
-    references: Tensor | None = None,
-    columns: Rows | None = None,
-    include_self: bool = True,
+    logits: Tensor, positive: float, total: float | None = None, weights: Tensor | None = None
 ) -> float:
-    """Solve mean σ(t r_uv − b) = p for b; p is the share of same-class pairs.
+    """Solve mean σ(logits − b) = positive / total for b.
 
-    On more than 1,024 rows an evenly spaced subset of the label-sorted rows speaks for all, p
-    included. p is kept half a pair away from 0 and 1, so a batch of one class, or of classes of
-    one, has an answer too. References stand apart from the queries; without them the pairs are
-    those of the queries among themselves.
+    The share is kept half a pair away from 0 and 1, so that batches with pairs of one kind have a
+    solution too.
+
+    Args:
+        logits: t r for each pair, in any shape.
+        positive: number of positive pairs.
+        total: number of pairs; default: the number of logits.
+        weights: weights of the logits in the mean; they sum to 1. Default: equal weights.
     """
-    with full_precision(queries):
-        q, some = _evenly(queries, rows)
-        if references is not None and columns is not None:
-            r, others = _evenly(references, columns)
-            logits = torch.mm(q * t, r.T)
-            return _solve_held(logits, _range(logits), same_class_pairs(some, others))
-        if len(q) <= HELD:
-            logits = torch.mm(q * t, q.T)
-            return solve_square_bias(logits, same_class_pairs(some), include_self)
-        return _solve_triangle(_Triangle(q, t, include_self), same_class_pairs(some))
-
-
-@torch.no_grad()
-def solve_square_bias(logits: Tensor, positive: int, include_self: bool = True) -> float:
-    """The same for a few rows among themselves: logits t r, and how many pairs are of one class."""
-    if include_self:
-        return _solve_held(logits, _range(logits), positive)
-    n = len(logits)
-    counted = logits.clone().fill_diagonal_(-math.inf)  # σ(−inf) = 0: not counted
-    return _solve_held(counted, _range(logits), positive - n, own=n)
-
-
-@torch.no_grad()
-def solve_listed_bias(logits: Tensor, same: Tensor) -> float:
-    """The same for listed pairs: logits t r, and which of them are of one class."""
-    return _solve_held(logits, _range(logits), int(same.sum()))
-
-
-def _evenly(x: Tensor, rows: Rows) -> tuple[Tensor, Rows]:
-    n = len(rows)
-    if n <= MOST_ROWS:
-        return x, rows
-    picked = torch.arange(MOST_ROWS, device=x.device) * n // MOST_ROWS
-    return x[picked], Rows(rows.labels[picked])
-
-
-def _range(logits: Tensor) -> tuple[float, float]:
-    if not logits.numel():
-        return 0.0, 0.0
-    least, most = torch.aminmax(logits)
-    return float(least), float(most)
-
-
-class _Pairs(Protocol):
-    """Pairs to be judged: `total` of them count."""
-
-    total: float
-    room: Tensor  # (2, …), for a piece of them
-
-    def less(self, b: float) -> Iterator[tuple[int, int]]:
-        """Write logits less b into room[0], piece by piece; yield (how many, how often counted)."""
-
-    def negated(self) -> "_Pairs":
-        """The same pairs with −t."""
-
-
-class _Held:
-    """Pairs whose logits are there."""
-
-    def __init__(self, logits: Tensor, total: float) -> None:
-        self.logits, self.total = logits.reshape(-1), total
-        self.room = logits.new_empty(2, logits.numel())
-
-    def less(self, b: float) -> Iterator[tuple[int, int]]:
-        torch.sub(self.logits, b, out=self.room[0])
-        yield len(self.logits), 1
-
-    def negated(self) -> "_Held":
-        left_out = self.logits == -math.inf
-        return _Held(torch.where(left_out, self.logits, -self.logits), self.total)
-
-
-class _Triangle:
-    """Rows among themselves, each pair of two once: the upper triangle, band by band.
-
-    Its logits are computed anew for every pass. Most often there is one, and a band that was just
-    computed is still in the cache.
-    """
-
-    def __init__(self, x: Tensor, t: float, include_self: bool) -> None:
-        self.x, self.t, self.include_self = x, t, include_self
-        self.total = float(len(x) ** 2 - (0 if include_self else len(x)))
-        self.room = x.new_empty(2, BAND * len(x))
-
-    def less(self, b: float) -> Iterator[tuple[int, int]]:
-        minus_b = self.x.new_full((1,), -b)
-        for i in range(0, len(self.x), BAND):
-            head, rest = self.x[i : i + BAND], self.x[i + BAND :]
-            for other, times in ((head, 1), (rest, 2)):
-                piece = self.room[0, : len(head) * len(other)].view(len(head), len(other))
-                torch.addmm(minus_b, head, other.T, alpha=self.t, out=piece)
-                if times == 1 and not self.include_self:
-                    piece.fill_diagonal_(-math.inf)
-                yield piece.numel(), times
-
-    def negated(self) -> "_Triangle":
-        return _Triangle(self.x, -self.t, self.include_self)
-
-    def sample(self) -> _Held:
-        picked = torch.arange(0, len(self.x), THIN, device=self.x.device)
-        logits = torch.mm(self.x[picked] * self.t, self.x.T)
-        if not self.include_self:
-            logits.scatter_(1, picked[:, None], -math.inf)
-        return _Held(logits, len(picked) * (len(self.x) - (not self.include_self)))
-
-
-def _solve_held(logits: Tensor, bounds: tuple[float, float], positive: int, own: int = 0) -> float:
-    """Solve for all pairs but `own`, whose logits are −inf."""
-    pairs = logits.numel()
-    total = pairs - own
-    if not total:
+    x, total = logits.flatten(), total or logits.numel()
+    if not len(x):
         return 0.0
-    sample = None
-    if pairs > FEW:
-        thin = logits[::THIN]
-        sample = _Held(thin, total * thin.numel() / pairs)
-    return _solve(_Held(logits, total), sample, positive, bounds)
+    share = min(max(positive, 0.5), total - 0.5) / total
+    # σ(a) = 1 − σ(−a): a share near 1 keeps its digits if solved for the other pairs.
+    return _root(x, weights, share) if share <= 0.5 else -_root(-x, weights, 1 - share)
 
 
-def _solve_triangle(pairs: _Triangle, positive: int) -> float:
-    own = 0 if pairs.include_self else len(pairs.x)
-    most = abs(pairs.t) * longest(pairs.x) ** 2  # no |t r| is above this
-    return _solve(pairs, pairs.sample(), positive - own, (-most, most))
+def _root(x: Tensor, weights: Tensor | None, share: float) -> float:
+    """Find the root of log(mean σ(x − b) / share) by Newton's method in a shrinking bracket.
 
-
-def _solve(
-    pairs: _Pairs, sample: _Pairs | None, positive: float, bounds: tuple[float, float]
-) -> float:
-    positive = min(max(positive, 0.5), pairs.total - 0.5)
-    if positive > pairs.total / 2:
-        # σ(a) = 1 − σ(−a): a share near 1 is found by the pairs that it leaves, in all digits.
-        negated = None if sample is None else sample.negated()
-        rest = pairs.total - positive
-        return -_solve(pairs.negated(), negated, rest, (-bounds[1], -bounds[0]))
-    share = positive / pairs.total
+    For large b the function is linear in b, so a few steps are enough.
+    """
     b = math.log((1 - share) / share)
-    # At the ends of the bracket every σ is at least, or at most, the share.
-    bracket = b + bounds[0], b + bounds[1]
-    if sample is not None:  # a good guess saves passes over all pairs
-        b = _root(sample, share, bracket, b)
-    return _root(pairs, share, bracket, b)
-
-
-def _root(pairs: _Pairs, share: float, bracket: tuple[float, float], b: float) -> float:
-    """Newton's method with Halley's correction, kept inside a shrinking bracket."""
-    # Where σ is 0 or 1 for all pairs, the slope is nothing but rounding.
-    rounding = 1e-12 if pairs.room.dtype == torch.float64 else 1e-5
-    low, high = bracket
+    least, most = (float(end) for end in torch.aminmax(x))
+    low, high = b + least, b + most  # there every σ is at least, or at most, the share
+    if len(x) > MANY:
+        w = None if weights is None else weights[::16] / weights[::16].sum()
+        b = _root(x[::16].contiguous(), w, share)
     b = min(max(b, low), high)
-    while high - low > TOLERANCE:
-        mean, slope, curve = _mean(pairs, b)
-        f = mean - share
-        low, high = (b, high) if f > 0 else (low, b)
-        below = 2 * slope * slope - f * curve
-        steep = -slope > rounding * share and below > 0
-        step = 2 * f * slope / below if steep else math.inf
-        if not low <= b - step <= high:
+    while high - low > 1e-6:
+        s = torch.sigmoid(x - b)
+        if weights is None:
+            mean, squares = float(s.mean()), float(torch.dot(s, s)) / len(x)
+        else:
+            mean, squares = float(torch.dot(s, weights)), float(torch.dot(s * s, weights))
+        low, high = (b, high) if mean > share else (low, b)
+        slope = mean - squares  # the mean of σ(1 − σ); rounding is all that is left of it below
+        step = math.inf if slope <= 1e-6 * mean else math.log(mean / share) * mean / slope
+        if low <= b + step <= high:
+            b += step
+            if abs(step) <= 2e-5:  # the error is quadratic in the last step
+                break
+        else:
             b = (low + high) / 2
-            continue
-        b -= step
-        if abs(step) <= 4e-3:  # |σ″|, |σ‴| ≤ σ′: what is left is below 0.42 step³ < 1e-7
-            break
     return b
 
 
-def _mean(pairs: _Pairs, b: float) -> tuple[float, float, float]:
-    """(mean of σ, and its first and second derivative by b)."""
-    one = two = three = 0.0
-    for many, times in pairs.less(b):
-        powers = pairs.room[:, :many]
-        s, squared = powers
-        torch.mul(s.sigmoid_(), s, out=squared)
-        one += times * float(s.sum())
-        more = torch.mv(powers, s).tolist()
-        two += times * more[0]
-        three += times * more[1]
-    one, two, three = one / pairs.total, two / pairs.total, three / pairs.total
-    # Means of σ, of −σ(1 − σ) and of σ(1 − σ)(1 − 2σ).
-    return one, two - one, one - 3 * two + 2 * three
+@torch.no_grad()
+def solve_sorted_bias(
+    queries: Tensor,
+    references: Tensor | None,
+    pairs: PairLabels,
+    t: float,
+    *,
+    include_self: bool = True,
+) -> float:
+    """Solve the bias of sorted rows; for more than 2^20 pairs from a weighted sample of them."""
+    if references is None:
+        x = y = queries
+    else:
+        x, y = (references, references) if pairs.joined else (queries, references)
+    total, positive = pairs.count(include_self)
+    with full_precision(x):
+        if len(x) * len(y) <= EXACT_PAIRS:
+            logits = torch.mm(x * t, y.T)
+            if pairs.contains_self and not include_self:
+                logits = logits[~torch.eye(len(x), dtype=torch.bool, device=x.device)]
+            return solve_bias(logits, positive)
+        r, weights = _sample(x, y, pairs, include_self)
+        return solve_bias(r * t, positive, total, weights)
+
+
+def _sample(
+    x: Tensor, y: Tensor, pairs: PairLabels, include_self: bool
+) -> tuple[Tensor, Tensor]:
+    """Return similarities and weights of a sample that stands for all pairs.
+
+    Negative pairs, positive pairs of two rows, and pairs (u, u) are sampled separately and
+    weighted by their exact numbers: an even sample of rows holds too few pairs of small classes
+    and too many pairs (u, u).
+    """
+    rows, columns = pairs.left, pairs.right
+    total, positive = pairs.count(include_self=False)
+    if pairs.contains_self:
+        chosen = _evenly(rows, SAMPLED_ROWS)
+        every_third = torch.arange(len(chosen), device=x.device) % 3 == 0
+        u, v = chosen[every_third], chosen[~every_third]
+    else:
+        u, v = _evenly(rows, SAMPLED_ROWS // 3), _evenly(columns, SAMPLED_ROWS * 2 // 3)
+    similarity = torch.mm(x[u], y[v].T)
+    groups = [(similarity[rows.labels[u][:, None] != columns.labels[v]], total - positive)]
+    u, v, weight = _same_class_sample(pairs)
+    similarity = (x[u, None] * y[v]).sum(2)
+    groups.append((similarity, positive))
+    if pairs.contains_self and include_self:
+        groups.append((x[u].square().sum(1), len(rows)))
+    weights = [torch.full_like(r, number / max(r.numel(), 1)) for r, number in groups]
+    weights[1] = weight.to(x)[:, None].expand_as(similarity)
+    values, flat = (
+        torch.cat([part.flatten() for part in parts])
+        for parts in ([r for r, _ in groups], weights)
+    )
+    return values, flat / flat.sum()
+
+
+def _same_class_sample(pairs: PairLabels) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (rows `(k,)`, same-class columns `(k, p)`, weight of each of these pairs `(k,)`)."""
+    rows, columns = pairs.left, pairs.right
+    u = _evenly(rows, SAMPLED_ROWS)
+    size = members(rows.labels[u], columns) - int(pairs.contains_self)
+    u, size = u[size > 0], size[size > 0]
+    first = torch.searchsorted(columns.labels, rows.labels[u])
+    steps = torch.arange(PARTNERS, device=u.device) * size[:, None] // PARTNERS
+    offset = (u - first)[:, None] + 1 + steps if pairs.contains_self else u[:, None] + steps
+    v = first[:, None] + offset % (size[:, None] + int(pairs.contains_self))
+    return u, v, size * len(rows) / (max(len(u), 1) * PARTNERS)
+
+
+def _evenly(rows: SortedLabels, most: int) -> Tensor:
+    """Return at most `most` evenly spaced positions."""
+    n = len(rows)
+    return torch.arange(min(n, most), device=rows.labels.device) * n // max(min(n, most), 1)

@@ -1,4 +1,4 @@
-"""Rows of all processes, and the gradient rule that goes with them."""
+"""Rows of all processes, and the matching rule for gradients."""
 
 from typing import Any
 
@@ -6,45 +6,77 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scs_supcon.kernels.layout import Rows
+from scs_supcon.kernels.layout import PairLabels, SortedLabels, sort_rows
 
 
-def gather_rows(rows: Tensor, labels: Tensor) -> tuple[Tensor, Rows]:
-    """Collect rows and labels from every process, sorted by label; sizes may differ or be zero.
+def several_processes() -> bool:
+    """Return whether this process is one of several."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
-    The copies carry no gradient: each process differentiates its own rows against all of them.
-    `Rows.own` tells where this process's rows (sorted by label) are.
+
+def gather_rows(*tensors: Tensor) -> tuple[list[Tensor], slice]:
+    """Collect tensors of equal length from all processes, in the order of their ranks.
+
+    Lengths may differ between processes or be zero. The copies carry no gradient.
+
+    Returns:
+        The joined tensors, and where this process's rows are in them.
     """
-    rank, world = dist.get_rank(), dist.get_world_size()
-    sizes = [torch.zeros(1, dtype=torch.long, device=rows.device) for _ in range(world)]
-    dist.all_gather(sizes, torch.tensor([len(rows)], device=rows.device))
-    counts = [int(size) for size in sizes]
-    all_rows = _gather_padded(rows.detach(), counts)
-    all_labels = _gather_padded(labels, counts)
-    ordered, order = torch.sort(all_labels, stable=True)
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order), device=order.device)
+    n, rank = len(tensors[0]), dist.get_rank()
+    sizes = torch.zeros(dist.get_world_size(), dtype=torch.long, device=tensors[0].device)
+    sizes[rank] = n
+    dist.all_reduce(sizes)
+    counts = sizes.tolist()
     start = sum(counts[:rank])
-    own = place[start : start + len(rows)]
-    return all_rows.index_select(0, order), Rows(ordered, own)
+    return [_gather_padded(x.detach(), counts) for x in tensors], slice(start, start + n)
 
 
 def _gather_padded(x: Tensor, counts: list[int]) -> Tensor:
     padded = x.new_zeros((max(counts), *x.shape[1:]))
     padded[: len(x)] = x
-    parts = [torch.empty_like(padded) for _ in counts]
-    dist.all_gather(parts, padded)
-    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+    received = [torch.empty_like(padded) for _ in counts]
+    dist.all_gather(received, padded)
+    return torch.cat([rows[:count] for rows, count in zip(received, counts, strict=True)])
+
+
+def arrange_pairs(
+    x: Tensor,
+    labels: Tensor,
+    references: Tensor | None = None,
+    reference_labels: Tensor | None = None,
+    gather: bool = False,
+) -> tuple[Tensor, Tensor | None, PairLabels]:
+    """Sort both sides of the pairs by label and return (queries, references, labels).
+
+    Args:
+        x: `(n, d)` queries.
+        labels: `(n,)`.
+        references: `(m, d)` right side of the pairs; default: the queries themselves.
+        reference_labels: `(m,)`.
+        gather: take the rows of all processes as references, without gradient.
+    """
+    queries, rows = sort_rows(x, labels)
+    if references is not None:
+        assert reference_labels is not None and not gather
+        others, columns = sort_rows(references, reference_labels)
+        return queries, others, PairLabels(rows, columns)
+    if not (gather and several_processes()):
+        return queries, None, PairLabels(rows)
+    (others, other_labels), here = gather_rows(queries, rows.labels)
+    ordered, order = torch.sort(other_labels, stable=True)
+    position = torch.empty_like(order)
+    position[order] = torch.arange(len(order), device=order.device)
+    return queries, others[order], PairLabels(rows, SortedLabels(ordered, position[here]))
 
 
 def sum_gradients(
     _state: object,
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[Tensor]:
-    """Communication hook for DistributedDataParallel: add gradients instead of averaging them.
+    """Sum gradients over processes instead of averaging them.
 
-    A joined loss already counts every process's rows, so its gradients must be added:
-    `ddp_model.register_comm_hook(None, sum_gradients)`.
+    A communication hook for DistributedDataParallel: a gathered loss is already the mean over the
+    rows of all processes, so register it with `ddp_model.register_comm_hook(None, sum_gradients)`.
     """
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None

@@ -1,7 +1,7 @@
 """Rows sorted by label, and the tiles that their pairs form.
 
-Sorted rows put same-class pairs into blocks on the diagonal: most tiles hold only negative pairs
-and need no mask at all.
+Sorting puts same-class pairs into blocks on the diagonal, so most tiles hold only negative pairs
+and need no mask.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,12 +17,12 @@ TILE = 512  # 1 MiB of float32: a tile stays in a core's cache between its passe
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Labels of rows that are sorted by label.
+class SortedLabels:
+    """Labels in ascending order.
 
     Attributes:
         labels: `(n,)`, ascending.
-        own: for rows gathered from all processes, where this process's rows are among them.
+        own: for rows gathered from all processes, the positions of this process's rows.
     """
 
     labels: Tensor
@@ -33,18 +33,18 @@ class Rows:
 
     @cached_property
     def counts(self) -> tuple[Tensor, Tensor]:
-        """(distinct labels, how many rows each has)."""
+        """(distinct labels, number of rows of each)."""
         classes, counts = torch.unique_consecutive(self.labels, return_counts=True)
         return classes, counts
 
     @cached_property
-    def listed(self) -> list[int]:
+    def as_list(self) -> list[int]:
         """The labels on the host."""
-        listed: list[int] = self.labels.tolist()
-        return listed
+        values: list[int] = self.labels.tolist()
+        return values
 
-    def place(self, tile: "Tile") -> tuple[Tensor, Tensor] | None:
-        """Where a tile with these columns holds the pairs of a row with itself."""
+    def self_pairs(self, tile: "Tile") -> tuple[Tensor, Tensor] | None:
+        """Return where a tile with these columns holds pairs of a row with itself."""
         if self.own is None:
             return None
         inside = self.own[tile.rows] - tile.columns.start
@@ -52,70 +52,123 @@ class Rows:
         return row, inside[row]
 
 
+@dataclass(frozen=True)
+class PairLabels:
+    """Labels of both sides of the pairs.
+
+    Attributes:
+        rows: labels of the queries.
+        columns: labels of the references; None if queries are paired among themselves.
+    """
+
+    rows: SortedLabels
+    columns: SortedLabels | None = None
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the queries are paired among themselves within this process."""
+        return self.columns is None
+
+    @property
+    def joined(self) -> bool:
+        """Whether the references are the rows of all processes, the queries among them."""
+        return self.columns is not None and self.columns.own is not None
+
+    @property
+    def contains_self(self) -> bool:
+        """Whether each query is one of its own references."""
+        return self.symmetric or self.joined
+
+    @property
+    def right(self) -> SortedLabels:
+        """Labels of the right side of the pairs."""
+        return self.rows if self.columns is None else self.columns
+
+    @property
+    def left(self) -> SortedLabels:
+        """Labels of the left side of the pairs of all processes."""
+        return self.right if self.joined else self.rows
+
+    def count(self, include_self: bool = True) -> tuple[int, int]:
+        """Return (number of pairs, number of same-class pairs) over all processes."""
+        own = 0 if include_self or not self.contains_self else len(self.left)
+        total = len(self.left) * len(self.right) - own
+        return total, same_class_pairs(self.left, self.right) - own
+
+
+def count_pairs(
+    labels: Tensor, reference_labels: Tensor | None = None, *, include_self: bool = True
+) -> tuple[int, int, int]:
+    """Return (number of pairs, of same-class pairs, of rows without positives)."""
+    rows = SortedLabels(labels.sort().values)
+    columns = None if reference_labels is None else SortedLabels(reference_labels.sort().values)
+    pairs = PairLabels(rows, columns)
+    without = members(rows.labels, pairs.right) == int(pairs.contains_self)
+    return *pairs.count(include_self), int(without.sum())
+
+
 class Tile(NamedTuple):
     rows: slice
     columns: slice
     diagonal: bool  # a tile of the symmetric case that holds pairs (u, u)
-    same: tuple[slice, slice] | None  # the part, counted from its corner, that holds classmates
-    uniform: bool  # everything in that part is of one class
+    same: tuple[slice, slice] | None  # the part, relative to its corner, with same-class pairs
+    uniform: bool  # all pairs of that part are same-class pairs
 
 
-def sort_rows(embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Rows]:
-    """Return the embeddings in the order of their labels, and those labels."""
+def sort_rows(x: Tensor, labels: Tensor) -> tuple[Tensor, SortedLabels]:
+    """Return the rows in the order of their labels, and those labels."""
     ordered, order = torch.sort(labels, stable=True)
-    rows: Tensor = _Permute.apply(embeddings, order)
-    return rows, Rows(ordered)
+    rows: Tensor = _Permute.apply(x, order)
+    return rows, SortedLabels(ordered)
 
 
-def tiles(rows: Rows, columns: Rows | None, size: int = TILE) -> Iterator[Tile]:
-    """Yield the tiles of all pairs; with `columns=None` the upper triangle of rows × rows."""
-    others = rows if columns is None else columns
-    if columns is None and 0 < len(rows) <= size:
+def tiles(pairs: PairLabels, size: int = TILE) -> Iterator[Tile]:
+    """Yield the tiles of all pairs; of symmetric pairs those of the upper triangle."""
+    rows, columns = pairs.rows, pairs.right
+    if pairs.symmetric and 0 < len(rows) <= size:
         whole = slice(0, len(rows))
         yield Tile(whole, whole, True, (whole, whole), False)
         return
-    row_labels = rows.listed
-    column_labels = others.listed
     for i in range(0, len(rows), size):
         r = slice(i, min(i + size, len(rows)))
-        for j in range(i if columns is None else 0, len(others), size):
-            c = slice(j, min(j + size, len(others)))
-            low = max(row_labels[i], column_labels[j])
-            high = min(row_labels[r.stop - 1], column_labels[c.stop - 1])
+        for j in range(i if pairs.symmetric else 0, len(columns), size):
+            c = slice(j, min(j + size, len(columns)))
+            low = max(rows.as_list[i], columns.as_list[j])
+            high = min(rows.as_list[r.stop - 1], columns.as_list[c.stop - 1])
             same = None
             if low <= high:
-                same = _span(row_labels, r, low, high), _span(column_labels, c, low, high)
-            yield Tile(r, c, columns is None and i == j, same, low == high)
+                same = _span(rows.as_list, r, low, high), _span(columns.as_list, c, low, high)
+            yield Tile(r, c, pairs.symmetric and i == j, same, low == high)
 
 
 def _span(labels: list[int], within: slice, low: int, high: int) -> slice:
-    """Where, counted from the start of `within`, sorted labels lie between low and high."""
+    """Return where, relative to the start of `within`, labels lie between low and high."""
     left = bisect_left(labels, low, within.start, within.stop)
     right = bisect_right(labels, high, within.start, within.stop)
     return slice(left - within.start, right - within.start)
 
 
-def same_class_pairs(rows: Rows, columns: Rows | None = None) -> int:
+def same_class_pairs(rows: SortedLabels, columns: SortedLabels) -> int:
     """Count ordered pairs with equal labels, pairs (u, u) included."""
     classes, counts = rows.counts
-    if columns is None:
+    if columns is rows:
         return int((counts * counts).sum())
     return int((counts * members(classes, columns)).sum())
 
 
-def members(labels: Tensor, rows: Rows) -> Tensor:
-    """How many of `rows` carry each of `labels`."""
-    left = torch.searchsorted(rows.labels, labels, right=False)
-    return torch.searchsorted(rows.labels, labels, right=True) - left
+def members(labels: Tensor, rows: SortedLabels) -> Tensor:
+    """Count the rows of each label."""
+    first = torch.searchsorted(rows.labels, labels)
+    return torch.searchsorted(rows.labels, labels, right=True) - first
 
 
 def longest(x: Tensor) -> float:
-    """Length of the longest row."""
+    """Return the length of the longest row."""
     return float(torch.linalg.vector_norm(x, dim=1).max()) if len(x) else 0.0
 
 
 class _Permute(torch.autograd.Function):
-    """Reorder rows; the way back is a gather too, not a scatter."""
+    """Reorder rows; the gradient is a gather too, not a slower scatter."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor) -> Tensor:

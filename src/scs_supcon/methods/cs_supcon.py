@@ -2,14 +2,14 @@
 
     L = (1/n) Σ_i (1/|P_i|) Σ_{p∈P_i} { −log σ_c(i,p) + α log σ_s(i,p) − β ‖s_i − s_p‖ }
 
-with σ_x(i,p) the softmax of x_i·x_p/τ over all a ≠ i. The paper writes a sum over anchors; ours is
-the mean. α and τ are printed nowhere: see docs/readings.md. The total may be negative.
+with σ_x(i,p) the softmax of x_i·x_p/τ over all a ≠ i. The paper sums over anchors; this is the
+mean. It gives no values for α and τ: see docs/readings.md. The total may be negative.
 """
 
 from torch import Tensor
 
-from scs_supcon.kernels import class_distances, softmax_pairs
-from scs_supcon.methods.shared.base import not_negative, positive, prepare
+from scs_supcon.kernels import softmax_pair_loss, style_distance
+from scs_supcon.methods.shared.base import flatten, not_negative, positive
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
 from scs_supcon.nn.head import Normalise
 
@@ -47,30 +47,14 @@ class CSSupCon(CommonStyleMethod):
         self.temperature, self.alpha, self.beta = temperature, alpha, beta
 
     def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
-        rows, order = prepare(embeddings, labels)
-        sides = self.sides(rows, order)
-        columns = sides.columns
-        parts = {
-            "contrast": softmax_pairs(
-                sides.common,
-                order,
-                self.temperature,
-                references=sides.reference_common,
-                columns=columns,
-            )
-        }
-        if self.alpha and sides.style.shape[1]:
-            reverse = softmax_pairs(
-                sides.style,
-                order,
-                self.temperature,
-                references=sides.reference_style,
-                columns=columns,
-            )
-            parts["style_contrast"] = -self.alpha * reverse
-        if self.beta and sides.style.shape[1]:
-            distance = class_distances(
-                sides.style, order, references=sides.reference_style, columns=columns
-            )
-            parts["style"] = -self.beta * distance
-        return parts
+        rows, labels = flatten(embeddings, labels)
+        common, style = self.fields(rows)
+        terms = {"contrast": self._supcon(common, labels)}
+        if self.alpha and style.shape[1]:
+            terms["style_contrast"] = -self.alpha * self._supcon(style, labels)
+        if self.beta and style.shape[1]:
+            terms["style"] = -self.beta * style_distance(style, labels, gather=self.gathers)
+        return terms
+
+    def _supcon(self, field: Tensor, labels: Tensor) -> Tensor:
+        return softmax_pair_loss(field, labels, self.temperature, gather=self.gathers)

@@ -1,6 +1,6 @@
-"""CS-SupCon with overlap: some columns are common and style at once (Dornaika & Wang, 2025).
+"""CS-SupCon with overlap: some columns belong to both fields (Dornaika & Wang, 2025).
 
-The loss of `cs_supcon`; of 256 columns c takes 0…191 and s takes 164…255, so 28 are shared.
+The loss of `cs_supcon`; of 256 columns, c has 0…191 and s has 164…255, so 28 are shared.
 """
 
 from typing import Any

@@ -1,17 +1,17 @@
-"""OSCS-SupCon: SCS-SupCon whose fields are made orthogonal (Wang & Dornaika, arXiv 2606.11233).
+"""OSCS-SupCon: SCS-SupCon with orthogonal fields (Wang & Dornaika, arXiv 2606.11233).
 
     L = L_SCS + λ O
 
     projected:  O = (1/n) Σ_i (ĉ_i·u_i)²,   u_i = ReLU(W s_i) of unit length
     xcov:       O = ‖Ĉᵀ Ŝ / n‖²  (Frobenius)
 
-ĉ, ŝ are the common and the style field of unit length, as rows of Ĉ and Ŝ; W takes the style to
-the width of the common field.
+ĉ, ŝ are the common and the style field of unit length, as rows of Ĉ and Ŝ; W maps the style field
+to the width of the common field.
 
-Adapted: only the abstract could be read ("orthogonality between common and style subspaces via a
-linear projection with ReLU"), so formula and λ are ours. W is orthogonal, drawn once and for ever:
-trained by the same loss it would turn u out of c's way and the constraint would say nothing. Where
-ReLU leaves nothing of a row, that row adds 0. The cross moments of `xcov` are not centred.
+Adapted: only the abstract was available ("orthogonality between common and style subspaces via a
+linear projection with ReLU"), so formula and λ are ours. W is a fixed random orthogonal matrix:
+trained with the same loss, it would rotate u away from c and make the constraint void. A row whose
+projection is 0 after the ReLU adds 0. The cross moments of `xcov` are not centred.
 """
 
 from functools import lru_cache
@@ -20,8 +20,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from scs_supcon.kernels import full_precision
 from scs_supcon.methods.scs_supcon import SCSSupCon
-from scs_supcon.methods.shared.base import flatten, not_negative, one_of
+from scs_supcon.methods.shared.base import not_negative, one_of
 from scs_supcon.methods.shared.joint import gather
 from scs_supcon.nn.head import unit
 
@@ -53,24 +54,18 @@ class OSCSSupCon(SCSSupCon):
         not_negative(weight=weight)
         self.orthogonality, self.weight = orthogonality, weight
 
-    def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
-        rows, _ = flatten(embeddings, labels)
-        return super().loss_terms(embeddings, labels) | self._orthogonal(rows)
-
-    def against(
-        self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor
-    ) -> dict[str, Tensor]:
-        """As in `SCSSupCon`; the fields of the rows, not of the references, are made orthogonal."""
-        rows, _ = flatten(embeddings, labels)
-        return super().against(embeddings, labels, ref_emb, ref_labels) | self._orthogonal(rows)
-
-    def listed(
+    def loss_on_pairs(
         self, embeddings: Tensor, pairs: tuple[Tensor, Tensor], same: Tensor, ref_emb: Tensor
     ) -> dict[str, Tensor]:
-        """As in `SCSSupCon`; the fields of all rows, listed or not, are made orthogonal."""
-        return super().listed(embeddings, pairs, same, ref_emb) | self._orthogonal(embeddings)
+        """As in `SCSSupCon`; orthogonality is computed from all rows, listed or not."""
+        terms = super().loss_on_pairs(embeddings, pairs, same, ref_emb)
+        return terms | self._orthogonality_term(embeddings)
 
-    def _orthogonal(self, rows: Tensor) -> dict[str, Tensor]:
+    def _terms(self, rows: Tensor, labels: Tensor, *references: Any) -> dict[str, Tensor]:
+        """As in `SCSSupCon`; orthogonality is computed from the rows, not from the references."""
+        return super()._terms(rows, labels, *references) | self._orthogonality_term(rows)
+
+    def _orthogonality_term(self, rows: Tensor) -> dict[str, Tensor]:
         common, style = (unit(field) for field in self.fields(rows))
         if not self.weight or not style.shape[1]:
             return {}
@@ -81,23 +76,23 @@ class OSCSSupCon(SCSSupCon):
 
 
 def projected(common: Tensor, style: Tensor) -> Tensor:
-    """Mean squared cosine between the common field and the projected style field."""
-    with torch.autocast(common.device.type, enabled=False):
+    """Return the mean squared cosine between the common field and the projected style field."""
+    with full_precision(common):
         w = projection(common.shape[1], style.shape[1]).to(style)
         u = unit(torch.relu(style @ w.T))
         return (common * u).sum(1).square().sum() / max(len(common), 1)
 
 
 def xcov(common: Tensor, style: Tensor) -> Tensor:
-    """Squared Frobenius norm of the cross moments of the two fields."""
-    with torch.autocast(common.device.type, enabled=False):
+    """Return the squared Frobenius norm of the cross moments of the two fields."""
+    with full_precision(common):
         return (common.T @ style / max(len(common), 1)).square().sum()
 
 
 @lru_cache
 def projection(common_dim: int, style_dim: int) -> Tensor:
-    """W: orthogonal, the same for every run, process and restart."""
+    """Return W: orthogonal, the same for each run, process and restart."""
     source = torch.Generator().manual_seed(0)
-    with torch.inference_mode(False):  # kept, so it must serve training too
+    with torch.inference_mode(False):  # cached, so training must be able to use it
         w = torch.empty(common_dim, style_dim, dtype=torch.float64, device="cpu")
         return nn.init.orthogonal_(w, generator=source)

@@ -1,9 +1,9 @@
-"""SimCLR: the views of an image against all other images (Chen et al., ICML 2020).
+"""SimCLR: contrast the views of an image with all other images (Chen et al., ICML 2020).
 
     L = (1/n) Σ_i −log [ exp(z_i·z_{p(i)}/τ) / Σ_{a≠i} exp(z_i·z_a/τ) ],   p(i): the other view of i
 
-NT-Xent, which is SupCon with the image as its own class. No class label is used. The original
-adds the two directions of a pair instead of averaging them, which doubles the value.
+NT-Xent, which is SupCon with each image as a class. Class labels are not used. The original adds
+the two directions of a pair instead of averaging them, which doubles the value.
 """
 
 import torch
@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
+from scs_supcon.kernels import several_processes
 from scs_supcon.methods.shared.base import Batch
-from scs_supcon.methods.shared.common_style import several_processes
 from scs_supcon.methods.supcon import SupCon
 
 
@@ -22,8 +22,8 @@ class SimCLR(SupCon):
     Args:
         temperature: τ; similarities are divided by it.
         loss_scale: factor on the loss.
-        gather_across_devices: hold the rows against those of all processes; image ids must then
-            be unique over all processes.
+        gather_across_devices: compare the rows with those of all processes; image ids must then be
+            unique over all processes.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class SimCLR(SupCon):
         )
 
     def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
-        """Pair by the view axis of `(B, V, D)`; for `(N, D)` the labels are image ids."""
+        """Pair rows by the view axis of `(B, V, D)`; for `(N, D)` the labels are image ids."""
         if isinstance(embeddings, Tensor) and embeddings.dim() == 3:
             labels = torch.arange(len(embeddings), device=embeddings.device) + _first_id()
         elif labels is None:
@@ -51,5 +51,5 @@ class SimCLR(SupCon):
 
 
 def _first_id() -> int:
-    """Different on every process, so that gathered images never share an id."""
+    """Return a number that differs between processes, so that gathered images share no id."""
     return dist.get_rank() << 40 if several_processes() else 0

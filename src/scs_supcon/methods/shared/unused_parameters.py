@@ -1,37 +1,37 @@
-"""Notices learnable scalars that the optimiser was not given."""
+"""A warning about learnable scalars that were not given to the optimiser."""
 
 import warnings
 from functools import partial
 
-from torch import Tensor, nn
+from torch import Tensor
 
 PATIENCE = 50
 
 
-class Watch:
-    """Warns once about parameters that had 50 gradients and never moved."""
+class UnusedParameterCheck:
+    """Warn once about parameters that received 50 gradients and never changed."""
 
     def __init__(self) -> None:
-        self.first: dict[str, float] = {}
-        self.seen: dict[str, int] = {}
+        self.initial: dict[str, float] = {}
+        self.gradients: dict[str, int] = {}
 
-    def look(self, name: str, parameter: nn.Parameter, value: Tensor) -> None:
-        """Count the gradients of `value`, which this step has made from `parameter`."""
-        if not value.requires_grad or self.seen.get(name, 0) >= PATIENCE:
+    def track(self, name: str, parameter: Tensor, value: Tensor) -> None:
+        """Count the gradients of `value`, which this step computed from `parameter`."""
+        if not value.requires_grad or self.gradients.get(name, 0) >= PATIENCE:
             return
-        self.first.setdefault(name, float(parameter.detach()))
+        self.initial.setdefault(name, float(parameter.detach()))
         value.register_hook(partial(self._count, name, parameter))  # type: ignore[no-untyped-call]
 
-    def _count(self, name: str, parameter: nn.Parameter, gradient: Tensor) -> None:
-        if not float(gradient) or self.seen.get(name, 0) >= PATIENCE:
+    def _count(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
+        if not float(gradient) or self.gradients.get(name, 0) >= PATIENCE:
             return
-        moved = float(parameter.detach()) != self.first[name]
-        self.seen[name] = PATIENCE if moved else self.seen.get(name, 0) + 1
-        if not moved and self.seen[name] == PATIENCE:
-            self.seen = dict.fromkeys(self.first, PATIENCE)  # said once, for all of them
+        changed = float(parameter.detach()) != self.initial[name]
+        self.gradients[name] = PATIENCE if changed else self.gradients.get(name, 0) + 1
+        if not changed and self.gradients[name] == PATIENCE:
+            self.gradients = dict.fromkeys(self.initial, PATIENCE)  # one warning for all
             warnings.warn(
-                f"{name} of the loss had a gradient in {PATIENCE} backward passes and never moved: "
-                "give the loss's parameters to the optimiser, for example "
+                f"{name} of the loss received {PATIENCE} gradients and never changed: pass the "
+                "parameters of the loss to the optimiser, for example "
                 "SGD([*model_groups, *loss.param_groups(lr=...)])",
                 stacklevel=2,
             )

@@ -1,0 +1,84 @@
+"""The pair losses as formulas, in plain torch with whole matrices.
+
+These functions compute small batches, and serve as the readable form of the tiled kernels. Rows
+come in any order and are already of unit length; gradients come from autograd.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.kernels.bias import solve_bias
+
+Weighting = Literal["all", "balanced", "positives"]
+
+
+def dense_sigmoid_loss(
+    common: Tensor,
+    labels: Tensor,
+    t: Tensor,
+    b: Tensor | None,
+    *,
+    weighting: Weighting = "all",
+    include_self: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Compute `sigmoid_pair_loss` with whole matrices."""
+    with full_precision(common):
+        logits = t * (common @ common.T)
+    same = labels[:, None] == labels
+    itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    own = 0 if include_self else len(labels)
+    total, positive = same.numel() - own, int(same.sum()) - own
+    if b is None:
+        solved = solve_bias(logits.detach() if include_self else logits.detach()[~itself], positive)
+        b = t.new_tensor(solved)
+    a = logits - b
+    cost = softplus(torch.where(same, -a, a))
+    if not include_self:
+        cost = cost.masked_fill(itself, 0)
+    weight, weight_negative = pair_weights(total, positive, weighting)
+    if weight != weight_negative:
+        cost = cost * torch.where(same, weight / weight_negative, 1.0).to(cost.dtype)
+    return (cost.sum(dtype=torch.float64) * weight_negative).to(common.dtype), b
+
+
+def dense_softmax_loss(x: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Compute `softmax_pair_loss` with whole matrices."""
+    positive = positives(labels)
+    weight = positive / positive.sum(1, keepdim=True).clamp(min=1)
+    itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    with full_precision(x):
+        logits = x @ x.T / temperature
+    log_p = logits.masked_fill(itself, -1e30).log_softmax(1)  # −inf × 0 would be NaN
+    return (-(log_p * weight).sum(dtype=torch.float64) / max(len(x), 1)).to(x.dtype)
+
+
+def dense_style_distance(style: Tensor, labels: Tensor) -> Tensor:
+    """Compute `style_distance` from the list of all positive pairs."""
+    positive = positives(labels)
+    u, v = positive.triu().nonzero().unbind(1)
+    # Subtracted, not by way of a Gram matrix: two views of an image are near-duplicates.
+    distance = torch.linalg.vector_norm(style.index_select(0, u) - style.index_select(0, v), dim=1)
+    weight = 2 / positive.sum(1).index_select(0, u)
+    return ((distance * weight).sum(dtype=torch.float64) / max(len(style), 1)).to(style.dtype)
+
+
+def positives(labels: Tensor) -> Tensor:
+    """Return the `(n, n)` mask of positive pairs: two different rows of one class."""
+    return (labels[:, None] == labels).fill_diagonal_(False)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)); torch's default threshold would leave 2e-9, too much for float64."""
+    return F.softplus(x, threshold=40.0 if x.dtype == torch.float64 else 20.0)
+
+
+def pair_weights(total: int, positive: int, weighting: Weighting) -> tuple[float, float]:
+    """Return the weights of a same-class pair and of another pair."""
+    if weighting == "balanced":
+        return 0.5 / max(positive, 1), 0.5 / max(total - positive, 1)
+    divisor = max(positive if weighting == "positives" else total, 1)
+    return 1 / divisor, 1 / divisor
