@@ -252,7 +252,7 @@ def main() -> None:
         name, n, classes = arguments.peak
         return peak_memory(name, int(n), int(classes))
     # Our losses warn that t and b never move: nobody trains here.
-    warnings.filterwarnings("ignore", message=".*of the loss had a gradient")
+    warnings.filterwarnings("ignore", message=".*of the loss received")
     results = pairs_page.Results(machine(arguments.threads), (COMMON, STYLE), {}, {})
     cases = [(n, 100) for n in SIZES if n <= 2048 or not arguments.quick]
     for n, classes in cases if arguments.quick else [*cases, *FEW_CLASSES]:

@@ -220,11 +220,11 @@ def test_what_is_refused() -> None:
     (z, labels), (refs, ref_labels) = batch(), batch(7, seed=1)
     chosen = MINERS["pairs"](z, labels)
     supcon, loss = MetricLearningLoss(SupCon()), MetricLearningLoss(scs())
-    with pytest.raises(UserError, match="SupCon takes no indices_tuple: use SCSSupCon"):
+    with pytest.raises(UserError, match="SupCon does not support indices_tuple: use SCSSupCon"):
         supcon(z, labels, chosen)
-    with pytest.raises(UserError, match="CSSupCon takes no ref_emb: use SCSSupCon"):
+    with pytest.raises(UserError, match="CSSupCon does not support ref_emb: use SCSSupCon"):
         MetricLearningLoss(CSSupCon())(z, labels, ref_emb=refs, ref_labels=ref_labels)
-    with pytest.raises(UserError, match="ref_emb came without ref_labels"):
+    with pytest.raises(UserError, match="ref_emb is given without ref_labels"):
         loss(z, labels, ref_emb=refs)
     with pytest.raises(UserError, match="ref_emb has 5 columns, embeddings have 6"):
         loss(z, labels, ref_emb=refs[:, :5], ref_labels=ref_labels)

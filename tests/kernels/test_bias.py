@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -6,10 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from scs_supcon.kernels import Rows, solve_bias, solve_listed_bias, sort_rows
-from sorted_batches import Largest, sorted_batches
+from pair_batches import LargestTensor, Rows, Vectors, labelled_rows, same_width
+from scs_supcon.kernels import solve_bias
+from scs_supcon.kernels.bias import solve_sorted_bias
+from scs_supcon.kernels.gather import arrange_pairs
 
-Vectors = list[list[float]]
+
+def solved(x: Tensor, labels: Tensor, t: float, *, include_self: bool = True, **to: Any) -> float:
+    return solve_sorted_bias(*arrange_pairs(x, labels, **to), t, include_self=include_self)
 
 
 def reference(
@@ -39,117 +44,121 @@ def reference(
 temperatures = st.sampled_from([0.1, 1.0, 10.0, 100.0])
 
 
-@given(sorted_batches(2, 14), temperatures, st.booleans())
-def test_the_mean_judgement_is_the_share_of_positive_pairs(
-    batch: tuple[Tensor, Rows], t: float, include_self: bool
+@given(labelled_rows(2, 14), temperatures, st.booleans())
+def test_the_mean_probability_is_the_share_of_positive_pairs(
+    batch: Rows, t: float, include_self: bool
 ) -> None:
-    x, rows = batch
-    b = solve_bias(x, rows, t, include_self=include_self)
-    mean, share = reference(x.tolist(), rows.labels.tolist(), t, b, include_self)
+    x, labels = batch
+    b = solved(x, labels, t, include_self=include_self)
+    mean, share = reference(x.tolist(), labels.tolist(), t, b, include_self)
     assert abs(mean - share) <= 1e-6
 
 
-@given(sorted_batches(2, 14), sorted_batches(2, 14), temperatures)
-def test_references_apart(
-    batch: tuple[Tensor, Rows], others: tuple[Tensor, Rows], t: float
-) -> None:
-    (q, rows), (r, columns) = batch, others
-    width = min(q.shape[1], r.shape[1])
-    q, r = q[:, :width], r[:, :width]
-    b = solve_bias(q, rows, t, references=r, columns=columns)
+@given(labelled_rows(2, 14), labelled_rows(2, 14), temperatures)
+def test_references(batch: Rows, others: Rows, t: float) -> None:
+    q, r = same_width(batch[0], others[0])
+    b = solved(q, batch[1], t, references=r, reference_labels=others[1])
     mean, share = reference(
-        q.tolist(), rows.labels.tolist(), t, b, True, r.tolist(), columns.labels.tolist()
+        q.tolist(), batch[1].tolist(), t, b, True, r.tolist(), others[1].tolist()
     )
     assert abs(mean - share) <= 1e-6
 
 
-@given(sorted_batches(2, 14), temperatures, st.integers(0, 99))
-def test_listed_pairs(batch: tuple[Tensor, Rows], t: float, seed: int) -> None:
-    x, rows = batch
+@given(labelled_rows(2, 14), temperatures, st.integers(0, 99))
+def test_listed_pairs(batch: Rows, t: float, seed: int) -> None:
+    x, labels = batch
     source = torch.Generator().manual_seed(seed)
     u, v = torch.randint(0, len(x), (2, 20), generator=source)
-    same = rows.labels[u] == rows.labels[v]
+    same = labels[u] == labels[v]
     logits = t * (x[u] * x[v]).sum(1)
-    b = solve_listed_bias(logits, same)
-    judged = [1 / (1 + math.exp(min(b - a, 700))) for a in logits.tolist()]
+    b = solve_bias(logits, int(same.sum()))
+    probabilities = [1 / (1 + math.exp(min(b - a, 700))) for a in logits.tolist()]
     share = min(max(sum(same.tolist()), 0.5), 19.5) / 20
-    assert abs(sum(judged) / 20 - share) <= 1e-6
+    assert abs(sum(probabilities) / 20 - share) <= 1e-6
+
+
+def blobs(n: int, classes: int, seed: int = 4) -> Rows:
+    """Unit rows around one direction per class."""
+    source = torch.Generator().manual_seed(seed)
+    directions = torch.randn(classes, 16, generator=source, dtype=torch.float64)
+    labels = torch.randint(0, classes, (n,), generator=source)
+    x = directions[labels] + torch.randn(n, 16, generator=source, dtype=torch.float64)
+    return torch.nn.functional.normalize(x), labels
 
 
 @pytest.mark.parametrize("t", [1.0, 10.0, 100.0])
 @pytest.mark.parametrize("n", [200, 700, 1024])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_up_to_1024_rows_every_pair_speaks(n: int, t: float, dtype: torch.dtype) -> None:
-    x, rows = centred(n, 20)
-    b = solve_bias(x.to(dtype), rows, t)
-    same = rows.labels[:, None] == rows.labels[None, :]
+def test_up_to_1024_rows_the_solution_is_exact(n: int, t: float, dtype: torch.dtype) -> None:
+    x, labels = blobs(n, 20)
+    b = solved(x.to(dtype), labels, t)
+    same = labels[:, None] == labels
     mean = torch.sigmoid(t * x @ x.T - b).mean()
     assert abs(float(mean - same.double().mean())) <= 1e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_share_of_almost_nothing_is_met_in_proportion(dtype: torch.dtype) -> None:
+def test_a_tiny_share_is_met_with_a_small_relative_error(dtype: torch.dtype) -> None:
     """All different, no self pairs: half a pair of half a million counts as positive."""
-    x, _ = centred(700, 20)
-    b = solve_bias(x.to(dtype), Rows(torch.arange(700)), 10.0, include_self=False)
-    judged = torch.sigmoid(10 * x @ x.T - b).fill_diagonal_(0).sum() / (700 * 699)
-    assert judged.item() == pytest.approx(0.5 / (700 * 699), rel=1e-4)
+    x, _ = blobs(700, 20)
+    b = solved(x.to(dtype), torch.arange(700), 10.0, include_self=False)
+    mean = torch.sigmoid(10 * x @ x.T - b).fill_diagonal_(0).sum() / (700 * 699)
+    assert mean.item() == pytest.approx(0.5 / (700 * 699), rel=1e-4)
 
 
-@pytest.mark.parametrize("n", [1025, 1500, 4096])
-def test_beyond_that_an_evenly_spaced_subset_of_the_sorted_rows_speaks(n: int) -> None:
-    x, rows = centred(n, 37)
-    picked = torch.tensor([k * n // 1024 for k in range(1024)])
-    some, labels = x[picked], rows.labels[picked]
-    share = (labels[:, None] == labels[None, :]).double().mean()
-    for include_self in (True, False):
-        b = solve_bias(x, rows, 10.0, include_self=include_self)
-        assert b == solve_bias(some, Rows(labels), 10.0, include_self=include_self)
-    mean = torch.sigmoid(10 * some @ some.T - solve_bias(x, rows, 10.0)).mean()
-    assert abs(float(mean - share)) <= 1e-6
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize(
+    ("n", "classes"), [(1025, 37), (1500, 40), (4096, 37), (3000, 1500), (3000, 1)]
+)
+def test_more_rows_are_sampled_to_within_two_per_cent(
+    n: int, classes: int, include_self: bool
+) -> None:
+    x, labels = blobs(n, classes)
+    b = solved(x, labels, 10.0, include_self=include_self)
+    same = (labels[:, None] == labels).double()
+    probability = torch.sigmoid(10 * x @ x.T - b)
+    if not include_self:
+        same.fill_diagonal_(0)
+        probability.fill_diagonal_(0)
+    assert probability.sum().item() == pytest.approx(same.sum().item(), rel=0.02)
 
 
-def test_a_subset_of_each_side_speaks_for_queries_and_references() -> None:
-    (q, rows), (r, columns) = centred(1300, 12), centred(1100, 12, seed=9)
-    some = [torch.tensor([k * n // 1024 for k in range(1024)]) for n in (1300, 1100)]
-    b = solve_bias(q, rows, 10.0, references=r, columns=columns)
-    q, q_labels, r, r_labels = q[some[0]], rows.labels[some[0]], r[some[1]], columns.labels[some[1]]
-    share = (q_labels[:, None] == r_labels[None, :]).double().mean()
-    assert abs(float(torch.sigmoid(10 * q @ r.T - b).mean() - share)) <= 1e-6
+def test_many_references_are_sampled_to_within_two_per_cent() -> None:
+    (q, labels), (r, r_labels) = blobs(1300, 12), blobs(1100, 12, seed=4)
+    b = solved(q, labels, 10.0, references=r, reference_labels=r_labels)
+    share = (labels[:, None] == r_labels).double().mean().item()
+    assert torch.sigmoid(10 * q @ r.T - b).mean().item() == pytest.approx(share, rel=0.02)
 
 
-def centred(n: int, classes: int, seed: int = 4) -> tuple[Tensor, Rows]:
-    """Unit rows around their class's own direction."""
-    source = torch.Generator().manual_seed(seed)
-    directions = torch.randn(classes, 16, generator=source, dtype=torch.float64)
-    labels = torch.randint(0, classes, (n,), generator=source)
-    x = directions[labels] + torch.randn(n, 16, generator=source, dtype=torch.float64)
-    return sort_rows(torch.nn.functional.normalize(x), labels)
+def test_a_weighted_mean() -> None:
+    logits = torch.tensor([3.0, 0.0, -2.0], dtype=torch.float64)
+    weights = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+    b = solve_bias(logits, 10, 40, weights)
+    assert float(torch.sigmoid(logits - b) @ weights) == pytest.approx(0.25, abs=1e-9)
 
 
 def test_gold_values() -> None:
     """At t = 10, pairs of a row with itself included."""
     t4 = torch.tensor([[1, 0], [0.6, 0.8], [0, 1], [-0.8, 0.6]], dtype=torch.float64)
     t5 = torch.tensor([[1, 0], [0.6, 0.8], [0.8, 0.6], [0, 1], [-0.8, 0.6]], dtype=torch.float64)
-    four = solve_bias(t4, Rows(torch.tensor([0, 0, 1, 1])), 10.0)
-    five = solve_bias(t5, Rows(torch.tensor([0, 0, 0, 1, 1])), 10.0)
+    four = solved(t4, torch.tensor([0, 0, 1, 1]), 10.0)
+    five = solved(t5, torch.tensor([0, 0, 0, 1, 1]), 10.0)
     assert four == pytest.approx(5.7617734807, abs=1e-9)
     assert five == pytest.approx(6.1850708425, abs=1e-9)
 
 
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("n", [0, 1])
-def test_nothing_to_solve_still_gives_a_number(n: int, include_self: bool) -> None:
-    x, rows = torch.ones(n, 2), Rows(torch.zeros(n, dtype=torch.long))
-    assert math.isfinite(solve_bias(x, rows, 10.0, include_self=include_self))
-    none = Rows(torch.zeros(0, dtype=torch.long))
-    apart = solve_bias(x, rows, 10.0, references=torch.ones(0, 2), columns=none)
-    assert math.isfinite(apart)
-    assert math.isfinite(solve_listed_bias(torch.zeros(0), torch.zeros(0, dtype=torch.bool)))
+def test_without_pairs_the_bias_is_a_finite_number(n: int, include_self: bool) -> None:
+    x, labels = torch.ones(n, 2), torch.zeros(n, dtype=torch.long)
+    assert math.isfinite(solved(x, labels, 10.0, include_self=include_self))
+    none = {"references": torch.ones(0, 2), "reference_labels": torch.zeros(0, dtype=torch.long)}
+    assert math.isfinite(solved(x, labels, 10.0, **none))
+    assert solve_bias(torch.zeros(0), 0) == 0
 
 
-def test_its_memory_does_not_grow_with_the_batch() -> None:
-    x, rows = centred(5000, 10)
-    with Largest() as watch:
-        solve_bias(x, rows, 10.0)
-    assert watch.most <= 1024 * 1024
+def test_memory_does_not_grow_with_the_batch() -> None:
+    x, labels = blobs(5000, 10)
+    with LargestTensor() as largest:
+        solved(x, labels, 10.0)
+    assert largest.numel <= 1024 * 1024

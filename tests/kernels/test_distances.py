@@ -6,11 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from scs_supcon.kernels import Rows, class_distances, sort_rows
-from scs_supcon.kernels.distances import masked_distances
-from sorted_batches import Largest, close, refuses_a_second_derivative
+from pair_batches import (
+    LargestTensor,
+    Rows,
+    Vectors,
+    close,
+    refuses_a_second_derivative,
+    same_width,
+)
+from scs_supcon.kernels import style_distance
 
-Vectors = list[list[float]]
+PIECE = 1 << 19
 
 
 def reference(
@@ -38,16 +44,16 @@ def reference(
     return value, by_q, by_r
 
 
-def made(n: int, d: int, labels: list[int], seed: int, twins: bool) -> tuple[Tensor, Rows]:
+def random_rows(n: int, d: int, labels: list[int], seed: int, duplicates: bool) -> Rows:
     source = torch.Generator().manual_seed(seed)
     x = torch.randn(n, d, generator=source, dtype=torch.float64)
-    if twins and n > 3:
+    if duplicates and n > 3:
         x[1], x[2], x[3] = x[0], 0, 0
-    return sort_rows(x, torch.tensor(labels, dtype=torch.long))
+    return x, torch.tensor(labels, dtype=torch.long)
 
 
 @st.composite
-def batches(draw: st.DrawFn, least: int = 0, most: int = 10) -> tuple[Tensor, Rows]:
+def batches(draw: st.DrawFn, least: int = 0, most: int = 10) -> Rows:
     n = draw(st.integers(least, most))
     mix = draw(st.sampled_from(["any", "one", "different", "uneven"]))
     source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
@@ -57,118 +63,91 @@ def batches(draw: st.DrawFn, least: int = 0, most: int = 10) -> tuple[Tensor, Ro
         "different": list(range(n)),
         "uneven": [math.isqrt(k) if k % 3 else -1 for k in range(n)],
     }[mix]
-    return made(n, draw(st.integers(1, 3)), labels, draw(st.integers(0, 99)), draw(st.booleans()))
+    return random_rows(
+        n, draw(st.integers(1, 3)), labels, draw(st.integers(0, 99)), draw(st.booleans())
+    )
 
 
-def check(batch: tuple[Tensor, Rows], others: tuple[Tensor, Rows] | None, piece: int) -> None:
-    q, rows = batch
+def check(batch: Rows, others: Rows | None, piece: int | None) -> None:
+    q, labels = batch
     q = q.clone().requires_grad_()
     if others is None:
-        found = class_distances(q, rows, piece=piece)
-        value, by_q, _ = reference(q.tolist(), rows.labels.tolist())
+        distance = style_distance(q, labels, piece=piece)
+        value, by_q, _ = reference(q.tolist(), labels.tolist())
     else:
-        r, columns = others
-        width = min(q.shape[1], r.shape[1])
-        q = q.detach()[:, :width].clone().requires_grad_()
-        r = r[:, :width].clone().requires_grad_()
-        found = class_distances(q, rows, references=r, columns=columns, piece=piece)
-        value, by_q, by_r = reference(
-            q.tolist(), rows.labels.tolist(), r.tolist(), columns.labels.tolist()
-        )
-    found.backward()
-    assert found.item() == pytest.approx(value, rel=1e-10, abs=0)
+        (q, r), ref_labels = same_width(q.detach(), others[0]), others[1]
+        distance = style_distance(q, labels, references=r, reference_labels=ref_labels, piece=piece)
+        value, by_q, by_r = reference(q.tolist(), labels.tolist(), r.tolist(), ref_labels.tolist())
+    distance.backward()
+    assert distance.item() == pytest.approx(value, rel=1e-10, abs=0)
     close(q.grad, by_q)
     if others is not None:
         close(r.grad, by_r)
 
 
-pieces = st.sampled_from([1, 7, 50, 400, 1 << 19])
+pieces = st.sampled_from([1, 7, 50, 400, PIECE, None])
 
 
 @given(batches(), pieces)
-def test_small_batches(batch: tuple[Tensor, Rows], piece: int) -> None:
+def test_small_batches(batch: Rows, piece: int | None) -> None:
     check(batch, None, piece)
 
 
 @given(batches(), batches(), pieces)
-def test_small_batches_against_references(
-    batch: tuple[Tensor, Rows], others: tuple[Tensor, Rows], piece: int
-) -> None:
+def test_small_batches_and_references(batch: Rows, others: Rows, piece: int | None) -> None:
     check(batch, others, piece)
 
 
 @settings(max_examples=16)
 @given(batches(130, 150), pieces)
-def test_batches_taken_class_by_class(batch: tuple[Tensor, Rows], piece: int) -> None:
+def test_batches_of_many_rows(batch: Rows, piece: int | None) -> None:
     check(batch, None, piece)
 
 
 @settings(max_examples=16)
 @given(batches(100, 130), batches(170, 180), pieces)
-def test_class_by_class_against_references(
-    batch: tuple[Tensor, Rows], others: tuple[Tensor, Rows], piece: int
-) -> None:
+def test_many_rows_and_references(batch: Rows, others: Rows, piece: int | None) -> None:
     check(batch, others, piece)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("classes", [1, 5, 400])
 def test_a_large_batch_in_pieces_of_the_usual_size(classes: int, dtype: torch.dtype) -> None:
-    x, rows = made(1100, 6, (torch.arange(1100) % classes).tolist(), 0, twins=False)
-    same = (rows.labels[:, None] == rows.labels[None, :]).double().fill_diagonal_(0)
+    x, labels = random_rows(1100, 6, (torch.arange(1100) % classes).tolist(), 0, duplicates=False)
+    same = (labels[:, None] == labels).double().fill_diagonal_(0)
     y = x.to(dtype, copy=True).requires_grad_()
-    found = class_distances(y, rows)
-    found.backward()
+    distance = style_distance(y, labels)
+    distance.backward()
     z = y.detach().double().requires_grad_()
     expected = (same * torch.cdist(z, z) / same.sum(1).clamp_min(1)[:, None]).sum() / 1100
     expected.backward()
     assert y.grad is not None and z.grad is not None
     room = 1e-10 if dtype == torch.float64 else 1e-6
-    torch.testing.assert_close(found.double(), expected, rtol=room, atol=0)
+    torch.testing.assert_close(distance.double(), expected, rtol=room, atol=0)
     torch.testing.assert_close(y.grad.double(), z.grad, rtol=room, atol=room * 1e-2)
 
 
+@pytest.mark.parametrize("piece", [10, PIECE])
 @pytest.mark.parametrize("n", [8, 200])
 @pytest.mark.parametrize("gap", [1e-1, 1e-3, 1e-5])
-def test_near_duplicates_in_float32(n: int, gap: float) -> None:
+def test_near_duplicates_in_float32(n: int, gap: float, piece: int) -> None:
     """Two views of an image: relative error within 4 eps, where a float32 Gram is 35 % off."""
     source = torch.Generator().manual_seed(2)
     one = torch.nn.functional.normalize(torch.randn(n // 2, 16, generator=source))
     x = torch.cat([one, one + gap * torch.randn(one.shape, generator=source) / 4])
-    rows, order = sort_rows(x, torch.arange(n // 2).repeat(2))
-    found = {}
+    labels = torch.arange(n // 2).repeat(2)
+    results = {}
     for dtype in (torch.float32, torch.float64):
-        y = rows.to(dtype, copy=True).requires_grad_()
-        value = class_distances(y, order)
+        y = x.to(dtype, copy=True).requires_grad_()
+        value = style_distance(y, labels, piece=piece)
         value.backward()
         assert y.grad is not None
-        found[dtype] = value.detach().double(), y.grad.double()
-    (value, grad), (exact, exact_grad) = found[torch.float32], found[torch.float64]
+        results[dtype] = value.detach().double(), y.grad.double()
+    (value, grad), (exact, exact_grad) = results[torch.float32], results[torch.float64]
     eps = torch.finfo(torch.float32).eps
     assert abs(value - exact) <= 4 * eps * exact
     # Directions: rounding of a float64 product, 1e-16, over the squared gap.
     assert (grad - exact_grad).abs().max() <= (4 * eps + 1e-14 / gap**2) * exact_grad.abs().max()
-
-
-@pytest.mark.parametrize("classes", [1, 40])
-@pytest.mark.parametrize("gap", [1e-1, 1e-3, 1e-5])
-def test_near_duplicates_of_a_few_rows_in_float32(classes: int, gap: float) -> None:
-    """The way of small batches, with whole matrices and with listed pairs, is as exact."""
-    source = torch.Generator().manual_seed(2)
-    one = torch.nn.functional.normalize(torch.randn(classes, 16, generator=source))
-    x = one.repeat(2, 1)
-    x[classes:] += gap * torch.randn(one.shape, generator=source) / 4
-    labels = torch.arange(classes).repeat(2)
-    same = labels[:, None] == labels
-    found = [masked_distances(y, same, same.sum(1).double(), 1.0) for y in (x, x.double())]
-    (value, grad), (exact, exact_grad) = found
-    plain = sum(math.dist(*x[[k, k + classes]].double().tolist()) for k in range(classes))
-    assert exact.item() == pytest.approx(plain / classes, rel=1e-12)
-    eps = torch.finfo(torch.float32).eps
-    # Whole matrices: rounding of a float64 product, 1e-16, over the squared gap.
-    assert abs(value.double() - exact) <= (4 * eps + 1e-15 / gap**2) * exact
-    worst = (grad.double() - exact_grad).abs().max()
-    assert worst <= (4 * eps + 1e-14 / gap**2) * exact_grad.abs().max()
 
 
 @pytest.mark.parametrize("n", [8, 140])
@@ -177,56 +156,62 @@ def test_near_duplicates_in_float64(n: int, gap: float) -> None:
     """Subtracted, not multiplied: as exact as any other distance."""
     one = torch.randn(n // 2, 3, dtype=torch.float64)
     x = torch.cat([one, one + gap * torch.randn(one.shape, dtype=torch.float64)])
-    check(sort_rows(x, torch.arange(n // 2).repeat(2)), None, 1 << 19)
+    for piece in (10, PIECE, None):
+        check((x, torch.arange(n // 2).repeat(2)), None, piece)
 
 
 @pytest.mark.parametrize("n", [6, 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_coincident_rows_have_distance_and_gradient_zero(n: int, dtype: torch.dtype) -> None:
     x = torch.full((n, 5), 0.3, dtype=dtype, requires_grad=True)
-    value = class_distances(x, Rows(torch.arange(n) // 3))
-    value.backward()
-    assert value.item() == 0
-    assert x.grad is not None and not x.grad.any()
+    for piece in (10, PIECE, None):
+        x.grad = None
+        value = style_distance(x, torch.arange(n) // 3, piece=piece)
+        value.backward()
+        assert value.item() == 0
+        assert x.grad is not None and not x.grad.any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("references", [0, 3])
-def test_no_rows_no_distance(references: int, dtype: torch.dtype) -> None:
+def test_without_rows_the_distance_is_zero(references: int, dtype: torch.dtype) -> None:
     x = torch.ones(0, 5, dtype=dtype, requires_grad=True)
-    none, some = Rows(torch.zeros(0).long()), Rows(torch.zeros(references).long())
+    none, ref_labels = torch.zeros(0).long(), torch.zeros(references).long()
+    r = torch.ones(references, 5, dtype=dtype)
     for value in (
-        class_distances(x, none),
-        class_distances(x, none, references=torch.ones(references, 5, dtype=dtype), columns=some),
+        style_distance(x, none),
+        style_distance(x, none, piece=7),
+        style_distance(x, none, references=r, reference_labels=ref_labels),
     ):
         value.backward()
         assert value.item() == 0
 
 
+@pytest.mark.parametrize("piece", [4, PIECE, None])
 @pytest.mark.parametrize("apart", [False, True])
-def test_gradcheck(apart: bool) -> None:
+def test_gradcheck(apart: bool, piece: int | None) -> None:
     source = torch.Generator().manual_seed(1)
     x = torch.randn(6, 3, generator=source, dtype=torch.float64, requires_grad=True)
     r = torch.randn(4, 3, generator=source, dtype=torch.float64, requires_grad=apart)
-    rows, columns = Rows(torch.tensor([0, 0, 1, 1, 1, 2])), Rows(torch.tensor([0, 1, 1, 3]))
+    labels, ref_labels = torch.tensor([0, 1, 0, 1, 2, 1]), torch.tensor([1, 0, 3, 1])
 
     def distance(x: Tensor, r: Tensor) -> Tensor:
         if apart:
-            return class_distances(x, rows, references=r, columns=columns)
-        return class_distances(x, rows)
+            return style_distance(x, labels, references=r, reference_labels=ref_labels)
+        return style_distance(x, labels, piece=piece)
 
     assert torch.autograd.gradcheck(distance, (x, r))
 
 
-def test_double_backward_is_refused() -> None:
-    rows = Rows(torch.tensor([0, 0, 1, 1, 1, 2]))
+def test_double_backward_is_an_error() -> None:
+    labels = torch.tensor([0, 0, 1, 1, 1, 2])
     x = torch.randn(6, 3, dtype=torch.float64)
-    refuses_a_second_derivative(lambda x: class_distances(x, rows), x)
+    refuses_a_second_derivative(lambda x: style_distance(x, labels, piece=PIECE), x)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_one_huge_class_never_makes_a_matrix_of_all_pairs(dtype: torch.dtype) -> None:
+def test_one_huge_class_allocates_no_matrix_of_all_pairs(dtype: torch.dtype) -> None:
     x = torch.randn(600, 4, dtype=dtype, requires_grad=True)
-    with Largest() as watch:
-        class_distances(x, Rows(torch.zeros(600, dtype=torch.long)), piece=6000).backward()
-    assert watch.most <= 6000
+    with LargestTensor() as largest:
+        style_distance(x, torch.zeros(600, dtype=torch.long), piece=6000).backward()
+    assert largest.numel <= 6000

@@ -1,7 +1,7 @@
 """Pair sums over several processes equal one process on the joined batch.
 
-Run by pytest this file starts itself as `test_gather.py RANK WORLD FOLDER`, once per rank. The hook
-`sum_gradients` is held against a step of one process in tests/methods/test_across_processes.py.
+Run by pytest, this file starts itself as `test_gather.py RANK WORLD FOLDER`, once per rank. The
+hook `sum_gradients` is tested in tests/methods/test_across_processes.py.
 """
 
 import sys
@@ -15,23 +15,21 @@ import torch.distributed as dist
 from torch import Tensor
 
 from scs_supcon.kernels import (
-    Rows,
-    class_distances,
     gather_rows,
-    sigmoid_pairs,
-    softmax_pairs,
-    sort_rows,
+    sigmoid_pair_loss,
+    softmax_pair_loss,
+    style_distance,
 )
 
 Arrays = dict[str, np.ndarray]
 
 LABELS = {
     "spread": lambda n: torch.randint(0, 3, (n,), generator=torch.Generator().manual_seed(n)),
-    "apart": lambda n: torch.arange(n) // 3,  # most classes live on one rank only
+    "apart": lambda n: torch.arange(n) // 3,  # most classes are on one rank only
     "one": lambda n: torch.full((n,), 4),
     "different": lambda n: torch.arange(n).flip(0),
 }
-# How many rows each rank holds: unequal, empty, a batch that one rank holds alone, one row each.
+# Rows of each rank: unequal, empty, all on one rank, one row each.
 BATCHES = {
     2: [
         ((5, 8), "spread"),
@@ -54,16 +52,25 @@ BATCHES = {
 Loss = Callable[..., Tensor]
 LOSSES: dict[str, Loss] = {
     f"sigmoid {weighting}{'' if own else ' without self'}": (
-        lambda x, rows, t, b, w=weighting, s=own, **to: sigmoid_pairs(
-            x, rows, t, b, weighting=w, include_self=s, tile=4, **to
-        )
+        lambda x, labels, t, b, w=weighting, s=own, **options: sigmoid_pair_loss(
+            x, labels, t, b, weighting=w, include_self=s, tile=4, **options
+        )[0]
     )
     for weighting in ("all", "balanced", "positives")
     for own in (True, False)
 }
-LOSSES["softmax"] = lambda x, rows, t, b, **to: softmax_pairs(x, rows, 0.2, tile=4, **to)
-LOSSES["softmax far"] = lambda x, rows, t, b, **to: softmax_pairs(x, rows, 0.01, tile=4, **to)
-LOSSES["distances"] = lambda x, rows, t, b, **to: class_distances(x, rows, piece=9, **to)
+LOSSES["solved"] = lambda x, labels, t, b, **options: sigmoid_pair_loss(
+    x, labels, t, None, tile=4, **options
+)[0]
+LOSSES["softmax"] = lambda x, labels, t, b, **options: softmax_pair_loss(
+    x, labels, 0.2, tile=4, **options
+)
+LOSSES["softmax far"] = lambda x, labels, t, b, **options: softmax_pair_loss(
+    x, labels, 0.01, tile=4, **options
+)
+LOSSES["distances"] = lambda x, labels, t, b, **options: style_distance(
+    x, labels, piece=9, **options
+)
 
 
 def joined_batch(sizes: tuple[int, ...], labels: str) -> tuple[Tensor, Tensor]:
@@ -79,34 +86,28 @@ def scalars() -> tuple[Tensor, Tensor]:
 
 
 def numbers(loss: Tensor, *leaves: Tensor) -> list[np.ndarray]:
-    """Value and gradients; a loss without t and b leaves theirs at 0."""
+    """Value and gradients; 0 for t and b if the loss does not use them."""
     loss.backward()
     grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in leaves]
     return [v.detach().numpy() for v in (loss, *grads)]
 
 
 def on_this_rank(rank: int, world: int) -> Arrays:
-    """This rank's own part of every case."""
-    found: Arrays = {}
+    """The results of this rank for each case."""
+    results: Arrays = {}
     for k, (sizes, labels) in enumerate(BATCHES[world]):
         x, y = joined_batch(sizes, labels)
         here = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-        rows, order = sort_rows(x[here], y[here])
-        everyone, columns = gather_rows(rows.requires_grad_(), order.labels)
-        assert columns.own is not None and not everyone.requires_grad
-        found[f"{k} rows"], found[f"{k} labels"] = everyone.numpy(), columns.labels.numpy()
-        found[f"{k} found"], found[f"{k} sent"] = (
-            everyone[columns.own].numpy(),
-            rows.detach().numpy(),
-        )
+        (all_rows, all_labels), own = gather_rows(x[here].requires_grad_(), y[here])
+        assert own == here and not all_rows.requires_grad
+        results[f"{k} rows"], results[f"{k} labels"] = all_rows.numpy(), all_labels.numpy()
         for name, loss in LOSSES.items():
             x = joined_batch(sizes, labels)[0][here].requires_grad_()
             t, b = scalars()
-            rows, order = sort_rows(x, y[here])
-            value = loss(rows, order, t, b, references=everyone, columns=columns)
+            value = loss(x, y[here], t, b, gather=True)
             for part, v in zip("vxtb", numbers(value, x, t, b), strict=True):
-                found[f"{k} {name} {part}"] = v
-    return found
+                results[f"{k} {name} {part}"] = v
+    return results
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -114,24 +115,17 @@ def test_several_processes(world: int, on_ranks: Callable[..., list[Arrays]]) ->
     ranks = on_ranks(__file__, world)
     for k, (sizes, labels) in enumerate(BATCHES[world]):
         x, y = joined_batch(sizes, labels)
-        every_rank_sees_all_rows_sorted_and_finds_its_own(ranks, k, *sort_rows(x, y))
+        for rank in ranks:
+            assert np.array_equal(rank[f"{k} rows"], x.numpy())
+            assert np.array_equal(rank[f"{k} labels"], y.numpy())
         for name in LOSSES:
             equal_to_one_process(ranks, k, name, x, y)
-
-
-def every_rank_sees_all_rows_sorted_and_finds_its_own(
-    ranks: list[Arrays], k: int, rows: Tensor, order: Rows
-) -> None:
-    for rank in ranks:
-        assert np.array_equal(rank[f"{k} labels"], order.labels.numpy())
-        assert sorted(rank[f"{k} rows"].tolist()) == sorted(rows.tolist())
-        assert np.array_equal(rank[f"{k} found"], rank[f"{k} sent"])
 
 
 def equal_to_one_process(ranks: list[Arrays], k: int, name: str, x: Tensor, y: Tensor) -> None:
     x = x.clone().requires_grad_()
     t, b = scalars()
-    value, grad, by_t, by_b = numbers(LOSSES[name](*sort_rows(x, y), t, b), x, t, b)
+    value, grad, by_t, by_b = numbers(LOSSES[name](x, y, t, b), x, t, b)
     close(np.concatenate([rank[f"{k} {name} x"] for rank in ranks]), grad, f"{k} {name} x")
     for rank in ranks:
         for part, expected in (("v", value), ("t", by_t), ("b", by_b)):
@@ -139,7 +133,7 @@ def equal_to_one_process(ranks: list[Arrays], k: int, name: str, x: Tensor, y: T
 
 
 def close(got: np.ndarray, expected: np.ndarray, what: str) -> None:
-    # At a temperature of 0.01 logits of 100 are rounded by 1e-14, one process's by another way.
+    # At a temperature of 0.01 logits of 100 are rounded by 1e-14, differently in one process.
     np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-13, err_msg=what)
 
 

@@ -3,14 +3,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scs_supcon.kernels.layout import Rows, Tile, members, same_class_pairs, sort_rows, tiles
+from scs_supcon.kernels.layout import (
+    PairLabels,
+    SortedLabels,
+    Tile,
+    count_pairs,
+    members,
+    same_class_pairs,
+    sort_rows,
+    tiles,
+)
 
 label_lists = st.lists(st.integers(-3, 3), max_size=14)
 
 
-def rows_of(labels: list[int], own: list[int] | None = None) -> Rows:
+def sorted_labels(labels: list[int], own: list[int] | None = None) -> SortedLabels:
     where = None if own is None else torch.tensor(own, dtype=torch.long)
-    return Rows(torch.tensor(sorted(labels), dtype=torch.long), where)
+    return SortedLabels(torch.tensor(sorted(labels), dtype=torch.long), where)
 
 
 def pairs_in(tile: Tile) -> list[tuple[int, int]]:
@@ -31,7 +40,7 @@ def test_rows_are_sorted_by_label_and_equal_labels_keep_their_order(labels: list
     assert len(order) == len(labels)
 
 
-def test_gradients_go_back_to_the_rows_they_came_from() -> None:
+def test_gradients_of_sorted_rows() -> None:
     x = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
     rows, _ = sort_rows(x, torch.tensor([4, 1, 3, 0, 2]))
     weights = torch.arange(5.0, dtype=torch.float64)[:, None]
@@ -42,31 +51,35 @@ def test_gradients_go_back_to_the_rows_they_came_from() -> None:
 
 @given(label_lists, st.integers(1, 6))
 def test_tiles_of_rows_among_themselves_hold_every_pair_once(labels: list[int], size: int) -> None:
-    rows = rows_of(labels)
-    seen: list[tuple[int, int]] = []
-    for tile in tiles(rows, None, size):
+    rows = sorted_labels(labels)
+    pairs: list[tuple[int, int]] = []
+    for tile in tiles(PairLabels(rows), size):
         here = pairs_in(tile)
-        seen += here if tile.diagonal else here + [(v, u) for u, v in here]
+        pairs += here if tile.diagonal else here + [(v, u) for u, v in here]
         assert tile.diagonal == any(u == v for u, v in here)
     n = len(labels)
-    assert sorted(seen) == [(u, v) for u in range(n) for v in range(n)]
+    assert sorted(pairs) == [(u, v) for u in range(n) for v in range(n)]
 
 
 @given(label_lists, label_lists, st.integers(1, 6))
-def test_tiles_against_references_hold_every_pair_once(
+def test_tiles_of_references_hold_every_pair_once(
     labels: list[int], others: list[int], size: int
 ) -> None:
-    seen = [p for tile in tiles(rows_of(labels), rows_of(others), size) for p in pairs_in(tile)]
-    assert sorted(seen) == [(u, v) for u in range(len(labels)) for v in range(len(others))]
+    pairs = [
+        p
+        for tile in tiles(PairLabels(sorted_labels(labels), sorted_labels(others)), size)
+        for p in pairs_in(tile)
+    ]
+    assert sorted(pairs) == [(u, v) for u in range(len(labels)) for v in range(len(others))]
 
 
 @given(label_lists, label_lists, st.booleans(), st.integers(1, 6))
-def test_classmates_are_only_where_a_tile_says(
+def test_same_class_pairs_are_only_in_the_marked_part_of_a_tile(
     labels: list[int], others: list[int], apart: bool, size: int
 ) -> None:
-    rows = rows_of(labels)
-    columns = rows_of(others) if apart else None
-    for tile in tiles(rows, columns, size):
+    rows = sorted_labels(labels)
+    columns = sorted_labels(others) if apart else None
+    for tile in tiles(PairLabels(rows, columns), size):
         across = rows.labels[tile.rows, None] == (columns or rows).labels[None, tile.columns]
         if tile.same is not None:
             assert not tile.uniform or bool(across[tile.same].all())
@@ -75,15 +88,15 @@ def test_classmates_are_only_where_a_tile_says(
 
 
 def test_most_tiles_need_no_mask() -> None:
-    found = list(tiles(rows_of([0] * 4 + [1] * 4), None, 2))
-    assert sum(tile.same is None for tile in found) == 4
-    assert sum(tile.uniform for tile in found) == 6
+    all_tiles = list(tiles(PairLabels(sorted_labels([0] * 4 + [1] * 4)), 2))
+    assert sum(tile.same is None for tile in all_tiles) == 4
+    assert sum(tile.uniform for tile in all_tiles) == 6
 
 
 @given(label_lists, label_lists)
 def test_counts(labels: list[int], others: list[int]) -> None:
-    rows, columns = rows_of(labels), rows_of(others)
-    assert same_class_pairs(rows) == sum(x == y for x in labels for y in labels)
+    rows, columns = sorted_labels(labels), sorted_labels(others)
+    assert same_class_pairs(rows, rows) == sum(x == y for x in labels for y in labels)
     assert same_class_pairs(rows, columns) == sum(x == y for x in labels for y in others)
     assert members(rows.labels, columns).tolist() == [others.count(x) for x in sorted(labels)]
     classes, counts = rows.counts
@@ -92,21 +105,44 @@ def test_counts(labels: list[int], others: list[int]) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_gathered_rows_know_where_a_tile_holds_their_own_pairs(size: int) -> None:
-    everyone = rows_of([0, 0, 0, 1, 1, 2, 2], own=[1, 3, 6])
-    mine = rows_of([0, 1, 2])
-    found = []
-    for tile in tiles(mine, everyone, size):
-        place = everyone.place(tile)
-        assert place is not None
-        row, column = place
-        found += [
+def test_self_pairs_of_gathered_rows(size: int) -> None:
+    everyone = sorted_labels([0, 0, 0, 1, 1, 2, 2], own=[1, 3, 6])
+    mine = sorted_labels([0, 1, 2])
+    positions = []
+    for tile in tiles(PairLabels(mine, everyone), size):
+        where = everyone.self_pairs(tile)
+        assert where is not None
+        row, column = where
+        positions += [
             (tile.rows.start + int(r), tile.columns.start + int(c))
             for r, c in zip(row, column, strict=True)
         ]
-    assert sorted(found) == [(0, 1), (1, 3), (2, 6)]
+    assert sorted(positions) == [(0, 1), (1, 3), (2, 6)]
 
 
-def test_rows_that_were_not_gathered_have_no_such_place() -> None:
-    rows = rows_of([0, 1])
-    assert [rows.place(tile) for tile in tiles(rows, rows, 2)] == [None]
+def test_references_have_no_self_pairs() -> None:
+    rows = sorted_labels([0, 1])
+    assert [rows.self_pairs(tile) for tile in tiles(PairLabels(rows, rows), 2)] == [None]
+
+
+@given(label_lists, label_lists, st.booleans(), st.booleans())
+def test_count_pairs(labels: list[int], others: list[int], apart: bool, include_self: bool) -> None:
+    right = others if apart else labels
+    pairs = [
+        (u, v)
+        for u in range(len(labels))
+        for v in range(len(right))
+        if apart or include_self or u != v
+    ]
+    positives = [
+        [v for v in range(len(right)) if right[v] == labels[u] and (apart or u != v)]
+        for u in range(len(labels))
+    ]
+    expected = (
+        len(pairs),
+        sum(labels[u] == right[v] for u, v in pairs),
+        sum(not columns for columns in positives),
+    )
+    rows, references = (torch.tensor(x, dtype=torch.long) for x in (labels, right))
+    counts = count_pairs(rows, references if apart else None, include_self=include_self)
+    assert counts == expected

@@ -7,10 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from scs_supcon.kernels import Rows, sigmoid_pairs, sort_rows
-from sorted_batches import Largest, close, refuses_a_second_derivative, sorted_batches
-
-Vectors = list[list[float]]
+from pair_batches import (
+    LargestTensor,
+    Rows,
+    Vectors,
+    close,
+    labelled_rows,
+    refuses_a_second_derivative,
+    same_width,
+)
+from scs_supcon.kernels import sigmoid_pair_loss
 
 
 def reference(
@@ -60,6 +66,15 @@ def reference(
     return value, by_q, by_r, by_t, by_b
 
 
+def tiled(
+    x: Tensor, labels: Tensor, t: Tensor, b: Tensor, *, tile: int = 512, **options: Any
+) -> Tensor:
+    """The loss by tiles, whatever the size of the batch."""
+    loss, bias = sigmoid_pair_loss(x, labels, t, b, tile=tile, **options)
+    assert bias is b
+    return loss
+
+
 temperatures = st.sampled_from([0.1, 1.0, 10.0, 100.0])
 biases = st.sampled_from([-3.0, 0.0, 0.05, 5.0, 50.0])
 weightings = st.sampled_from(["all", "balanced", "positives"])
@@ -69,17 +84,17 @@ def scalar(x: float, grad: bool = False) -> Tensor:
     return torch.tensor(x, dtype=torch.float64, requires_grad=grad)
 
 
-@given(sorted_batches(), temperatures, biases, weightings, st.booleans(), st.integers(1, 5))
+@given(labelled_rows(), temperatures, biases, weightings, st.booleans(), st.integers(1, 5))
 def test_rows_among_themselves(
-    batch: tuple[Tensor, Rows], t: float, b: float, weighting: Any, include_self: bool, tile: int
+    batch: Rows, t: float, b: float, weighting: Any, include_self: bool, tile: int
 ) -> None:
-    x, rows = batch
+    x, labels = batch
     x.requires_grad_()
     tt, bb = scalar(t, True), scalar(b, True)
-    loss = sigmoid_pairs(x, rows, tt, bb, weighting=weighting, include_self=include_self, tile=tile)
+    loss = tiled(x, labels, tt, bb, weighting=weighting, include_self=include_self, tile=tile)
     loss.backward()
     value, by_q, _, by_t, by_b = reference(
-        x.tolist(), rows.labels.tolist(), t, b, weighting, include_self
+        x.tolist(), labels.tolist(), t, b, weighting, include_self
     )
     assert loss.item() == pytest.approx(value, rel=1e-10, abs=0)
     assert loss.item() >= 0
@@ -88,26 +103,23 @@ def test_rows_among_themselves(
     close(bb.grad, by_b)
 
 
-@given(sorted_batches(), sorted_batches(), temperatures, biases, weightings, st.integers(1, 5))
-def test_references_apart(
-    batch: tuple[Tensor, Rows],
-    others: tuple[Tensor, Rows],
+@given(labelled_rows(), labelled_rows(), temperatures, biases, weightings, st.integers(1, 5))
+def test_references(
+    batch: Rows,
+    others: Rows,
     t: float,
     b: float,
     weighting: Any,
     tile: int,
 ) -> None:
-    (q, rows), (r, columns) = batch, others
-    width = min(q.shape[1], r.shape[1])
-    q = q[:, :width].clone().requires_grad_()
-    r = r[:, :width].clone().requires_grad_()
+    (q, r), labels, ref_labels = same_width(batch[0], others[0]), batch[1], others[1]
     tt, bb = scalar(t, True), scalar(b, True)
-    loss = sigmoid_pairs(
-        q, rows, tt, bb, references=r, columns=columns, weighting=weighting, tile=tile
+    loss = tiled(
+        q, labels, tt, bb, references=r, reference_labels=ref_labels, weighting=weighting, tile=tile
     )
     loss.backward()
     value, by_q, by_r, by_t, by_b = reference(
-        q.tolist(), rows.labels.tolist(), t, b, weighting, True, r.tolist(), columns.labels.tolist()
+        q.tolist(), labels.tolist(), t, b, weighting, True, r.tolist(), ref_labels.tolist()
     )
     assert loss.item() == pytest.approx(value, rel=1e-10, abs=0)
     close(q.grad, by_q)
@@ -116,53 +128,52 @@ def test_references_apart(
     close(bb.grad, by_b)
 
 
-def blobs(n: int, classes: int, d: int, spread: float) -> tuple[Tensor, Rows]:
+def blobs(n: int, classes: int, d: int, spread: float) -> Rows:
     """Unit rows around well-separated class centres, in float64 but exact in float32."""
     source = torch.Generator().manual_seed(5)
     centres = torch.eye(d, dtype=torch.float64)[:classes]
     labels = torch.arange(n) % classes
     x = centres[labels] + spread * torch.randn(n, d, generator=source, dtype=torch.float64)
-    x = torch.nn.functional.normalize(x).float().double()
-    return sort_rows(x, labels)
+    return torch.nn.functional.normalize(x).float().double(), labels
 
 
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize(
     ("t", "b", "spread"), [(0.1, 0, 1.0), (10, 5, 1.0), (10, 5, 0.01), (100, 50, 0.01)]
 )
-def test_float32_keeps_its_digits_even_when_the_loss_is_tiny(
+def test_float32_is_accurate_even_if_the_loss_is_tiny(
     t: float, b: float, spread: float, include_self: bool
 ) -> None:
     """Relative errors stay within 4 eps (t + |b| + 1): that of the logit, carried by exp."""
-    x, rows = blobs(240, 6, 12, spread)
-    found = {}
+    x, labels = blobs(240, 6, 12, spread)
+    results = {}
     for dtype in (torch.float32, torch.float64):
         y = x.to(dtype).requires_grad_()
         tt, bb = scalar(t, True), scalar(b, True)
-        loss = sigmoid_pairs(y, rows, tt, bb, include_self=include_self, tile=64)
+        loss = tiled(y, labels, tt, bb, include_self=include_self, tile=64)
         loss.backward()
-        found[dtype] = [v.detach().double() for v in (loss, y.grad, tt.grad, bb.grad)]
+        results[dtype] = [v.detach().double() for v in (loss, y.grad, tt.grad, bb.grad)]
         assert loss.dtype == dtype
     bound = 4 * torch.finfo(torch.float32).eps * (t + abs(b) + 1)
-    for rough, exact in zip(found[torch.float32], found[torch.float64], strict=True):
+    for rough, exact in zip(results[torch.float32], results[torch.float64], strict=True):
         assert torch.linalg.vector_norm(rough - exact) <= bound * torch.linalg.vector_norm(exact)
     if t == 100:
-        assert 0 < found[torch.float64][0] < 1e-15
+        assert 0 < results[torch.float64][0] < 1e-15
 
 
-def test_a_tiny_loss_is_right_in_every_digit() -> None:
+def test_a_tiny_loss_is_accurate() -> None:
     """Eq. 4 by subtraction of large sums would leave nothing of a loss of 1e-21."""
-    x, rows = blobs(24, 4, 6, 0.01)
-    loss = sigmoid_pairs(x, rows, scalar(100), scalar(50), tile=7)
-    value, *_ = reference(x.tolist(), rows.labels.tolist(), 100, 50)
+    x, labels = blobs(24, 4, 6, 0.01)
+    loss = tiled(x, labels, scalar(100), scalar(50), tile=7)
+    value, *_ = reference(x.tolist(), labels.tolist(), 100, 50)
     assert 0 < value < 1e-15
     assert loss.item() == pytest.approx(value, rel=1e-11, abs=0)
 
 
 @pytest.mark.parametrize("x", [-45.0, -20.5, 15.0, 19.9, 20.1, 25.0, 35.0, 39.9, 40.1])
-def test_no_step_where_softplus_turns_linear(x: float) -> None:
+def test_softplus_has_no_step_at_its_threshold(x: float) -> None:
     row = torch.ones(1, 1, dtype=torch.float64)
-    loss = sigmoid_pairs(row, Rows(torch.tensor([0])), scalar(0.0), scalar(x))
+    loss = tiled(row, torch.tensor([0]), scalar(0.0), scalar(x))
     assert loss.item() == pytest.approx(max(x, 0) + math.log1p(math.exp(-abs(x))), rel=1e-14)
 
 
@@ -173,68 +184,67 @@ def test_gradcheck(weighting: Any, include_self: bool, apart: bool) -> None:
     source = torch.Generator().manual_seed(1)
     x = torch.randn(6, 3, generator=source, dtype=torch.float64, requires_grad=True)
     r = torch.randn(4, 3, generator=source, dtype=torch.float64, requires_grad=True)
-    rows, columns = Rows(torch.tensor([0, 0, 1, 1, 1, 2])), Rows(torch.tensor([0, 1, 1, 3]))
-    other = {"columns": columns} if apart else {}
+    labels, ref_labels = torch.tensor([0, 1, 0, 1, 2, 1]), torch.tensor([1, 0, 3, 1])
 
     def loss(x: Tensor, r: Tensor, t: Tensor, b: Tensor) -> Tensor:
-        return sigmoid_pairs(
+        return tiled(
             x,
-            rows,
+            labels,
             t,
             b,
             references=r if apart else None,
+            reference_labels=ref_labels if apart else None,
             weighting=weighting,
             include_self=include_self,
             tile=2,
-            **other,
         )
 
     r = r if apart else r.detach()
     assert torch.autograd.gradcheck(loss, (x, r, scalar(1.3, True), scalar(0.4, True)))
 
 
-def test_only_what_is_asked_for_gets_a_gradient() -> None:
-    x, rows = blobs(12, 3, 4, 0.5)
+def test_only_tensors_that_require_a_gradient_get_one() -> None:
+    x, labels = blobs(12, 3, 4, 0.5)
     b = scalar(1.0, True)
-    sigmoid_pairs(x, rows, scalar(2.0), b).backward()
+    tiled(x, labels, scalar(2.0), b).backward()
     assert b.grad is not None
     y = x.clone().requires_grad_()
     with torch.no_grad():
-        quiet = sigmoid_pairs(y, rows, scalar(2.0), b)
+        quiet = tiled(y, labels, scalar(2.0), b)
     assert not quiet.requires_grad
-    assert torch.equal(quiet, sigmoid_pairs(y, rows, scalar(2.0), b).detach())
+    assert torch.equal(quiet, tiled(y, labels, scalar(2.0), b).detach())
 
 
 def test_an_incoming_gradient_scales_all_others() -> None:
-    x, rows = blobs(12, 3, 4, 0.5)
+    x, labels = blobs(12, 3, 4, 0.5)
     x.requires_grad_()
     b = scalar(1.0, True)
-    (once,) = torch.autograd.grad(sigmoid_pairs(x, rows, scalar(2.0), b), x)
-    many = torch.autograd.grad(-3 * sigmoid_pairs(x, rows, scalar(2.0), b), (x, b))
+    (once,) = torch.autograd.grad(tiled(x, labels, scalar(2.0), b), x)
+    many = torch.autograd.grad(-3 * tiled(x, labels, scalar(2.0), b), (x, b))
     torch.testing.assert_close(many[0], -3 * once, rtol=1e-12, atol=0)
 
 
-def test_double_backward_is_refused() -> None:
-    x, rows = blobs(12, 3, 4, 0.5)
-    refuses_a_second_derivative(lambda x: sigmoid_pairs(x, rows, scalar(2.0), scalar(0.0)), x)
+def test_double_backward_is_an_error() -> None:
+    x, labels = blobs(12, 3, 4, 0.5)
+    refuses_a_second_derivative(lambda x: tiled(x, labels, scalar(2.0), scalar(0.0)), x)
 
 
 @pytest.mark.parametrize("classes", [1, 6])
-def test_no_matrix_of_all_pairs_is_ever_made(classes: int) -> None:
-    x, rows = blobs(400, classes, 12, 0.5)
+def test_no_matrix_of_all_pairs_is_allocated(classes: int) -> None:
+    x, labels = blobs(400, classes, 12, 0.5)
     x.requires_grad_()
-    with Largest() as watch:
-        sigmoid_pairs(x, rows, scalar(10, True), scalar(5), tile=50, include_self=False).backward()
-    assert watch.most <= max(400 * 12, 50 * 50)
+    with LargestTensor() as largest:
+        tiled(x, labels, scalar(10, True), scalar(5), tile=50, include_self=False).backward()
+    assert largest.numel <= max(400 * 12, 50 * 50)
 
 
 @pytest.mark.parametrize("t, b", [(100.0, 50.0), (100.0, -50.0), (100.0, 1e4), (1e-6, 0.0)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_extremes_stay_finite(t: float, b: float, dtype: torch.dtype) -> None:
-    x, rows = blobs(20, 4, 4, 1.0)
+    x, labels = blobs(20, 4, 4, 1.0)
     x = x.to(dtype).requires_grad_()
     tt, bb = scalar(t, True), scalar(b, True)
-    loss = sigmoid_pairs(x, rows, tt, bb, tile=8)
+    loss = tiled(x, labels, tt, bb, tile=8)
     loss.backward()
     assert math.isfinite(loss.item()) and loss.item() >= 0
     for p in (x, tt, bb):

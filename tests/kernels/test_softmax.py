@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -6,10 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from scs_supcon.kernels import Rows, softmax_pairs, sort_rows
-from sorted_batches import Largest, close, refuses_a_second_derivative, sorted_batches
-
-Vectors = list[list[float]]
+from pair_batches import (
+    LargestTensor,
+    Rows,
+    Vectors,
+    close,
+    labelled_rows,
+    refuses_a_second_derivative,
+    same_width,
+)
+from scs_supcon.kernels import softmax_pair_loss
 
 
 def reference(
@@ -49,59 +56,60 @@ def reference(
     return value, by_q, by_r
 
 
-# 0.01 makes logits too far apart for one shift: every row then has its own.
+def tiled(
+    x: Tensor, labels: Tensor, temperature: float, *, tile: int = 512, **options: Any
+) -> Tensor:
+    """The loss by tiles, whatever the size of the batch."""
+    return softmax_pair_loss(x, labels, temperature, tile=tile, **options)
+
+
+# 0.01 makes logits too far apart for one shift: each row then needs its own.
 temperatures = st.sampled_from([0.01, 0.1, 0.5, 5.0])
 
 
-@given(sorted_batches(), temperatures, st.integers(1, 5))
-def test_rows_among_themselves(batch: tuple[Tensor, Rows], temperature: float, tile: int) -> None:
-    x, rows = batch
+@given(labelled_rows(), temperatures, st.integers(1, 5))
+def test_rows_among_themselves(batch: Rows, temperature: float, tile: int) -> None:
+    x, labels = batch
     x.requires_grad_()
-    loss = softmax_pairs(x, rows, temperature, tile=tile)
+    loss = tiled(x, labels, temperature, tile=tile)
     loss.backward()
-    value, by_q, _ = reference(x.tolist(), rows.labels.tolist(), temperature)
+    value, by_q, _ = reference(x.tolist(), labels.tolist(), temperature)
     assert loss.item() == pytest.approx(value, rel=1e-10, abs=1e-13)
     close(x.grad, by_q)
 
 
-@given(sorted_batches(), sorted_batches(), temperatures, st.integers(1, 5))
-def test_references_apart(
-    batch: tuple[Tensor, Rows], others: tuple[Tensor, Rows], temperature: float, tile: int
-) -> None:
-    (q, rows), (r, columns) = batch, others
-    width = min(q.shape[1], r.shape[1])
-    q = q[:, :width].clone().requires_grad_()
-    r = r[:, :width].clone().requires_grad_()
-    loss = softmax_pairs(q, rows, temperature, references=r, columns=columns, tile=tile)
+@given(labelled_rows(), labelled_rows(), temperatures, st.integers(1, 5))
+def test_references(batch: Rows, others: Rows, temperature: float, tile: int) -> None:
+    (q, r), labels, ref_labels = same_width(batch[0], others[0]), batch[1], others[1]
+    loss = tiled(q, labels, temperature, references=r, reference_labels=ref_labels, tile=tile)
     loss.backward()
     value, by_q, by_r = reference(
-        q.tolist(), rows.labels.tolist(), temperature, r.tolist(), columns.labels.tolist()
+        q.tolist(), labels.tolist(), temperature, r.tolist(), ref_labels.tolist()
     )
     assert loss.item() == pytest.approx(value, rel=1e-10, abs=1e-13)
     close(q.grad, by_q)
     close(r.grad, by_r)
 
 
-def unit_rows(n: int, d: int, classes: int, seed: int = 3) -> tuple[Tensor, Rows]:
+def unit_rows(n: int, d: int, classes: int, seed: int = 3) -> Rows:
     """Unit rows in float64 that are exact in float32."""
     source = torch.Generator().manual_seed(seed)
     x = torch.randn(n, d, generator=source, dtype=torch.float64)
-    x = torch.nn.functional.normalize(x).float().double()
-    return sort_rows(x, torch.arange(n) % classes)
+    return torch.nn.functional.normalize(x).float().double(), torch.arange(n) % classes
 
 
 @pytest.mark.parametrize("temperature", [0.01, 0.1, 1.0])
 def test_float32_against_float64(temperature: float) -> None:
     """Absolute error of the value, relative error of the gradient: within 4 eps (1 + 1/τ)."""
-    x, rows = unit_rows(240, 12, 6)
-    found = {}
+    x, labels = unit_rows(240, 12, 6)
+    results = {}
     for dtype in (torch.float32, torch.float64):
         y = x.to(dtype).requires_grad_()
-        loss = softmax_pairs(y, rows, temperature, tile=64)
+        loss = tiled(y, labels, temperature, tile=64)
         loss.backward()
         assert loss.dtype == dtype and y.grad is not None
-        found[dtype] = loss.detach().double(), y.grad.double()
-    (value, grad), (exact, exact_grad) = found[torch.float32], found[torch.float64]
+        results[dtype] = loss.detach().double(), y.grad.double()
+    (value, grad), (exact, exact_grad) = results[torch.float32], results[torch.float64]
     bound = 4 * torch.finfo(torch.float32).eps * (1 + 1 / temperature)
     assert abs(value - exact) <= bound
     assert torch.linalg.vector_norm(grad - exact_grad) <= bound * torch.linalg.vector_norm(
@@ -115,14 +123,14 @@ def test_gradcheck(temperature: float, apart: bool) -> None:
     source = torch.Generator().manual_seed(1)
     x = 0.3 * torch.randn(6, 3, generator=source, dtype=torch.float64)
     r = 0.3 * torch.randn(4, 3, generator=source, dtype=torch.float64)
-    rows, columns = Rows(torch.tensor([0, 0, 1, 1, 1, 2])), Rows(torch.tensor([0, 1, 1, 3]))
+    labels, ref_labels = torch.tensor([0, 1, 0, 1, 2, 1]), torch.tensor([1, 0, 3, 1])
     x.requires_grad_()
     r.requires_grad_(apart)
 
     def loss(x: Tensor, r: Tensor) -> Tensor:
         if apart:
-            return softmax_pairs(x, rows, temperature, references=r, columns=columns, tile=2)
-        return softmax_pairs(x, rows, temperature, tile=2)
+            return tiled(x, labels, temperature, references=r, reference_labels=ref_labels, tile=2)
+        return tiled(x, labels, temperature, tile=2)
 
     assert torch.autograd.gradcheck(loss, (x, r), eps=1e-7, rtol=1e-4)
 
@@ -131,9 +139,9 @@ def test_gradcheck(temperature: float, apart: bool) -> None:
 @pytest.mark.parametrize("length", [1e-20, 1.0, 1e3])
 def test_any_length_of_rows_stays_finite(length: float, dtype: torch.dtype) -> None:
     """Logits of 1e8 overflow every exponential that is not shifted by its row's maximum."""
-    x, rows = unit_rows(20, 4, 4)
+    x, labels = unit_rows(20, 4, 4)
     x = (x * length).to(dtype).requires_grad_()
-    loss = softmax_pairs(x, rows, 0.01, tile=8)
+    loss = tiled(x, labels, 0.01, tile=8)
     loss.backward()
     assert math.isfinite(loss.item())
     assert x.grad is not None and x.grad.isfinite().all()
@@ -144,35 +152,35 @@ def test_any_length_of_rows_stays_finite(length: float, dtype: torch.dtype) -> N
 def test_a_row_opposite_to_all_others(temperature: float, dtype: torch.dtype) -> None:
     """All its logits are far below the largest: exponentials of one shift for all would vanish."""
     x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.96, 0.28], [0.8, 0.6]], dtype=dtype)
-    rows = Rows(torch.tensor([0, 0, 1, 1]))
+    labels = torch.tensor([0, 0, 1, 1])
     x.requires_grad_()
-    loss = softmax_pairs(x, rows, temperature)
+    loss = tiled(x, labels, temperature)
     loss.backward()
-    value, by_q, _ = reference(x.tolist(), rows.labels.tolist(), temperature)
+    value, by_q, _ = reference(x.tolist(), labels.tolist(), temperature)
     assert loss.item() == pytest.approx(value, rel=1e-6)
     assert x.grad is not None
     torch.testing.assert_close(x.grad, torch.tensor(by_q, dtype=dtype), rtol=1e-4, atol=1e-5)
 
 
-def test_an_incoming_gradient_scales_ours() -> None:
-    x, rows = unit_rows(12, 3, 4)
+def test_an_incoming_gradient_scales_the_gradient() -> None:
+    x, labels = unit_rows(12, 3, 4)
     x.requires_grad_()
-    (once,) = torch.autograd.grad(softmax_pairs(x, rows, 0.1), x)
-    (many,) = torch.autograd.grad(-3 * softmax_pairs(x, rows, 0.1), x)
+    (once,) = torch.autograd.grad(tiled(x, labels, 0.1), x)
+    (many,) = torch.autograd.grad(-3 * tiled(x, labels, 0.1), x)
     torch.testing.assert_close(many, -3 * once, rtol=1e-12, atol=0)
     with torch.no_grad():
-        assert not softmax_pairs(x, rows, 0.1).requires_grad
+        assert not tiled(x, labels, 0.1).requires_grad
 
 
-def test_double_backward_is_refused() -> None:
-    x, rows = unit_rows(12, 3, 4)
-    refuses_a_second_derivative(lambda x: softmax_pairs(x, rows, 0.1), x)
+def test_double_backward_is_an_error() -> None:
+    x, labels = unit_rows(12, 3, 4)
+    refuses_a_second_derivative(lambda x: tiled(x, labels, 0.1), x)
 
 
 @pytest.mark.parametrize("temperature", [0.01, 0.1])
-def test_no_matrix_of_all_pairs_is_ever_made(temperature: float) -> None:
-    x, rows = unit_rows(400, 12, 6)
+def test_no_matrix_of_all_pairs_is_allocated(temperature: float) -> None:
+    x, labels = unit_rows(400, 12, 6)
     x.requires_grad_()
-    with Largest() as watch:
-        softmax_pairs(x, rows, temperature, tile=50).backward()
-    assert watch.most <= max(400 * 12, 50 * 50)
+    with LargestTensor() as largest:
+        tiled(x, labels, temperature, tile=50).backward()
+    assert largest.numel <= max(400 * 12, 50 * 50)

@@ -121,19 +121,15 @@ def test_no_gradient_flows_through_the_solved_b(pairs: Any, include_self: bool) 
     assert torch.equal(first.grad, second.grad)
 
 
-def test_more_than_1024_rows() -> None:
-    """An evenly spaced subset of the sorted batch sets b for all; every pair is in the loss."""
+def test_of_more_than_1024_rows_a_sample_of_pairs_sets_b() -> None:
+    """Within 2 % of the share of positive pairs; the loss itself is over all pairs."""
     z, labels = random_batch(1500, 40)
     loss = SCSSupCon(6)
     value = loss(z, labels)
-    order = torch.sort(labels, stable=True).indices
-    picked = order[torch.tensor([k * 1500 // 1024 for k in range(1024)])]
     unit = torch.nn.functional.normalize(z)
-    some, y = unit[picked], labels[picked]
-    share = (y[:, None] == y[None, :]).double().mean()
-    assert abs(torch.sigmoid(10 * some @ some.T - loss.b).mean() - share) <= 1e-6
-    same = labels[:, None] == labels[None, :]
+    same = labels[:, None] == labels
     a = 10 * unit @ unit.T - loss.b
+    assert a.sigmoid().mean().item() == pytest.approx(same.double().mean().item(), rel=0.02)
     costs = torch.nn.functional.softplus(torch.where(same, -a, a), threshold=40)
     torch.testing.assert_close(value, costs.sum() / same.sum(), rtol=1e-10, atol=0)
 

@@ -92,9 +92,7 @@ def solve_sorted_bias(
         return solve_bias(r * t, positive, total, weights)
 
 
-def _sample(
-    x: Tensor, y: Tensor, pairs: PairLabels, include_self: bool
-) -> tuple[Tensor, Tensor]:
+def _sample(x: Tensor, y: Tensor, pairs: PairLabels, include_self: bool) -> tuple[Tensor, Tensor]:
     """Return similarities and weights of a sample that stands for all pairs.
 
     Negative pairs, positive pairs of two rows, and pairs (u, u) are sampled separately and
@@ -119,8 +117,7 @@ def _sample(
     weights = [torch.full_like(r, number / max(r.numel(), 1)) for r, number in groups]
     weights[1] = weight.to(x)[:, None].expand_as(similarity)
     values, flat = (
-        torch.cat([part.flatten() for part in parts])
-        for parts in ([r for r, _ in groups], weights)
+        torch.cat([part.flatten() for part in parts]) for parts in ([r for r, _ in groups], weights)
     )
     return values, flat / flat.sum()
 
@@ -129,13 +126,14 @@ def _same_class_sample(pairs: PairLabels) -> tuple[Tensor, Tensor, Tensor]:
     """Return (rows `(k,)`, same-class columns `(k, p)`, weight of each of these pairs `(k,)`)."""
     rows, columns = pairs.left, pairs.right
     u = _evenly(rows, SAMPLED_ROWS)
-    size = members(rows.labels[u], columns) - int(pairs.contains_self)
-    u, size = u[size > 0], size[size > 0]
-    first = torch.searchsorted(columns.labels, rows.labels[u])
-    steps = torch.arange(PARTNERS, device=u.device) * size[:, None] // PARTNERS
-    offset = (u - first)[:, None] + 1 + steps if pairs.contains_self else u[:, None] + steps
-    v = first[:, None] + offset % (size[:, None] + int(pairs.contains_self))
-    return u, v, size * len(rows) / (max(len(u), 1) * PARTNERS)
+    itself = int(pairs.contains_self)
+    size = members(rows.labels[u], columns) - itself
+    weight = size[size > 0] * len(rows) / (max(len(u), 1) * PARTNERS)
+    u, size = u[size > 0], size[size > 0, None]
+    first = torch.searchsorted(columns.labels, rows.labels[u])[:, None]
+    start = u[:, None] - first + 1 if itself else u[:, None]
+    steps = torch.arange(PARTNERS, device=u.device) * size // PARTNERS
+    return u, first + (start + steps) % (size + itself), weight
 
 
 def _evenly(rows: SortedLabels, most: int) -> Tensor:

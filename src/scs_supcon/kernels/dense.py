@@ -4,7 +4,7 @@ These functions compute small batches, and serve as the readable form of the til
 come in any order and are already of unit length; gradients come from autograd.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -26,8 +26,7 @@ def dense_sigmoid_loss(
     include_self: bool = True,
 ) -> tuple[Tensor, Tensor]:
     """Compute `sigmoid_pair_loss` with whole matrices."""
-    with full_precision(common):
-        logits = t * (common @ common.T)
+    logits = t * similarities(common)
     same = labels[:, None] == labels
     itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     own = 0 if include_self else len(labels)
@@ -41,19 +40,19 @@ def dense_sigmoid_loss(
         cost = cost.masked_fill(itself, 0)
     weight, weight_negative = pair_weights(total, positive, weighting)
     if weight != weight_negative:
-        cost = cost * torch.where(same, weight / weight_negative, 1.0).to(cost.dtype)
+        cost = torch.where(same, cost * (weight / weight_negative), cost)
     return (cost.sum(dtype=torch.float64) * weight_negative).to(common.dtype), b
 
 
 def dense_softmax_loss(x: Tensor, labels: Tensor, temperature: float) -> Tensor:
     """Compute `softmax_pair_loss` with whole matrices."""
-    positive = positives(labels)
+    positive = positives(labels).to(x.dtype)
     weight = positive / positive.sum(1, keepdim=True).clamp(min=1)
     itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    with full_precision(x):
-        logits = x @ x.T / temperature
+    logits = similarities(x) / temperature
     log_p = logits.masked_fill(itself, -1e30).log_softmax(1)  # −inf × 0 would be NaN
-    return (-(log_p * weight).sum(dtype=torch.float64) / max(len(x), 1)).to(x.dtype)
+    total = (log_p * weight).sum(dtype=torch.float64)
+    return (-total / max(len(x), 1)).to(x.dtype)
 
 
 def dense_style_distance(style: Tensor, labels: Tensor) -> Tensor:
@@ -62,8 +61,29 @@ def dense_style_distance(style: Tensor, labels: Tensor) -> Tensor:
     u, v = positive.triu().nonzero().unbind(1)
     # Subtracted, not by way of a Gram matrix: two views of an image are near-duplicates.
     distance = torch.linalg.vector_norm(style.index_select(0, u) - style.index_select(0, v), dim=1)
-    weight = 2 / positive.sum(1).index_select(0, u)
-    return ((distance * weight).sum(dtype=torch.float64) / max(len(style), 1)).to(style.dtype)
+    weight = positive.sum(1, dtype=torch.float64).reciprocal().index_select(0, u)
+    return (torch.dot(distance.double(), weight) * 2 / max(len(style), 1)).to(style.dtype)
+
+
+def similarities(x: Tensor) -> Tensor:
+    """Return x xᵀ. Its gradient needs one product instead of two and ignores autocast."""
+    product: Tensor = _Similarities.apply(x)
+    return product
+
+
+class _Similarities(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        with full_precision(x):
+            return x @ x.T
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        with full_precision(x):
+            product: Tensor = (grad + grad.T) @ x
+        return product
 
 
 def positives(labels: Tensor) -> Tensor:

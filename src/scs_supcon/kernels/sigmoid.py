@@ -67,7 +67,9 @@ def sigmoid_pair_loss(
         )
     queries, others, pairs = arrange_pairs(common, labels, references, reference_labels, gather)
     if b is None:
-        solved = solve_sorted_bias(queries, others, pairs, float(t), include_self=include_self)
+        solved = solve_sorted_bias(
+            queries, others, pairs, float(t.detach()), include_self=include_self
+        )
         b = torch.tensor(solved, dtype=torch.float64, device=common.device)
         if gather:
             dist.broadcast(b, 0)
@@ -101,7 +103,7 @@ def sigmoid_loss_on_pairs(
         a = t * (queries.index_select(0, u) * references.index_select(0, v)).sum(1) - b
         return softplus(torch.where(same, -a, a)).sum(dtype=torch.float64)
 
-    chunks = zip(*(x.split(LISTED) for x in (*pairs, same)), strict=True)
+    chunks = zip(*(torch.split(x, LISTED) for x in (*pairs, same)), strict=True)
     costs = [
         cost(*chunk) if len(same) <= LISTED else checkpoint(cost, *chunk, use_reentrant=False)
         for chunk in chunks

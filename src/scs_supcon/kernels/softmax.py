@@ -126,9 +126,7 @@ class _PositiveMean:
     Only a chunk of rows is held at a time, besides the class sums.
     """
 
-    def __init__(
-        self, queries: Tensor, others: Tensor, pairs: PairLabels, count: Tensor
-    ) -> None:
+    def __init__(self, queries: Tensor, others: Tensor, pairs: PairLabels, count: Tensor) -> None:
         self.queries, self.contains_self, self.count = queries, pairs.contains_self, count
         self.sums, self.position = _class_sums(others, pairs.right, pairs.rows.labels)
 

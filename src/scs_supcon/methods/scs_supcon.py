@@ -83,7 +83,7 @@ class SCSSupCon(CommonStyleMethod):
         """Centred embeddings suit the solved boundary: their similarities lie around 0."""
         return {"head": {"centre": preset in (None, "solved")}}
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         common_dim: int | None = None,
         *,

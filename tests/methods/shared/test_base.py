@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Batch, Method, Network, Output, TaskInfo, probe_input_for
-from scs_supcon.methods.shared.base import flatten, not_negative, one_of, positive, prepare, share
+from scs_supcon.methods.shared.base import flatten, not_negative, one_of, positive, share
 from scs_supcon.nn.head import Projection
 
 
@@ -88,12 +88,6 @@ def test_flatten_is_view_major_and_at_least_float32() -> None:
         assert flatten(x.to(half), torch.arange(3))[0].dtype == torch.float32
     for small in (torch.uint8, torch.int16, torch.int32):
         assert flatten(x, torch.arange(3, dtype=small))[1].dtype == torch.int64
-
-
-def test_prepare_sorts_by_label() -> None:
-    rows, order = prepare(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([9, -1, 9]))
-    assert rows[:, 0].tolist() == [2, 1, 3]
-    assert order.labels.tolist() == [-1, 9, 9]
 
 
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])

@@ -33,7 +33,6 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import NonFiniteError, UserError
-from scs_supcon.kernels import Rows, sort_rows
 from scs_supcon.nn.network import Network, Output, ProbeInput
 
 Module = TypeVar("Module")
@@ -236,11 +235,6 @@ def flatten(embeddings: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
     if embeddings.dtype in (torch.float16, torch.bfloat16):
         embeddings = embeddings.float()
     return embeddings, labels.to(embeddings.device, torch.long)
-
-
-def prepare(embeddings: Tensor, labels: Tensor | None) -> tuple[Tensor, Rows]:
-    """Flatten a batch and sort its rows by label, as the kernels expect."""
-    return sort_rows(*flatten(embeddings, labels))
 
 
 def after_setup(method: Method, module: Module | None) -> Module:

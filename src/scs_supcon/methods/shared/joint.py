@@ -8,13 +8,11 @@ equal those of one process with all rows. The price: every process computes the 
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.kernels import gather_rows, softmax_pairs
-from scs_supcon.methods.shared.base import Batch, Method, flatten, prepare
-from scs_supcon.methods.shared.common_style import several_processes
+from scs_supcon.kernels import gather_rows, several_processes, softmax_pair_loss
+from scs_supcon.methods.shared.base import Batch, Method, flatten
 from scs_supcon.nn.head import unit
 
 
@@ -71,18 +69,15 @@ def gather(rows: Tensor, views: int = 1) -> Tensor:
         return rows
     tail = rows.shape[1:]
     packed = rows.reshape(views, len(rows) // views, *tail).transpose(0, 1).flatten(1)
-    ids = torch.arange(len(packed), device=rows.device) + (dist.get_rank() << 40)
-    joined, order = gather_rows(packed, ids)
-    assert order.own is not None
+    (joined,), own = gather_rows(packed)
     if rows.requires_grad:
-        joined = joined.index_copy(0, order.own, packed)
+        joined = torch.cat([joined[: own.start], packed, joined[own.stop :]])
     return joined.view(len(joined), views, *tail).transpose(0, 1).flatten(0, 1)
 
 
 def supcon(rows: Tensor, labels: Tensor, temperature: float) -> Tensor:
     """Return the loss of `supcon.py`; the rows may have any length."""
-    ordered, order = prepare(rows, labels)
-    return softmax_pairs(unit(ordered), order, temperature)
+    return softmax_pair_loss(unit(rows), labels, temperature)
 
 
 def check_views(method: Method, views: int) -> None:

@@ -22,8 +22,8 @@ class UnusedParameterCheck:
         self.initial.setdefault(name, float(parameter.detach()))
         value.register_hook(partial(self._count, name, parameter))  # type: ignore[no-untyped-call]
 
-    def _count(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
-        if not float(gradient) or self.gradients.get(name, 0) >= PATIENCE:
+    def _count(self, name: str, parameter: Tensor, gradient: Tensor | None) -> None:
+        if gradient is None or not float(gradient) or self.gradients.get(name, 0) >= PATIENCE:
             return
         changed = float(parameter.detach()) != self.initial[name]
         self.gradients[name] = PATIENCE if changed else self.gradients.get(name, 0) + 1

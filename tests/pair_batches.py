@@ -1,4 +1,4 @@
-"""Sorted batches that the sums over pairs are tried on, and what their tests share."""
+"""Batches and checks shared by the tests of the kernels."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,30 +9,37 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from scs_supcon.kernels import Rows, sort_rows
+Rows = tuple[Tensor, Tensor]  # rows and labels
+Vectors = list[list[float]]
 
 
 @st.composite
-def sorted_batches(draw: st.DrawFn, least: int = 0, most: int = 9) -> tuple[Tensor, Rows]:
-    """Rows of unit length, or of any: classes of any size, singletons, one class, all different."""
+def labelled_rows(draw: st.DrawFn, least: int = 0, most: int = 9) -> Rows:
+    """Rows of unit or any length; classes of any size, single rows, one class, all different."""
     n, d = draw(st.integers(least, most)), draw(st.integers(1, 4))
-    mix = draw(st.sampled_from(["any", "one", "different"]))
+    kind = draw(st.sampled_from(["any", "one", "different"]))
     labels = {
         "any": draw(st.lists(st.integers(-2, 2), min_size=n, max_size=n)),
         "one": [7] * n,
-        "different": list(range(n)),
-    }[mix]
+        "different": list(range(n, 0, -1)),
+    }[kind]
     source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
     x = torch.randn(n, d, generator=source, dtype=torch.float64)
     if draw(st.booleans()):
         x = torch.nn.functional.normalize(x)
     if n > 2 and draw(st.booleans()):
         x[1], x[2] = x[0], 0  # a duplicate and a zero row
-    return sort_rows(x, torch.tensor(labels, dtype=torch.long))
+    return x, torch.tensor(labels, dtype=torch.long)
+
+
+def same_width(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Cut two sets of rows to the width of the narrower one; both require a gradient."""
+    width = min(x.shape[1], y.shape[1])
+    return x[:, :width].clone().requires_grad_(), y[:, :width].clone().requires_grad_()
 
 
 def close(got: Tensor | None, expected: Any) -> None:
-    """Within 1e-10 of what a plain loop found."""
+    """Check that a gradient is within 1e-10 of the reference."""
     want = torch.tensor(expected, dtype=torch.float64)
     assert got is not None
     room = 1e-10 * max(float(want.abs().max()) if want.numel() else 0.0, 1e-3)
@@ -40,20 +47,20 @@ def close(got: Tensor | None, expected: Any) -> None:
 
 
 def refuses_a_second_derivative(loss: Callable[[Tensor], Tensor], x: Tensor) -> None:
-    """Also where another term has one: ours must not silently count as 0."""
+    """Check the error, also next to a term that has a second derivative."""
     x.requires_grad_()
     with pytest.raises(RuntimeError, match="twice"):
         torch.autograd.grad(loss(x) + x.pow(3).sum(), x, create_graph=True)[0].sum().backward()
 
 
-class Largest(TorchDispatchMode):
-    """Notes the most numbers that any operation returned at once."""
+class LargestTensor(TorchDispatchMode):
+    """Record the size of the largest tensor that any operation returns."""
 
-    most = 0
+    numel = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for x in out if isinstance(out, tuple | list) else [out]:
             if isinstance(x, Tensor):
-                self.most = max(self.most, x.numel())
+                self.numel = max(self.numel, x.numel())
         return out

@@ -1,5 +1,4 @@
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -7,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from scs_supcon.kernels import listed_pairs
-
-Vectors = list[list[float]]
+from pair_batches import Vectors, close
+from scs_supcon.kernels import sigmoid_loss_on_pairs
 
 
 def reference(
@@ -33,13 +31,6 @@ def reference(
     return value, by_q, by_r, by_t, by_b
 
 
-def close(got: Tensor | None, expected: Any) -> None:
-    want = torch.tensor(expected, dtype=torch.float64)
-    assert got is not None
-    room = 1e-10 * max(float(want.abs().max()) if want.numel() else 0.0, 1e-3)
-    torch.testing.assert_close(got, want.reshape(got.shape), rtol=1e-10, atol=room)
-
-
 def scalar(x: float) -> Tensor:
     return torch.tensor(x, dtype=torch.float64, requires_grad=True)
 
@@ -53,14 +44,14 @@ def scalar(x: float) -> Tensor:
 def test_the_mean_over_the_list(
     listed: list[tuple[int, int, bool]], t: float, b: float, seed: int
 ) -> None:
-    """A pair may come twice, or be called "same" by one and "different" by another entry."""
+    """A pair may occur twice, or as "same" in one entry and as "different" in another."""
     source = torch.Generator().manual_seed(seed)
     q = torch.randn(5, 3, generator=source, dtype=torch.float64).requires_grad_()
     r = torch.randn(7, 3, generator=source, dtype=torch.float64).requires_grad_()
     first, second = (torch.tensor([p[k] for p in listed], dtype=torch.long) for k in (0, 1))
     same = torch.tensor([p[2] for p in listed], dtype=torch.bool)
     tt, bb = scalar(t), scalar(b)
-    loss = listed_pairs(q, r, (first, second), same, tt, bb)
+    loss = sigmoid_loss_on_pairs(q, r, (first, second), same, tt, bb)
     loss.backward()
     value, by_q, by_r, by_t, by_b = reference(q.tolist(), r.tolist(), listed, t, b)
     assert loss.item() == pytest.approx(value, rel=1e-10, abs=0)
@@ -77,29 +68,37 @@ def some_pairs(n: int, count: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
 def test_a_row_on_both_sides_gets_both_gradients() -> None:
     x = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
     pairs, same = some_pairs(6, 12)
-    listed_pairs(x, x, pairs, same, scalar(2.0), scalar(0.5)).backward()
+    sigmoid_loss_on_pairs(x, x, pairs, same, scalar(2.0), scalar(0.5)).backward()
     listed = [(int(u), int(v), bool(s)) for u, v, s in zip(*pairs, same, strict=True)]
     _, by_q, by_r, _, _ = reference(x.tolist(), x.tolist(), listed, 2.0, 0.5)
     both = [[g + h for g, h in zip(*rows, strict=True)] for rows in zip(by_q, by_r, strict=True)]
     close(x.grad, both)
 
 
-def test_a_list_longer_than_one_chunk() -> None:
-    """Compared with the same list in halves; the mean of means is the mean."""
-    x = torch.nn.functional.normalize(torch.randn(50, 4, dtype=torch.float64))
+def test_many_pairs_are_computed_in_chunks() -> None:
+    """Value and gradient are the mean of those of the same list in 64 parts."""
+    x = torch.nn.functional.normalize(torch.randn(50, 4, dtype=torch.float64)).requires_grad_()
     pairs, same = some_pairs(50, 1 << 17)
     t, b = scalar(10.0), scalar(5.0)
     parts = [
-        listed_pairs(x, x, (pairs[0][k::64], pairs[1][k::64]), same[k::64], t, b) for k in range(64)
+        sigmoid_loss_on_pairs(x, x, (pairs[0][k::64], pairs[1][k::64]), same[k::64], t, b)
+        for k in range(64)
     ]
-    whole = listed_pairs(x, x, pairs, same, t, b)
-    torch.testing.assert_close(whole, torch.stack(parts).mean(), rtol=1e-12, atol=0)
+    whole = sigmoid_loss_on_pairs(x, x, pairs, same, t, b)
+    mean = torch.stack(parts).mean()
+    torch.testing.assert_close(whole, mean, rtol=1e-12, atol=0)
+    for one, other in zip(
+        torch.autograd.grad(whole, (x, t, b)), torch.autograd.grad(mean, (x, t, b)), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-13)
 
 
 @pytest.mark.parametrize("x", [-45.0, -20.5, 15.0, 19.9, 20.1, 25.0, 35.0, 39.9, 40.1])
-def test_no_step_where_softplus_turns_linear(x: float) -> None:
+def test_softplus_has_no_step_at_its_threshold(x: float) -> None:
     one, here = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.long)
-    loss = listed_pairs(one, one, (here, here), torch.tensor([False]), scalar(0.0), scalar(-x))
+    loss = sigmoid_loss_on_pairs(
+        one, one, (here, here), torch.tensor([False]), scalar(0.0), scalar(-x)
+    )
     assert loss.item() == pytest.approx(max(x, 0) + math.log1p(math.exp(-abs(x))), rel=1e-14)
 
 
@@ -109,33 +108,33 @@ def test_gradcheck() -> None:
     pairs, same = some_pairs(5, 9)
 
     def loss(q: Tensor, r: Tensor, t: Tensor, b: Tensor) -> Tensor:
-        return listed_pairs(q, r, pairs, same, t, b)
+        return sigmoid_loss_on_pairs(q, r, pairs, same, t, b)
 
     assert torch.autograd.gradcheck(loss, (q, r, scalar(1.3), scalar(0.2)))
 
 
-def test_float32_keeps_its_digits_when_the_loss_is_tiny() -> None:
+def test_float32_is_accurate_if_the_loss_is_tiny() -> None:
     """Relative error within 4 eps (t + |b| + 1) at t = 100, b = 50."""
     x = torch.nn.functional.normalize(
         torch.eye(3)[torch.arange(30) % 3] + 0.01 * torch.randn(30, 3)
     )
     pairs, same = some_pairs(30, 400)
-    found = {}
+    results = {}
     for dtype in (torch.float32, torch.float64):
         y = x.to(dtype, copy=True).requires_grad_()
-        loss = listed_pairs(y, y, pairs, same, scalar(100.0), scalar(50.0))
+        loss = sigmoid_loss_on_pairs(y, y, pairs, same, scalar(100.0), scalar(50.0))
         loss.backward()
         assert y.grad is not None
-        found[dtype] = loss.detach().double(), y.grad.double()
+        results[dtype] = loss.detach().double(), y.grad.double()
     bound = 4 * torch.finfo(torch.float32).eps * 151
-    for rough, exact in zip(found[torch.float32], found[torch.float64], strict=True):
+    for rough, exact in zip(results[torch.float32], results[torch.float64], strict=True):
         assert torch.linalg.vector_norm(rough - exact) <= bound * torch.linalg.vector_norm(exact)
-    assert 0 < found[torch.float64][0] < 1e-15
+    assert 0 < results[torch.float64][0] < 1e-15
 
 
-def test_double_backward_is_refused() -> None:
-    x = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
-    pairs, same = some_pairs(6, 12)
-    loss = listed_pairs(x, x, pairs, same, scalar(1.0), scalar(0.0)) + x.pow(3).sum()
-    with pytest.raises(RuntimeError, match=r"twice|double backward|once_differentiable"):
-        torch.autograd.grad(loss, x, create_graph=True)[0].sum().backward()
+def test_a_second_derivative() -> None:
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    pairs, same = some_pairs(5, 9)
+    assert torch.autograd.gradgradcheck(
+        lambda x: sigmoid_loss_on_pairs(x, x, pairs, same, scalar(1.3), scalar(0.2)), (x,)
+    )

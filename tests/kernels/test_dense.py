@@ -1,0 +1,118 @@
+"""The plain formulas give the values and gradients of the tiled kernels."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pair_batches import Rows, labelled_rows
+from scs_supcon.kernels import sigmoid_pair_loss, softmax_pair_loss, style_distance
+from scs_supcon.kernels.dense import (
+    dense_sigmoid_loss,
+    dense_softmax_loss,
+    dense_style_distance,
+    positives,
+    similarities,
+)
+
+
+def gradients(value: Tensor, *leaves: Tensor) -> list[Tensor]:
+    grads = torch.autograd.grad(3 * value, leaves, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, grads, strict=True)]
+
+
+@given(
+    labelled_rows(1, 40),
+    st.sampled_from(["all", "balanced", "positives"]),
+    st.booleans(),
+    st.sampled_from([(1.0, 0.3), (10.0, 5.0), (50.0, None), (10.0, None)]),
+)
+def test_sigmoid_loss_dense_and_tiled(
+    batch: Rows, weighting: Any, include_self: bool, scalars: tuple[float, float | None]
+) -> None:
+    x, labels = batch
+    x.requires_grad_()
+    t = torch.tensor(scalars[0], dtype=torch.float64, requires_grad=True)
+    b = None
+    if scalars[1] is not None:
+        b = torch.tensor(scalars[1], dtype=torch.float64, requires_grad=True)
+    options = {"weighting": weighting, "include_self": include_self}
+    dense, dense_b = dense_sigmoid_loss(x, labels, t, b, **options)
+    _, solved = sigmoid_pair_loss(x, labels, t, b, tile=7, **options)
+    assert dense_b.item() == pytest.approx(solved.item(), abs=1e-6)
+    # A solved b agrees to 1e-6; everything else holds at the same b.
+    tiled, _ = sigmoid_pair_loss(x, labels, t, dense_b, tile=7, **options)
+    torch.testing.assert_close(dense, tiled, rtol=1e-11, atol=1e-14)
+    leaves = (x, t) if b is None else (x, t, b)
+    for one, other in zip(gradients(dense, *leaves), gradients(tiled, *leaves), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+@given(labelled_rows(1, 40), st.sampled_from([0.05, 0.5]))
+def test_softmax_loss_dense_and_tiled(batch: Rows, temperature: float) -> None:
+    x, labels = batch
+    x.requires_grad_()
+    dense = dense_softmax_loss(x, labels, temperature)
+    tiled = softmax_pair_loss(x, labels, temperature, tile=7)
+    torch.testing.assert_close(dense, tiled, rtol=1e-10, atol=1e-13)
+    torch.testing.assert_close(*gradients(dense, x), *gradients(tiled, x), rtol=1e-8, atol=1e-11)
+
+
+@given(labelled_rows(1, 40), st.sampled_from([5, 1 << 19]))
+def test_style_distance_dense_and_tiled(batch: Rows, piece: int) -> None:
+    x, labels = batch
+    x.requires_grad_()
+    dense, tiled = dense_style_distance(x, labels), style_distance(x, labels, piece=piece)
+    torch.testing.assert_close(dense, tiled, rtol=1e-11, atol=1e-14)
+    torch.testing.assert_close(*gradients(dense, x), *gradients(tiled, x), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("gap", [1e-1, 1e-3, 1e-5])
+def test_distances_of_near_duplicates_in_float32(gap: float) -> None:
+    """Relative error within 4 eps, where a float32 Gram matrix is 35 % off."""
+    source = torch.Generator().manual_seed(2)
+    first = torch.nn.functional.normalize(torch.randn(40, 16, generator=source))
+    x = torch.cat([first, first + gap * torch.randn(first.shape, generator=source) / 4])
+    labels = torch.arange(40).repeat(2)
+    results = []
+    for dtype in (torch.float32, torch.float64):
+        rows = x.to(dtype, copy=True).requires_grad_()
+        value = dense_style_distance(rows, labels)
+        results.append((value.detach().double(), torch.autograd.grad(value, rows)[0].double()))
+    (value, grad), (exact, exact_grad) = results
+    eps = torch.finfo(torch.float32).eps
+    assert abs(value - exact) <= 4 * eps * exact
+    assert (grad - exact_grad).abs().max() <= 4 * eps * exact_grad.abs().max()
+
+
+@pytest.mark.parametrize("rows", [255, 256, 257, 512, 513])
+@pytest.mark.parametrize("classes", [2, 90])
+def test_nothing_jumps_where_the_path_changes(rows: int, classes: int) -> None:
+    x = torch.nn.functional.normalize(torch.randn(rows, 8))
+    x.requires_grad_()
+    labels = torch.arange(rows) % classes
+    t, b = (torch.tensor(v, dtype=torch.float64) for v in (10.0, 5.0))
+    for one, other in [
+        (sigmoid_pair_loss(x, labels, t, b)[0], sigmoid_pair_loss(x, labels, t, b, tile=512)[0]),
+        (softmax_pair_loss(x, labels, 0.1), softmax_pair_loss(x, labels, 0.1, tile=512)),
+        (style_distance(x, labels), style_distance(x, labels, piece=1 << 19)),
+    ]:
+        torch.testing.assert_close(one, other, rtol=2e-6, atol=0)
+        torch.testing.assert_close(*gradients(one, x), *gradients(other, x), rtol=1e-4, atol=1e-7)
+
+
+@given(labelled_rows())
+def test_positives_are_the_other_rows_of_a_class(batch: Rows) -> None:
+    labels = batch[1].tolist()
+    n = range(len(labels))
+    expected = [[labels[u] == labels[v] and u != v for v in n] for u in n]
+    assert positives(batch[1]).tolist() == expected
+
+
+def test_similarities_and_their_gradients() -> None:
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(similarities, (x,))
+    assert torch.autograd.gradgradcheck(similarities, (x,))
