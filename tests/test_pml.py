@@ -226,7 +226,7 @@ def test_what_is_refused() -> None:
         MetricLearningLoss(CSSupCon())(z, labels, ref_emb=refs, ref_labels=ref_labels)
     with pytest.raises(UserError, match="ref_emb is given without ref_labels"):
         loss(z, labels, ref_emb=refs)
-    with pytest.raises(UserError, match="ref_emb has 5 columns, embeddings have 6"):
+    with pytest.raises(UserError, match="ref_emb has 5 columns but embeddings have 6"):
         loss(z, labels, ref_emb=refs[:, :5], ref_labels=ref_labels)
     with pytest.raises(UserError, match=r"number of labels \(6\) must equal .*\(7\)"):
         loss(z, labels, ref_emb=refs, ref_labels=ref_labels[:6])
