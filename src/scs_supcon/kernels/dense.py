@@ -28,31 +28,27 @@ def dense_sigmoid_loss(
     """Compute `sigmoid_pair_loss` with whole matrices."""
     logits = t * similarities(common)
     same = labels[:, None] == labels
-    itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     own = 0 if include_self else len(labels)
     total, positive = same.numel() - own, int(same.sum()) - own
     if b is None:
-        solved = solve_bias(logits.detach() if include_self else logits.detach()[~itself], positive)
-        b = t.new_tensor(solved)
-    a = logits - b
-    cost = softplus(torch.where(same, -a, a))
+        counted = logits.detach() if include_self else logits.detach()[~_diagonal(labels)]
+        b = t.new_tensor(solve_bias(counted, positive))
+    cost = softplus((logits - b) * torch.where(same, -1.0, 1.0))
     if not include_self:
-        cost = cost.masked_fill(itself, 0)
-    weight, weight_negative = pair_weights(total, positive, weighting)
-    if weight != weight_negative:
-        cost = torch.where(same, cost * (weight / weight_negative), cost)
-    return (cost.sum(dtype=torch.float64) * weight_negative).to(common.dtype), b
+        cost = cost.masked_fill(_diagonal(labels), 0)
+    weight_same, weight = pair_weights(total, positive, weighting)
+    if weight_same != weight:
+        cost = torch.where(same, cost * (weight_same / weight), cost)
+    return cost.sum() * weight, b
 
 
 def dense_softmax_loss(x: Tensor, labels: Tensor, temperature: float) -> Tensor:
     """Compute `softmax_pair_loss` with whole matrices."""
     positive = positives(labels).to(x.dtype)
     weight = positive / positive.sum(1, keepdim=True).clamp(min=1)
-    itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     logits = similarities(x) / temperature
-    log_p = logits.masked_fill(itself, -1e30).log_softmax(1)  # −inf × 0 would be NaN
-    total = (log_p * weight).sum(dtype=torch.float64)
-    return (-total / max(len(x), 1)).to(x.dtype)
+    log_p = logits.masked_fill(_diagonal(labels), -1e30).log_softmax(1)  # −inf × 0 would be NaN
+    return -(log_p * weight).sum() / max(len(x), 1)
 
 
 def dense_style_distance(style: Tensor, labels: Tensor) -> Tensor:
@@ -61,8 +57,8 @@ def dense_style_distance(style: Tensor, labels: Tensor) -> Tensor:
     u, v = positive.triu().nonzero().unbind(1)
     # Subtracted, not by way of a Gram matrix: two views of an image are near-duplicates.
     distance = torch.linalg.vector_norm(style.index_select(0, u) - style.index_select(0, v), dim=1)
-    weight = positive.sum(1, dtype=torch.float64).reciprocal().index_select(0, u)
-    return (torch.dot(distance.double(), weight) * 2 / max(len(style), 1)).to(style.dtype)
+    weight = 2 / (max(len(style), 1) * positive.sum(1, dtype=style.dtype))
+    return torch.dot(distance, weight.index_select(0, u))
 
 
 def similarities(x: Tensor) -> Tensor:
@@ -89,6 +85,10 @@ class _Similarities(torch.autograd.Function):
 def positives(labels: Tensor) -> Tensor:
     """Return the `(n, n)` mask of positive pairs: two different rows of one class."""
     return (labels[:, None] == labels).fill_diagonal_(False)
+
+
+def _diagonal(labels: Tensor) -> Tensor:
+    return torch.eye(len(labels), dtype=torch.bool, device=labels.device)
 
 
 def softplus(x: Tensor) -> Tensor:

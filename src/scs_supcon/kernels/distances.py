@@ -20,8 +20,7 @@ from scs_supcon.kernels.dense import dense_style_distance
 from scs_supcon.kernels.gather import arrange_pairs, several_processes
 from scs_supcon.kernels.layout import PairLabels, members
 
-DENSE_ROWS = 256  # up to so many rows the dense form is no slower (measured),
-DENSE_CLASS = 16  # if a row has no more same-class rows than this on average
+DENSE_ROWS = 64  # up to so many rows the dense form is no slower (measured)
 PIECE = 1 << 19  # pairs held at once: 4 MiB of float64
 TINY = 1e-37  # below any distance of two different rows; its inverse is a finite float32
 LISTED = 1 << 20  # numbers in the differences of listed pairs: 4 MiB of float32
@@ -47,8 +46,7 @@ def style_distance(
         piece: pairs held in memory at once; affects speed and memory, not the result.
     """
     gather = gather and several_processes()
-    small = len(style) <= DENSE_ROWS and piece is None and references is None and not gather
-    if small and int((labels[:, None] == labels).sum()) <= DENSE_CLASS * len(style):
+    if piece is None and references is None and not gather and len(style) <= DENSE_ROWS:
         return dense_style_distance(style, labels)
     queries, others, pairs = arrange_pairs(style, labels, references, reference_labels, gather)
     distance: Tensor = _StyleDistance.apply(queries, others, pairs, piece or PIECE)

@@ -23,7 +23,7 @@ from scs_supcon.kernels.dense import Weighting, dense_sigmoid_loss, pair_weights
 from scs_supcon.kernels.gather import arrange_pairs, several_processes
 from scs_supcon.kernels.layout import TILE, PairLabels, Tile, longest, tiles
 
-DENSE_ROWS = 256  # up to so many rows the dense form is no slower (measured)
+DENSE_ROWS = 128  # up to so many rows the dense form is no slower (measured)
 SAFE_LOGIT = 5.0  # up to here −log(1 − σ) loses less than the rounding of the logit
 MANY, WIDE_TILE = 4096, 768  # above so many rows larger products are faster, by 2 to 7 %
 FEW = 1 << 14  # numbers that are summed in one step

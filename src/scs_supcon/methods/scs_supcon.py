@@ -246,7 +246,7 @@ class SCSSupCon(CommonStyleMethod):
         if self.log_t.item() * self._sign > LOG_MAX_SCALE:
             with torch.no_grad():  # moved back, not clamped: a clamp would have no gradient
                 self.log_t.fill_(LOG_MAX_SCALE * self._sign)
-        t = (self.log_t * self._sign).exp()
+        t = self.log_t.exp() if self.scale == "multiply" else (-self.log_t).exp()
         # Not the parameter itself: a hook on it would stay for good.
         b = self.b * 1 if self.b.requires_grad else self.b
         if self.training and torch.is_grad_enabled():
