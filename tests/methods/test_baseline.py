@@ -26,7 +26,7 @@ def reference(
     return total / len(h)
 
 
-def ready(classes: int = 3) -> tuple[Baseline, Network]:
+def set_up(classes: int = 3) -> tuple[Baseline, Network]:
     network = Network(nn.Linear(6, 4), nn.Linear(4, 2)).double()
     task = TaskInfo(network, torch.arange(classes), classes, 4, 2, epochs=3)
     return Baseline().setup(task), network
@@ -38,9 +38,9 @@ def layer(method: Baseline) -> nn.Linear:
 
 
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 1 << 20))
-def test_equal_to_the_plain_loop(n: int, classes: int, seed: int) -> None:
+def test_the_loss_equals_the_reference(n: int, classes: int, seed: int) -> None:
     torch.manual_seed(seed)
-    method, _ = ready(classes)
+    method, _ = set_up(classes)
     h = 3 * torch.randn(n, 4, dtype=torch.float64)
     labels = torch.randint(0, classes, (n,))
     w, a = layer(method).weight.tolist(), layer(method).bias.tolist()
@@ -49,14 +49,14 @@ def test_equal_to_the_plain_loop(n: int, classes: int, seed: int) -> None:
 
 
 def test_zero_logits_cost_the_logarithm_of_the_number_of_classes() -> None:
-    method, _ = ready(10)
+    method, _ = set_up(10)
     nn.init.zeros_(layer(method).bias)
     value = method(torch.zeros(3, 4).double(), torch.tensor([0, 4, 9]))
     assert value.item() == pytest.approx(2.302585093, abs=1e-9)
 
 
-def test_it_sees_the_features_of_one_view_and_classifies_by_the_same_layer() -> None:
-    method, network = ready()
+def test_the_loss_uses_the_features_of_one_view_and_the_classifier_is_the_same_layer() -> None:
+    method, network = set_up()
     assert method.views == 1 and not method.adapted
     images, labels = torch.randn(5, 6).double(), torch.tensor([0, 2, 1, 1, 0])
     (value,) = method.training_step(Batch(images, labels, torch.arange(5)), network).values()
@@ -70,7 +70,7 @@ def test_it_sees_the_features_of_one_view_and_classifies_by_the_same_layer() -> 
 
 
 def test_gradcheck() -> None:
-    method, _ = ready()
+    method, _ = set_up()
     h = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([0, 2, 1, 1, 0])
 
@@ -82,17 +82,17 @@ def test_gradcheck() -> None:
 
 
 def test_weights_decay_and_biases_do_not() -> None:
-    method, _ = ready()
+    method, _ = set_up()
     weights, biases = method.param_groups(0.3, 0.1)
     assert weights["weight_decay"] == 0.1 and biases["weight_decay"] == 0
     assert weights["lr"] == biases["lr"] == 0.3
     assert [*weights["params"], *biases["params"]] == [layer(method).weight, layer(method).bias]
 
 
-def test_it_says_what_is_missing_or_wrong() -> None:
+def test_errors_say_what_is_missing_or_wrong() -> None:
     with pytest.raises(UserError, match=r"Baseline has not been set up.*setup"):
         Baseline()(torch.randn(2, 4), torch.tensor([0, 1]))
     assert Baseline().class_logits(torch.randn(2, 4), torch.randn(2, 2)) is None
-    method, _ = ready(3)
+    method, _ = set_up(3)
     with pytest.raises(UserError, match="between 0 and 2 for this task of 3 classes, got 0 to 3"):
         method(torch.randn(2, 4).double(), torch.tensor([0, 3]))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Batch, Network, TaskInfo
 from scs_supcon.methods.byol import BYOL, distance
+from scs_supcon.methods.shared.momentum import momentum_encoder
 from scs_supcon.nn.head import Projection
 
 Vectors = list[list[float]]
@@ -28,7 +29,7 @@ def reference(q1: Vectors, q2: Vectors, k1: Vectors, k2: Vectors) -> float:
     return total / len(q1)
 
 
-def ready(**options: float) -> tuple[BYOL, Network]:
+def set_up(**options: float) -> tuple[BYOL, Network]:
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 4), Projection(4, 3, centre=True)).double()
     method = BYOL(hidden=8, **options).setup(TaskInfo(network, torch.arange(2), 2, 4, 3, epochs=3))
@@ -42,7 +43,7 @@ def batch(count: int, seed: int = 0) -> Batch:
 
 
 def moved(method: BYOL, network: Network) -> Network:
-    """Another network than the twin's: as if an optimiser had stepped."""
+    """Return another network, as if an optimiser had method a step."""
     other = copy.deepcopy(network)
     with torch.no_grad():
         for p in other.parameters():
@@ -53,16 +54,16 @@ def moved(method: BYOL, network: Network) -> Network:
 
 @settings(max_examples=20)
 @given(st.integers(1, 6), st.integers(0, 1 << 20))
-def test_equal_to_the_plain_loop(images: int, seed: int) -> None:
-    method, network = ready()
+def test_the_loss_equals_the_reference(images: int, seed: int) -> None:
+    method, network = set_up()
     network = moved(method, network)
-    seen = batch(images, seed)
-    assert method.predictor is not None and method.twin is not None
+    example = batch(images, seed)
+    assert method.predictor is not None
     with torch.no_grad():
-        q1, q2 = method.predictor(network(seen.images).embeddings).chunk(2)
-        k1, k2 = method.twin.network(seen.images).embeddings.chunk(2)
+        q1, q2 = method.predictor(network(example.images).embeddings).chunk(2)
+        k1, k2 = momentum_encoder(method).network(example.images).embeddings.chunk(2)
     expected = reference(q1.tolist(), q2.tolist(), k1.tolist(), k2.tolist())
-    value = method.training_step(seen, network)["predict"]
+    value = method.training_step(example, network)["predict"]
     assert value.item() == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
@@ -82,63 +83,64 @@ def test_the_target_has_no_gradient_and_the_prediction_the_right_one() -> None:
     assert target.grad is None
 
 
-def test_nothing_of_the_twin_learns() -> None:
-    method, network = ready()
+def test_the_momentum_encoder_gets_no_gradient() -> None:
+    method, network = set_up()
     method.training_step(batch(5), network)["predict"].backward()
-    assert method.twin is not None and method.predictor is not None
-    twin = list(method.twin.parameters())
-    assert twin and not any(p.requires_grad or p.grad is not None for p in twin)
+    assert method.predictor is not None
+    averages = list(momentum_encoder(method).parameters())
+    assert averages and not any(p.requires_grad or p.grad is not None for p in averages)
     chosen = [id(p) for group in method.param_groups(0.1) for p in group["params"]]
     assert sorted(chosen) == sorted(id(p) for p in method.predictor.parameters())
     assert all(p.grad is not None for p in method.predictor.parameters())
     assert all(p.grad is not None for p in network.parameters())
 
 
-def test_the_twin_follows_slower_and_slower() -> None:
-    method, network = ready()
+def test_the_momentum_rises_to_one() -> None:
+    method, network = set_up()
     assert method.momentum_at(0.0) == pytest.approx(0.996)
     assert method.momentum_at(0.5) == pytest.approx(0.998)
     assert method.momentum_at(1.0) == 1
-    before = copy.deepcopy(method.twin)
-    assert method.twin is not None and before is not None
+    before = copy.deepcopy(momentum_encoder(method))
+    assert before is not None
     online = moved(method, network)
     method.after_step(online, 0.5)
     for old, new, now in zip(
         before.network.parameters(),
-        method.twin.network.parameters(),
+        momentum_encoder(method).network.parameters(),
         online.parameters(),
         strict=True,
     ):
         torch.testing.assert_close(new, 0.998 * old + 0.002 * now)
-    for new, now in zip(method.twin.network.buffers(), online.buffers(), strict=True):
+    for new, now in zip(momentum_encoder(method).network.buffers(), online.buffers(), strict=True):
         assert torch.equal(new, now)
 
 
-def test_without_momentum_the_twin_is_the_network() -> None:
-    method, network = ready(momentum=0.0)
+def test_with_momentum_zero_the_momentum_encoder_equals_the_network() -> None:
+    method, network = set_up(momentum=0.0)
     online = moved(method, network)
     method.after_step(online, 0.0)
-    assert method.twin is not None
-    for new, now in zip(method.twin.network.parameters(), online.parameters(), strict=True):
+    for new, now in zip(
+        momentum_encoder(method).network.parameters(), online.parameters(), strict=True
+    ):
         assert torch.equal(new, now)
 
 
 def test_labels_are_not_used_and_views_may_be_swapped() -> None:
-    method, network = ready()
-    seen = batch(6)
-    value = method.training_step(seen, network)["predict"]
-    other = Batch(seen.images, 1 - seen.labels, seen.indices)
+    method, network = set_up()
+    example = batch(6)
+    value = method.training_step(example, network)["predict"]
+    other = Batch(example.images, 1 - example.labels, example.indices)
     assert torch.equal(method.training_step(other, network)["predict"], value)
-    swapped = Batch(torch.cat(seen.images.chunk(2)[::-1]), seen.labels, seen.indices)
+    swapped = Batch(torch.cat(example.images.chunk(2)[::-1]), example.labels, example.indices)
     torch.testing.assert_close(method.training_step(swapped, network)["predict"], value)
 
 
-def test_it_says_what_to_call() -> None:
+def test_errors_say_what_to_call() -> None:
     with pytest.raises(
         UserError, match=r"momentum encoder: call setup\(task\), then training_step"
     ):
         BYOL()(torch.randn(4, 3), torch.arange(4))
-    _, network = ready()
+    _, network = set_up()
     with pytest.raises(UserError, match="has not been set up"):
         BYOL().training_step(batch(2), network)
     for options in ({"momentum": 1.5}, {"momentum": -0.1}, {"hidden": 0}):
@@ -146,7 +148,7 @@ def test_it_says_what_to_call() -> None:
             BYOL(**options)  # type: ignore[arg-type]
 
 
-def test_a_row_counts_by_its_direction_alone() -> None:
+def test_only_the_direction_of_a_row_matters() -> None:
     x, y = torch.randn(2, 4, 3, dtype=torch.float64)
     scale: Tensor = torch.rand(4, 1, dtype=torch.float64) + 0.5
     torch.testing.assert_close(distance(scale * x, y), distance(x, y))

@@ -42,7 +42,7 @@ def cosines(x: Vectors, y: Vectors) -> Vectors:
     ]
 
 
-def ready(classes: int = 3, **options: float) -> Circle:
+def set_up(classes: int = 3, **options: float) -> Circle:
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
     return Circle(**options).setup(
         TaskInfo(network, torch.arange(classes), classes, 5, 4, epochs=3)
@@ -61,11 +61,11 @@ def directions(method: Circle) -> Tensor:
     st.sampled_from([0.0, 0.25, 0.4]),
     st.integers(0, 1 << 20),
 )
-def test_equal_to_the_plain_loop(
+def test_the_loss_equals_the_reference(
     n: int, classes: int, gamma: float, margin: float, seed: int
 ) -> None:
     torch.manual_seed(seed)
-    method = ready(classes, gamma=gamma, margin=margin)
+    method = set_up(classes, gamma=gamma, margin=margin)
     z = 2 * torch.randn(n, 4, dtype=torch.float64)
     labels = torch.randint(0, classes, (n,))
     s = cosines(z.tolist(), directions(method).tolist())
@@ -73,8 +73,8 @@ def test_equal_to_the_plain_loop(
     assert method(z, labels).item() == pytest.approx(expected, rel=1e-10, abs=1e-13)
 
 
-def test_the_ideal_point() -> None:
-    """Own similarity 1, the others 0: softplus(ln(C − 1) − 2 m² γ)."""
+def test_the_value_at_the_optimum() -> None:
+    """Similarity 1 to the own class, 0 to the others: softplus(ln(C − 1) − 2 m² γ)."""
     s = torch.eye(3, dtype=torch.float64)
     value = class_circle(s, torch.arange(3), 0.25, 256.0).item()
     assert value == pytest.approx(math.log1p(2 * math.exp(-32)), rel=1e-9)
@@ -83,13 +83,13 @@ def test_the_ideal_point() -> None:
 
 def test_without_weights_and_margins_it_is_cross_entropy_with_scale_gamma() -> None:
     s, labels = torch.rand(7, 4, dtype=torch.float64), torch.tensor([0, 3, 2, 1, 1, 0, 2])
-    mine = nn.functional.one_hot(labels, 4).bool()
-    value = mean_softplus((32 * s[~mine].view(7, 3)).logsumexp(1) - 32 * s[mine])
+    target = nn.functional.one_hot(labels, 4).bool()
+    value = mean_softplus((32 * s[~target].view(7, 3)).logsumexp(1) - 32 * s[target])
     torch.testing.assert_close(value, nn.functional.cross_entropy(32 * s, labels))
 
 
-def test_the_weights_carry_no_gradient() -> None:
-    """Central differences of the formula with its α held fast."""
+def test_the_weights_have_no_gradient() -> None:
+    """Compare with central differences of the formula with constant α."""
     torch.manual_seed(1)
     s = (2 * torch.rand(5, 3, dtype=torch.float64) - 1).requires_grad_()
     labels = torch.tensor([0, 1, 2, 1, 0])
@@ -102,15 +102,15 @@ def test_the_weights_carry_no_gradient() -> None:
     check_slopes(formula, s, 1e-7)
 
 
-def test_one_class_has_nothing_to_tell_apart() -> None:
+def test_with_a_single_class_the_loss_is_zero() -> None:
     z = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
-    value = ready(1)(z, torch.zeros(4).long())
+    value = set_up(1)(z, torch.zeros(4).long())
     value.backward()
     assert value.item() == 0 and z.grad is not None and not z.grad.any()
 
 
-def test_it_classifies_by_the_nearest_direction() -> None:
-    method = ready(3)
+def test_the_nearest_direction_classifies() -> None:
+    method = set_up(3)
     z = 3 * directions(method).detach()[[2, 0, 1]]
     logits = method.class_logits(torch.zeros(3, 5).double(), z)
     assert logits is not None and logits.argmax(1).tolist() == [2, 0, 1]
@@ -118,8 +118,8 @@ def test_it_classifies_by_the_nearest_direction() -> None:
     assert Circle().class_logits(z, z) is None
 
 
-def test_both_views_are_judged_and_the_directions_learn() -> None:
-    method, network = ready(3), Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
+def test_the_loss_uses_both_views_and_trains_the_directions() -> None:
+    method, network = set_up(3), Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
     (value,) = method.training_step(Batch(images, labels, torch.arange(4)), network).values()
     torch.testing.assert_close(value, method(network(images).embeddings, labels.repeat(2)))
@@ -129,11 +129,11 @@ def test_both_views_are_judged_and_the_directions_learn() -> None:
     assert method.adapted
 
 
-def test_it_says_what_is_missing_or_wrong() -> None:
+def test_errors_say_what_is_missing_or_wrong() -> None:
     with pytest.raises(UserError, match="has not been set up"):
         Circle()(torch.randn(2, 4), torch.tensor([0, 1]))
     with pytest.raises(UserError, match="3 classes"):
-        ready(3)(torch.randn(2, 4).double(), torch.tensor([0, 3]))
+        set_up(3)(torch.randn(2, 4).double(), torch.tensor([0, 3]))
     for options in ({"gamma": 0.0}, {"margin": 1.0}, {"margin": -0.1}):
         with pytest.raises(UserError):
             Circle(**options)  # type: ignore[arg-type]

@@ -87,7 +87,7 @@ def test_gold_values(
     assert loss(*batch).item() == pytest.approx(expected, abs=1e-9)
 
 
-def test_the_ideal_point() -> None:
+def test_the_value_at_the_optimum() -> None:
     """Positives at 1, negatives at 0: softplus(ln(P N) − 2 m² γ)."""
     value = CirclePair(reduction="batch")(*IDEAL).item()
     assert value == pytest.approx(math.log1p(2 * 4 * math.exp(-32)), rel=1e-9)
@@ -100,7 +100,7 @@ def test_the_ideal_point() -> None:
     st.sampled_from([1.0, 80.0, 256.0]),
     st.sampled_from([0.0, 0.25]),
 )
-def test_equal_to_the_plain_loop(
+def test_the_loss_equals_the_reference(
     batch: tuple[Tensor, Tensor], reduction: Reduction, gamma: float, margin: float
 ) -> None:
     z, labels = batch
@@ -123,8 +123,8 @@ def test_per_anchor_equal_to_pytorch_metric_learning(classes: int, each: int, se
 
 
 @pytest.mark.parametrize("reduction", ["anchor", "batch"])
-def test_the_weights_carry_no_gradient(reduction: Reduction) -> None:
-    """Central differences of the formula with its α held fast."""
+def test_the_weights_have_no_gradient(reduction: Reduction) -> None:
+    """Compare with central differences of the formula with constant α."""
     source = torch.Generator().manual_seed(1)
     z = torch.randn(5, 3, generator=source, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([0, 1, 0, 1, 1])

@@ -1,4 +1,4 @@
-"""What every method keeps, whatever its formula: one contract for all of `available()`."""
+"""The contract of all methods in `available()`."""
 
 import copy
 import math
@@ -25,7 +25,7 @@ from scs_supcon.nn.network import probe_features
 
 CLASSES, SIZE, FEATURES, DIM = 3, 6, 16, 64
 
-# A queue that fills makes the loss of its first steps grow: one batch fills this one.
+# The loss grows while a queue fills: one batch fills this one.
 OPTIONS = {"paco": {"queue": 24}}
 
 every_method = pytest.mark.parametrize("name", available())
@@ -38,7 +38,7 @@ def network() -> Network:
 
 
 def noisy_images(labels: Tensor) -> Tensor:
-    """An "image" is six numbers: its class's own, and noise."""
+    """Return "images" of six numbers: those of the class, and noise."""
     source = torch.Generator().manual_seed(1)
     classes = torch.randn(CLASSES, SIZE, generator=source)
     return classes[labels] + 0.5 * torch.randn(len(labels), SIZE, generator=source)
@@ -51,34 +51,34 @@ def batch(method: Method, labels: Tensor) -> Batch:
     return Batch(images, labels, torch.arange(len(labels)))
 
 
-def ready(name: str, labels: Tensor, net: Network) -> Method:
-    """A method that knows its task and has begun its first epoch."""
+def set_up(name: str, labels: Tensor, net: Network) -> Method:
+    """Return a method after `setup` and the start of its first epoch."""
     torch.manual_seed(0)
     method = build_method(name, **OPTIONS.get(name, {})).setup(
         TaskInfo(net, labels, CLASSES, FEATURES, DIM, epochs=4)
     )
-    method.on_epoch_start(0, looking_at(labels))
+    method.on_epoch_start(0, encode_images_of(labels))
     return method
 
 
-def looking_at(labels: Tensor) -> Callable[[nn.Module], Output]:
-    def look(net: nn.Module) -> Output:
+def encode_images_of(labels: Tensor) -> Callable[[nn.Module], Output]:
+    def encode(net: nn.Module) -> Output:
         with torch.no_grad():
             output: Output = net(noisy_images(labels).to(next(net.parameters()).dtype))
         return output
 
-    return look
+    return encode
 
 
-def total(method: Method, seen: Batch, net: Network) -> Tensor:
-    return torch.stack(list(method.training_step(seen, net).values())).sum()
+def total(method: Method, example: Batch, net: Network) -> Tensor:
+    return torch.stack(list(method.training_step(example, net).values())).sum()
 
 
 LABELS = {
     "mixed": torch.tensor([0, 1, 1, 2, 0, 0, 2, 1]),
     "singletons": torch.tensor([0, 1, 2]),
     "one class": torch.tensor([1, 1, 1, 1]),
-    "one lonely": torch.tensor([0, 0, 0, 2]),
+    "one without positives": torch.tensor([0, 0, 0, 2]),
     "one image": torch.tensor([1]),
 }
 
@@ -87,7 +87,7 @@ LABELS = {
 @pytest.mark.parametrize("labels", LABELS)
 def test_value_and_gradient_are_finite(name: str, labels: str) -> None:
     net = network()
-    method = ready(name, LABELS[labels], net)
+    method = set_up(name, LABELS[labels], net)
     terms = method.training_step(batch(method, LABELS[labels]), net)
     assert terms and all(term.shape == () for term in terms.values())
     torch.stack(list(terms.values())).sum().backward()
@@ -98,13 +98,13 @@ def test_value_and_gradient_are_finite(name: str, labels: str) -> None:
 
 @every_method
 @pytest.mark.parametrize("value", [0.0, 1.0])
-def test_equal_images_are_finite_too(name: str, value: float) -> None:
-    """With 0 and no shift in the network the embeddings are zero vectors."""
+def test_equal_images_give_finite_gradients(name: str, value: float) -> None:
+    """With 0 and no bias in the network the embeddings are zero vectors."""
     net = network()
     for part, p in net.named_parameters():
         if value == 0 and part.endswith("bias"):
             p.data.zero_()
-    method, labels = ready(name, LABELS["mixed"], net), LABELS["mixed"]
+    method, labels = set_up(name, LABELS["mixed"], net), LABELS["mixed"]
     images = torch.full((method.views * len(labels), SIZE), value)
     total(method, Batch(images, labels, torch.arange(len(labels))), net).backward()
     for part, p in (*net.named_parameters(), *method.named_parameters()):
@@ -113,30 +113,30 @@ def test_equal_images_are_finite_too(name: str, value: float) -> None:
 
 @every_method
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
-def test_labels_may_be_any_integers(name: str, dtype: torch.dtype) -> None:
+def test_labels_may_be_of_any_integer_type(name: str, dtype: torch.dtype) -> None:
     values = []
     for labels in (LABELS["mixed"], LABELS["mixed"].to(dtype)):
         net = network()
-        method = ready(name, LABELS["mixed"], net)
-        seen = batch(method, LABELS["mixed"])
-        values.append(total(method, Batch(seen.images, labels, seen.indices), net))
+        method = set_up(name, LABELS["mixed"], net)
+        example = batch(method, LABELS["mixed"])
+        values.append(total(method, Batch(example.images, labels, example.indices), net))
     assert torch.equal(*values)
 
 
 @every_method
 def test_the_gradient_reaches_the_encoder(name: str) -> None:
     net = network()
-    method = ready(name, LABELS["mixed"], net)
+    method = set_up(name, LABELS["mixed"], net)
     total(method, batch(method, LABELS["mixed"]), net).backward()
     weight = net.encoder[0].weight
     assert weight.grad is not None and weight.grad.any()
 
 
 @every_method
-def test_a_restored_copy_goes_on_in_the_same_way(name: str) -> None:
+def test_a_restored_copy_continues_identically(name: str) -> None:
     net = network()
     labels = LABELS["mixed"]
-    method = ready(name, labels, net)
+    method = set_up(name, labels, net)
     optimiser = torch.optim.SGD(
         [{"params": list(net.parameters()), "lr": 0.1}, *method.param_groups(lr=0.1)]
     )
@@ -144,7 +144,7 @@ def test_a_restored_copy_goes_on_in_the_same_way(name: str) -> None:
     optimiser.step()
     method.after_step(net, 0.1)
     other_net = network()
-    other = ready(name, labels, other_net)
+    other = set_up(name, labels, other_net)
     other_net.load_state_dict(net.state_dict())
     other.load_state_dict(method.state_dict())
     for m, n in ((other, other_net), copy.deepcopy((method, net))):
@@ -156,27 +156,27 @@ def test_a_restored_copy_goes_on_in_the_same_way(name: str) -> None:
 
 @every_method
 def test_micro_batches_give_the_gradient_of_the_whole_batch(name: str) -> None:
-    labels, found = LABELS["mixed"], []
+    labels, results = LABELS["mixed"], []
     for size in (0, 3):
         net = network().double()
-        method = ready(name, labels, net)
+        method = set_up(name, labels, net)
         net.micro_batch = size
-        seen = batch(method, labels)
-        seen = Batch(seen.images.double(), seen.labels, seen.indices)
-        value = total(method, seen, net)
+        example = batch(method, labels)
+        example = Batch(example.images.double(), example.labels, example.indices)
+        value = total(method, example, net)
         value.backward()
         parameters = [*net.parameters(), *method.parameters()]
-        found.append([value, *(p.grad for p in parameters if p.grad is not None)])
-    whole, chunked = found
+        results.append([value, *(p.grad for p in parameters if p.grad is not None)])
+    whole, chunked = results
     assert len(whole) == len(chunked) > 1
     for one, other in zip(whole, chunked, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-13)
 
 
 @every_method
-def test_bfloat16_is_finite(name: str) -> None:
+def test_the_loss_is_finite_in_bfloat16(name: str) -> None:
     net = network()
-    method = ready(name, LABELS["mixed"], net)
+    method = set_up(name, LABELS["mixed"], net)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         value = total(method, batch(method, LABELS["mixed"]), net)
     value.backward()
@@ -185,7 +185,7 @@ def test_bfloat16_is_finite(name: str) -> None:
 
 
 class Apart(nn.Module):
-    """A network that computes in float32 wherever it stands."""
+    """A network that always computes in float32."""
 
     def __init__(self, net: Network) -> None:
         super().__init__()
@@ -199,20 +199,20 @@ class Apart(nn.Module):
 
 @pytest.mark.parametrize("name", sorted({*available()} - {"byol", "selfcon"}))
 def test_the_loss_itself_is_not_rounded_to_bfloat16(name: str) -> None:
-    """BYOL's predictor and SelfCon's second exit are networks: they may be."""
+    """Except BYOL's predictor and SelfCon's second exit, which are networks."""
     values = []
     for enabled in (False, True):
         net = Apart(network())
-        method = ready(name, LABELS["mixed"], net)  # type: ignore[arg-type]
+        method = set_up(name, LABELS["mixed"], net)  # type: ignore[arg-type]
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
             values.append(total(method, batch(method, LABELS["mixed"]), net))  # type: ignore[arg-type]
     torch.testing.assert_close(*values, rtol=1e-5, atol=1e-6)
 
 
 @every_method
-def test_what_stage_two_sees(name: str) -> None:
+def test_the_probe_input_and_the_logits_have_one_row_per_image(name: str) -> None:
     net = network()
-    method = ready(name, LABELS["mixed"], net)
+    method = set_up(name, LABELS["mixed"], net)
     output = net(noisy_images(LABELS["mixed"]))
     for frozen in (False, True):
         probe_input = probe_input_for(method, frozen=frozen)
@@ -225,18 +225,18 @@ def test_what_stage_two_sees(name: str) -> None:
 
 @every_method
 def test_thirty_steps_lower_the_loss(name: str) -> None:
-    """A last line of defence: a wrong formula can fall too."""
+    """A last line of defence: the loss of a wrong formula can fall too."""
     net = network()
     labels = torch.arange(24) % CLASSES
-    method = ready(name, labels, net)
-    seen = batch(method, labels)
+    method = set_up(name, labels, net)
+    example = batch(method, labels)
     optimiser = torch.optim.SGD(
         [{"params": list(net.parameters()), "lr": 0.05}, *method.param_groups(lr=0.01)]
     )
     values = []
     for step in range(30):
         optimiser.zero_grad()
-        value = total(method, seen, net)
+        value = total(method, example, net)
         value.backward()
         optimiser.step()
         method.after_step(net, step / 30)

@@ -49,7 +49,7 @@ def rows(images: int, seed: int) -> Tensor:
     st.sampled_from([0.0, 0.1, 2.0]),
     st.integers(0, 1 << 20),
 )
-def test_equal_to_the_plain_loop(
+def test_the_loss_equals_the_reference(
     labels: list[int], temperature: float, weight: float, seed: int
 ) -> None:
     z = rows(len(labels), seed)
@@ -68,7 +68,7 @@ def test_consistency_of_same_and_orthogonal_views() -> None:
     assert across["consistency"].item() == 2
 
 
-def test_without_weight_it_is_supcon() -> None:
+def test_with_weight_zero_the_loss_is_supcon() -> None:
     z, labels = rows(6, 0), torch.tensor([0, 1, 1, 2, 0, 0])
     torch.testing.assert_close(CSARSIC(weight=0.0)(z, labels), SupCon(0.1)(z, labels))
     assert CSARSIC(weight=0.0).adapted
@@ -80,7 +80,7 @@ def test_gradcheck() -> None:
     assert torch.autograd.gradcheck(lambda z: CSARSIC(0.5, weight=0.3)(z, labels), (z,))
 
 
-def test_training_pairs_the_views_of_a_image() -> None:
+def test_training_pairs_the_views_of_an_image() -> None:
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
     parts = CSARSIC().training_step(Batch(images, labels, torch.arange(4)), network)
@@ -90,7 +90,7 @@ def test_training_pairs_the_views_of_a_image() -> None:
         torch.testing.assert_close(parts[name], expected[name])
 
 
-def test_it_says_what_is_wrong() -> None:
+def test_errors_say_what_is_wrong() -> None:
     with pytest.raises(UserError, match=r"CSARSIC compares the views.*give.*\(B, V, D\)"):
         CSARSIC()(torch.randn(4, 3), torch.arange(4))
     with pytest.raises(UserError, match=r"compares two views, got 3"):

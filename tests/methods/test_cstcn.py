@@ -53,7 +53,7 @@ def dot(x: list[float], y: list[float]) -> float:
     return math.fsum(a * b for a, b in zip(x, y, strict=True))
 
 
-def ready(**options: Any) -> tuple[CSTCN, Network]:
+def set_up(**options: Any) -> tuple[CSTCN, Network]:
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
     return CSTCN(**options).setup(
@@ -79,8 +79,8 @@ def rows(images: int, seed: int) -> Tensor:
 
 @settings(max_examples=25)
 @given(st.integers(1, 6), st.integers(1, 7), st.integers(0, 1 << 20))
-def test_equal_to_the_plain_loop(images: int, count: int, seed: int) -> None:
-    method, _ = ready(prototypes=count, prototype_temperature=0.2, weight=0.5)
+def test_the_loss_equals_the_reference(images: int, count: int, seed: int) -> None:
+    method, _ = set_up(prototypes=count, prototype_temperature=0.2, weight=0.5)
     z, labels = rows(images, seed), torch.arange(images) % 3
     parts = method.loss_terms(z, labels)
     first, second = unit(z[:, 0]).tolist(), unit(z[:, 1]).tolist()
@@ -90,7 +90,7 @@ def test_equal_to_the_plain_loop(images: int, count: int, seed: int) -> None:
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 1 << 20))
-def test_sinkhorn_marginals(images: int, count: int, seed: int) -> None:
+def test_sinkhorn_balances_rows_and_columns(images: int, count: int, seed: int) -> None:
     source = torch.Generator().manual_seed(seed)
     scores = torch.randn(images, count, generator=source, dtype=torch.float64)
     q = sinkhorn(scores)
@@ -100,8 +100,8 @@ def test_sinkhorn_marginals(images: int, count: int, seed: int) -> None:
     torch.testing.assert_close(settled.sum(0), even, rtol=1e-6, atol=0)
 
 
-def test_the_sharpest_codes_there_can_be_are_right_in_float32() -> None:
-    """All rows at one prototype, none at the others: cosines of ±1 over ε = 0.05."""
+def test_the_sharpest_possible_codes_are_exact_in_float32() -> None:
+    """All rows at one prototype and none at the others: cosines of ±1, divided by ε = 0.05."""
     scores = torch.tensor([[1.0, -1.0], [1.0, -1.0], [1.0, -0.9], [-1.0, 1.0]]) / 0.05
     torch.testing.assert_close(sinkhorn(scores), sinkhorn(scores.double()).float())
     q = sinkhorn(torch.tensor([[20.0, -20.0]] * 5))
@@ -125,7 +125,7 @@ def test_codes_have_no_gradient() -> None:
 
 
 def test_three_prototypes_per_class_at_least_three_hundred() -> None:
-    assert len(prototypes(ready()[0])) == 300
+    assert len(prototypes(set_up()[0])) == 300
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4))
     many = CSTCN().setup(TaskInfo(network, torch.arange(150).repeat(2), 150, 5, 4, epochs=3))
     assert len(prototypes(many)) == 450
@@ -133,14 +133,14 @@ def test_three_prototypes_per_class_at_least_three_hundred() -> None:
     torch.testing.assert_close(lengths, torch.ones(450))
 
 
-def test_a_small_batch_is_balanced_together_with_the_past() -> None:
-    method, network = ready(prototypes=7, queue=6)
+def test_a_small_batch_is_balanced_together_with_the_queue() -> None:
+    method, network = set_up(prototypes=7, queue=6)
     assert method.queue is not None
     past: tuple[Vectors, Vectors] = ([], [])
     for step in range(4):
-        seen = batch(step)
-        views = [unit(z).tolist() for z in network(seen.images).embeddings.chunk(2)]
-        value = method.training_step(seen, network)["swap"].item()
+        example = batch(step)
+        views = [unit(z).tolist() for z in network(example.images).embeddings.chunk(2)]
+        value = method.training_step(example, network)["swap"].item()
         expected = reference_swap((views[0], views[1]), past, prototypes(method).tolist(), 0.1)
         assert value == pytest.approx(expected, rel=1e-9)
         method.after_step(network, 0.1)
@@ -149,25 +149,25 @@ def test_a_small_batch_is_balanced_together_with_the_past() -> None:
 
 
 def test_a_large_batch_needs_no_queue() -> None:
-    method, network = ready(prototypes=4)
+    method, network = set_up(prototypes=4)
     assert method.queue is not None
     method.training_step(batch(), network)
     method.after_step(network, 0.1)
     assert not len(method.queue.contents()[0])
 
 
-def look(_network: nn.Module) -> Output:
-    raise AssertionError("nothing to look at")
+def encode(_network: nn.Module) -> Output:
+    raise AssertionError("the training set is not needed")
 
 
-def test_prototypes_rest_in_the_first_epoch_and_keep_their_length() -> None:
-    method, network = ready(prototypes=7)
+def test_prototypes_are_frozen_in_the_first_epoch_and_keep_unit_length() -> None:
+    method, network = set_up(prototypes=7)
     weight = prototypes(method)
     optimizer = torch.optim.SGD(method.param_groups(0.5), 0.5)
-    method.on_epoch_start(0, look)
+    method.on_epoch_start(0, encode)
     sum(method.training_step(batch(), network).values()).backward()  # type: ignore[union-attr]
     assert weight.grad is None
-    method.on_epoch_start(1, look)
+    method.on_epoch_start(1, encode)
     before = weight.detach().clone()
     sum(method.training_step(batch(), network).values()).backward()  # type: ignore[union-attr]
     optimizer.step()
@@ -177,9 +177,9 @@ def test_prototypes_rest_in_the_first_epoch_and_keep_their_length() -> None:
     torch.testing.assert_close(lengths, torch.ones(7, dtype=torch.float64))
 
 
-def test_taking_turns() -> None:
-    method, network = ready(prototypes=7, alternate=True)
-    both, _ = ready(prototypes=7)
+def test_alternating_steps_use_one_loss_each() -> None:
+    method, network = set_up(prototypes=7, alternate=True)
+    both, _ = set_up(prototypes=7)
     expected = both.training_step(batch(), network)
     even = method.training_step(batch(), network)
     assert even["contrast"] == expected["contrast"] and even["swap"] == 0
@@ -189,11 +189,11 @@ def test_taking_turns() -> None:
     assert odd["contrast"] == 0 and method.adapted
 
 
-def test_it_says_what_is_missing_or_wrong() -> None:
+def test_errors_say_what_is_missing_or_wrong() -> None:
     with pytest.raises(UserError, match="has not been set up"):
         CSTCN()(torch.randn(4, 2, 3), torch.arange(4))
     with pytest.raises(UserError, match=r"CSTCN compares the views.*\(B, V, D\)"):
-        ready()[0](torch.randn(4, 3), torch.arange(4))
+        set_up()[0](torch.randn(4, 3), torch.arange(4))
     for options in ({"temperature": 0.0}, {"prototypes": -1}, {"queue": -1}, {"weight": -0.1}):
         with pytest.raises(UserError, match=f"{next(iter(options))} must be"):
             CSTCN(**options)  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ temperatures = st.sampled_from([0.02, 0.1, 0.5, 3.0])
 
 
 @given(batches(), temperatures, st.integers(0, 1 << 20))
-def test_equal_to_the_plain_loop(
+def test_the_loss_equals_the_reference(
     batch: tuple[Tensor, Tensor], temperature: float, seed: int
 ) -> None:
     z, labels = batch
@@ -61,13 +61,15 @@ def test_equal_to_the_plain_loop(
 
 
 @given(batches(), temperatures)
-def test_without_margins_it_is_supcon(batch: tuple[Tensor, Tensor], temperature: float) -> None:
+def test_with_margin_zero_the_loss_is_supcon(
+    batch: tuple[Tensor, Tensor], temperature: float
+) -> None:
     value = DACL(temperature, margin=0.0, weight=0.5)(*batch)
     expected = 0.5 * SupCon(temperature)(*batch)
     torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-12)
 
 
-def test_gradcheck_and_the_slope_by_the_margins() -> None:
+def test_gradients_by_embeddings_and_margins() -> None:
     source = torch.Generator().manual_seed(0)
     z = torch.randn(6, 3, generator=source, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([0, 1, 0, 0, 1, 2])
@@ -88,7 +90,7 @@ def test_gradcheck_and_the_slope_by_the_margins() -> None:
     assert (slope[:5] > 0).all() and slope[5] == 0
 
 
-def test_a_pair_alone_costs_nothing_and_separated_rows_stay_finite() -> None:
+def test_a_single_pair_costs_nothing_and_separated_rows_stay_finite() -> None:
     z = torch.tensor([[1.0, 0.0], [1.0, 0.0]], requires_grad=True)
     value = DACL(margin=0.4)(z, torch.zeros(2).long())
     value.backward()
@@ -107,20 +109,20 @@ def test_a_pair_alone_costs_nothing_and_separated_rows_stay_finite() -> None:
     st.floats(0.0, 0.5),
     st.integers(0, 1 << 20),
 )
-def test_the_budget_is_kept_by_the_nearest_point(
+def test_the_projection_is_the_nearest_point_with_the_given_mean(
     raised: list[float], mean: float, seed: int
 ) -> None:
     margins = double(raised)
-    found = project(margins, mean, 0.5)
-    assert found.mean().item() == pytest.approx(mean, abs=1e-12)
-    assert found.min() >= 0 and found.max() <= 0.5
+    projected = project(margins, mean, 0.5)
+    assert projected.mean().item() == pytest.approx(mean, abs=1e-12)
+    assert projected.min() >= 0 and projected.max() <= 0.5
     source = torch.Generator().manual_seed(seed)
     for _ in range(5):
         point = project(torch.rand(len(raised), generator=source).double(), mean, 0.5)
-        assert torch.dist(margins, found) <= torch.dist(margins, point) + 1e-9
+        assert torch.dist(margins, projected) <= torch.dist(margins, point) + 1e-9
 
 
-def ready(**options: float) -> tuple[DACL, Network]:
+def set_up(**options: float) -> tuple[DACL, Network]:
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
     return DACL(**options).setup(
@@ -128,8 +130,8 @@ def ready(**options: float) -> tuple[DACL, Network]:
     ), network
 
 
-def test_margins_rise_where_it_hurts_most_and_their_mean_stays() -> None:
-    method, network = ready(rate=0.05)
+def test_margins_of_hard_classes_rise_and_the_mean_stays() -> None:
+    method, network = set_up(rate=0.05)
     assert method.margins is not None and method.margins.tolist() == [0.1] * 3
     images = torch.randn(12, 6).double()
     batch = Batch(images, torch.tensor([0, 0, 1, 1, 2, 2]), torch.arange(6))
@@ -155,8 +157,8 @@ def test_margins_rise_where_it_hurts_most_and_their_mean_stays() -> None:
     }
 
 
-def test_margins_are_no_parameters_but_part_of_the_state() -> None:
-    method, network = ready()
+def test_margins_are_part_of_the_state_but_not_parameters() -> None:
+    method, network = set_up()
     assert {name for name, _ in method.named_parameters()} == {
         "classifier.weight",
         "classifier.bias",
@@ -164,15 +166,15 @@ def test_margins_are_no_parameters_but_part_of_the_state() -> None:
     images = torch.randn(8, 6).double()
     method.training_step(Batch(images, torch.tensor([0, 0, 1, 2]), torch.arange(4)), network)
     method.after_step(network, 0.1)
-    other, _ = ready()
+    other, _ = set_up()
     other.load_state_dict(method.state_dict())
     assert method.margins is not None and other.margins is not None
     assert torch.equal(other.margins, method.margins)
     assert DACL().scalars() == {} and DACL.adapted
 
 
-def test_cross_entropy_joins_in_training() -> None:
-    method, network = ready()
+def test_training_adds_cross_entropy() -> None:
+    method, network = set_up()
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
     parts = method.training_step(Batch(images, labels, torch.arange(4)), network)
     features, embeddings = network(images)
@@ -196,20 +198,20 @@ def test_options_are_checked(options: dict[str, float]) -> None:
 @pytest.mark.parametrize("temperature", [0.005, 0.02, 0.05])
 @pytest.mark.parametrize("margin", [0.1, 0.5])
 def test_a_tiny_loss_keeps_its_digits_in_float32(temperature: float, margin: float) -> None:
-    """Pairs far from all others: the value is as right as rounded logits let it be."""
+    """Pairs far from all others: the value is as exact as rounded logits allow."""
     source = torch.Generator().manual_seed(4)
     labels = torch.arange(8).repeat_interleave(2)
     z = unit(torch.eye(8)[labels] + 0.02 * torch.randn(16, 8, generator=source))
-    found = {}
+    results = {}
     for dtype in (torch.float32, torch.float64):
         x = z.to(dtype, copy=True).requires_grad_()
         value, slope = margin_contrast(x, labels, x.new_full((16,), margin), temperature)
         value.backward()
         assert x.grad is not None
-        found[dtype] = value.detach().double(), slope.double(), x.grad.double()
-    assert 0 < found[torch.float64][0] < 1e-2
+        results[dtype] = value.detach().double(), slope.double(), x.grad.double()
+    assert 0 < results[torch.float64][0] < 1e-2
     expected = reference(z.double().tolist(), labels.tolist(), [margin] * 16, temperature)
-    assert found[torch.float64][0].item() == pytest.approx(expected, rel=1e-9)
+    assert results[torch.float64][0].item() == pytest.approx(expected, rel=1e-9)
     close = 4 * torch.finfo(torch.float32).eps / temperature
-    for one, exact in zip(found[torch.float32], found[torch.float64], strict=True):
-        assert (one - exact).abs().max() <= close * exact.abs().max() + 1e-37
+    for rounded, exact in zip(results[torch.float32], results[torch.float64], strict=True):
+        assert (rounded - exact).abs().max() <= close * exact.abs().max() + 1e-37

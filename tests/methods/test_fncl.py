@@ -21,7 +21,7 @@ def reference(
 ) -> float:
     """(1/n) Σ_i [log Σ_{a∈Q∪N} exp(z_i·z_a/τ) − (1/|Q|) Σ_{q∈Q} z_i·z_q/τ]; z of unit length.
 
-    Q: the other views of the image, and of its other-image classmates the `attract` most
+    Q: the other views of the image, and of the other images of its class the `attract` rows most
     similar to any of its views, above the threshold. N: rows of other classes.
     """
 
@@ -30,16 +30,18 @@ def reference(
 
     rows = [(image, z) for view in views for image, z in enumerate(view)]
     total = 0.0
-    for i, (mine, z) in enumerate(rows):
+    for i, (image, z) in enumerate(rows):
         score = {
-            j: max(dot(view[mine], other) for view in views)
-            for j, (theirs, other) in enumerate(rows)
-            if theirs != mine and labels[theirs] == labels[mine]
+            j: max(dot(view[image], other) for view in views)
+            for j, (other_image, other) in enumerate(rows)
+            if other_image != image and labels[other_image] == labels[image]
         }
         best = sorted(score, key=lambda j: -score[j])[:attract]
-        pulled = [j for j, (theirs, _) in enumerate(rows) if theirs == mine and j != i]
+        pulled = [j for j, (other_image, _) in enumerate(rows) if other_image == image and j != i]
         pulled += [j for j in best if score[j] > threshold]
-        pushed = [j for j, (theirs, _) in enumerate(rows) if labels[theirs] != labels[mine]]
+        pushed = [
+            j for j, (other_image, _) in enumerate(rows) if labels[other_image] != labels[image]
+        ]
         log_z = math.log(math.fsum(math.exp(dot(z, rows[a][1]) / tau) for a in pulled + pushed))
         total += log_z - math.fsum(dot(z, rows[q][1]) / tau for q in pulled) / len(pulled)
     return total / len(rows)
@@ -47,7 +49,7 @@ def reference(
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
-    """`(B, V, D)`: classes of several, of one, all one."""
+    """Return `(B, V, D)` embeddings and labels; classes of one or more images."""
     labels = draw(st.lists(st.integers(0, 2), min_size=1, max_size=5))
     source = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
     views = draw(st.integers(2, 3))
@@ -59,7 +61,7 @@ temperatures = st.sampled_from([0.05, 0.5, 3.0])
 
 
 @given(batches(), temperatures, st.sampled_from([0, 1, 2, 100]), st.sampled_from([-1.0, 0.3, 0.7]))
-def test_equal_to_the_plain_loop(
+def test_the_loss_equals_the_reference(
     batch: tuple[Tensor, Tensor], temperature: float, attract: int, threshold: float
 ) -> None:
     z, labels = batch
@@ -91,7 +93,7 @@ def test_gradcheck(attract: int) -> None:
     assert torch.autograd.gradcheck(lambda z: loss(z, labels), (z,))
 
 
-def test_one_class_alone_has_no_negatives() -> None:
+def test_a_single_class_has_no_negatives() -> None:
     z = torch.randn(3, 2, 4, requires_grad=True)
     value = FNCL()(z, torch.zeros(3).long())
     value.backward()
@@ -99,15 +101,15 @@ def test_one_class_alone_has_no_negatives() -> None:
     assert z.grad is not None and z.grad.isfinite().all()
 
 
-def ready(**options: float) -> tuple[FNCL, Network]:
+def set_up(**options: float) -> tuple[FNCL, Network]:
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
     return FNCL(**options).setup(
         TaskInfo(network, torch.arange(3).repeat(5), 3, 5, 4, epochs=3)
     ), network  # type: ignore[arg-type]
 
 
-def test_training_pairs_the_views_of_a_image() -> None:
-    method, network = ready()
+def test_training_pairs_the_views_of_an_image() -> None:
+    method, network = set_up()
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
     parts = method.training_step(Batch(images, labels, torch.arange(4)), network)
     z = network(images).embeddings
@@ -116,8 +118,8 @@ def test_training_pairs_the_views_of_a_image() -> None:
     assert method.class_logits(z, z) is None and not list(method.parameters())
 
 
-def test_cross_entropy_joins_if_asked_to() -> None:
-    method, network = ready(classifier_weight=0.5)
+def test_a_classifier_weight_adds_cross_entropy() -> None:
+    method, network = set_up(classifier_weight=0.5)
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
     parts = method.training_step(Batch(images, labels, torch.arange(4)), network)
     features, embeddings = network(images)
@@ -127,7 +129,7 @@ def test_cross_entropy_joins_if_asked_to() -> None:
     torch.testing.assert_close(parts["classify"], expected)
 
 
-def test_it_says_what_is_wrong() -> None:
+def test_errors_say_what_is_wrong() -> None:
     with pytest.raises(UserError, match=r"FNCL compares the views.*give.*\(B, V, D\)"):
         FNCL()(torch.randn(4, 3), torch.arange(4))
     for options in ({"threshold": 2.0}, {"attract": -1}, {"classifier_weight": -1.0}):

@@ -12,10 +12,10 @@ from scs_supcon.methods import available, build_method, method_class, method_def
 PAIR_LOSSES = {"scs_supcon", "supcon", "simclr", "cs_supcon", "cs_supcon_overlap"}
 
 
-def test_methods_are_found_by_the_name_of_their_file() -> None:
+def test_the_name_of_a_file_is_the_name_of_its_method() -> None:
     assert set(available()) >= PAIR_LOSSES
     assert available() == sorted(available())
-    assert not {"base", "fields", "watch", "joint", "parts"} & set(available())
+    assert not {"base", "joint", "momentum", "shared"} & set(available())
     assert method_class("scs_supcon") is SCSSupCon
     for name in available():
         assert method_class(name).__module__ == f"scs_supcon.methods.{name}"
@@ -29,25 +29,25 @@ def test_methods_are_found_by_the_name_of_their_file() -> None:
         ("scs_supcon@", ("scs_supcon", None)),
     ],
 )
-def test_parse(text: str, expected: tuple[str, str | None]) -> None:
+def test_a_method_and_its_preset_are_parsed(text: str, expected: tuple[str, str | None]) -> None:
     assert parse(text) == expected
 
 
 def test_options_and_preset_reach_the_method() -> None:
-    made = build_method("scs_supcon", preset="paper", beta=0.25, common_dim=7)
-    assert isinstance(made, SCSSupCon)
-    assert (made.beta, made.common_dim, made.pairs, made.bias) == (0.25, 7, "all", "learn")
+    method = build_method("scs_supcon", preset="paper", beta=0.25, common_dim=7)
+    assert isinstance(method, SCSSupCon)
+    assert (method.beta, method.common_dim, method.pairs, method.bias) == (0.25, 7, "all", "learn")
     assert isinstance(build_method("scs_supcon"), SCSSupCon)
 
 
-def test_an_unknown_method() -> None:
+def test_the_error_for_an_unknown_method_suggests_another() -> None:
     with pytest.raises(
         UserError, match=r"unknown method 'supcom'; did you mean 'supcon'\?.*simclr"
     ):
         build_method("supcom")
 
 
-def test_an_unknown_option() -> None:
+def test_the_error_for_an_unknown_option_suggests_another() -> None:
     with pytest.raises(
         UserError, match=r"method supcon has no option 'temprature'; did you mean 'temperature'"
     ):
@@ -56,7 +56,7 @@ def test_an_unknown_option() -> None:
         build_method("cs_supcon_overlap", gamma=1)
 
 
-def test_presets_where_there_are_none() -> None:
+def test_an_unknown_preset_is_an_error() -> None:
     with pytest.raises(UserError, match=r"supcon has no presets.*without @paper"):
         build_method("supcon", preset="paper")
     with pytest.raises(UserError, match=r"preset must be .*, got 'papper'"):
@@ -86,7 +86,7 @@ def is_option(value: object) -> bool:
     return isinstance(value, bool | int | float | str | list | tuple)
 
 
-def test_defaults_hold_the_numbers_of_the_preset() -> None:
+def test_defaults_contain_the_values_of_the_preset() -> None:
     assert method_defaults("supcon") == {"temperature": 0.1, "loss_scale": 1.0}
     assert method_defaults("simclr")["temperature"] == 0.5
     solved, paper = method_defaults("scs_supcon"), method_defaults("oscs_supcon", "paper")

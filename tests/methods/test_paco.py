@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Batch, Network, TaskInfo
 from scs_supcon.methods.paco import PaCo, parametric
+from scs_supcon.methods.shared.momentum import momentum_encoder
 from scs_supcon.nn.head import unit
 
 Vectors = list[list[float]]
@@ -40,7 +41,7 @@ def reference(
 
 @st.composite
 def logits(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Centres, row logits, labels, labels of rows (of which the first are the anchors')."""
+    """Return centres, row logits, labels, and labels of rows (the anchors first)."""
     labels = draw(st.lists(st.integers(0, 2), min_size=1, max_size=5))
     more = draw(st.lists(st.integers(0, 2), max_size=6))
     row_labels = labels + labels + more
@@ -53,7 +54,7 @@ def logits(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 @given(
     logits(), st.sampled_from([(0.05, 1.0, 1.0), (0.0, 1.0, 0.0), (1.0, 0.0, 1.0), (2.0, 1.0, 0.5)])
 )
-def test_equal_to_the_plain_loop(
+def test_the_loss_equals_the_reference(
     case: tuple[Tensor, Tensor, Tensor, Tensor], weights: Weights
 ) -> None:
     centres, s, labels, row_labels = case
@@ -89,7 +90,7 @@ def test_gradcheck() -> None:
 # In training.
 
 
-def ready(**options: Any) -> tuple[PaCo, Network]:
+def set_up(**options: Any) -> tuple[PaCo, Network]:
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
     return PaCo(**options).setup(
@@ -103,17 +104,17 @@ def batch(seed: int = 0, count: int = 4) -> Batch:
     return Batch(images, torch.tensor([0, 1, 0, 2, 1, 1])[:count], torch.arange(count))
 
 
-def whole_reference(method: PaCo, network: Network, seen: Batch) -> float:
-    """The loss from images: anchors are view 1, keys the twin's view 2, then the queue."""
-    assert method.twin is not None and method.queue is not None and method.classifier is not None
+def whole_reference(method: PaCo, network: Network, example: Batch) -> float:
+    """Compute the loss from images: view 1, the momentum encoder's view 2, the queue."""
+    assert method.queue is not None and method.classifier is not None
     with torch.no_grad():
-        first, second = seen.images.chunk(2)
+        first, second = example.images.chunk(2)
         features, embeddings = network(first)
-        q, k = unit(embeddings), unit(method.twin.network(second).embeddings)
+        q, k = unit(embeddings), unit(momentum_encoder(method).network(second).embeddings)
         old, old_labels = method.queue.contents()
         centres = method.classifier(features) + method.log_prior
         s = q @ torch.cat([q, k, old]).T / method.temperature
-    labels = seen.labels.tolist()
+    labels = example.labels.tolist()
     rows = labels + labels + old_labels.tolist()
     return reference(
         centres.tolist(), s.tolist(), labels, rows, (method.alpha, method.beta, method.gamma)
@@ -121,15 +122,15 @@ def whole_reference(method: PaCo, network: Network, seen: Batch) -> float:
 
 
 @pytest.mark.parametrize("prior", [False, True])
-def test_training_equals_the_plain_loop_while_the_queue_fills(prior: bool) -> None:
-    method, network = ready(queue=6, prior=prior)
+def test_training_equals_the_reference_while_the_queue_fills(prior: bool) -> None:
+    method, network = set_up(queue=6, prior=prior)
     optimizer = torch.optim.SGD(
         [{"params": list(network.parameters())}, *method.param_groups(0.1)], 0.1
     )
     for step in range(4):
-        seen = batch(step)
-        value = method.training_step(seen, network)["contrast"]
-        expected = whole_reference(method, network, seen)
+        example = batch(step)
+        value = method.training_step(example, network)["contrast"]
+        expected = whole_reference(method, network, example)
         assert value.item() == pytest.approx(expected, rel=1e-10)
         optimizer.zero_grad()
         value.backward()
@@ -138,64 +139,65 @@ def test_training_equals_the_plain_loop_while_the_queue_fills(prior: bool) -> No
 
 
 def test_the_queue_takes_the_keys_after_the_step() -> None:
-    method, network = ready(queue=6)
-    assert method.queue is not None and method.twin is not None
+    method, network = set_up(queue=6)
+    assert method.queue is not None
     keys = []
     for step in range(2):
-        seen = batch(step)
+        example = batch(step)
         with torch.no_grad():
-            keys.append(unit(method.twin.network(seen.images[4:]).embeddings))
-        method.training_step(seen, network)
+            keys.append(unit(momentum_encoder(method).network(example.images[4:]).embeddings))
+        method.training_step(example, network)
         assert len(method.queue.contents()[0]) == 4 * step
         method.after_step(network, 0.1)
     rows, labels = method.queue.contents()
     assert len(rows) == 6
-    # The oldest two made room for the newest two.
+    # The newest two replaced the oldest two.
     torch.testing.assert_close(rows, torch.cat([keys[1][2:], keys[0][2:], keys[1][:2]]))
     assert labels.tolist() == [0, 2, 0, 2, 0, 1]
 
 
-def test_keys_and_queue_have_no_gradient_and_nothing_of_the_twin_learns() -> None:
-    method, network = ready()
+def test_keys_queue_and_momentum_encoder_have_no_gradient() -> None:
+    method, network = set_up()
     method.training_step(batch(), network)["contrast"].backward()
-    assert method.twin is not None and method.classifier is not None
-    assert not any(p.requires_grad or p.grad is not None for p in method.twin.parameters())
+    assert method.classifier is not None
+    assert not any(
+        p.requires_grad or p.grad is not None for p in momentum_encoder(method).parameters()
+    )
     chosen = [id(p) for group in method.param_groups(0.1) for p in group["params"]]
     assert sorted(chosen) == sorted(id(p) for p in method.classifier.parameters())
     for module in (network, method.classifier):
         assert all(p.grad is not None and p.grad.any() for p in module.parameters())
 
 
-def test_the_twin_follows_faster_at_first() -> None:
-    method, network = ready(momentum=0.5)
-    assert method.twin is not None
-    before = copy.deepcopy(method.twin.network)
+def test_the_momentum_is_lower_in_the_first_steps() -> None:
+    method, network = set_up(momentum=0.5)
+    before = copy.deepcopy(momentum_encoder(method).network)
     with torch.no_grad():
         network.encoder.get_parameter("weight").add_(1.0)
     method.after_step(network, 0.0)
-    twin = method.twin.network.get_parameter("encoder.weight")
-    torch.testing.assert_close(twin, before.get_parameter("encoder.weight") + 0.9)
+    average = momentum_encoder(method).network.get_parameter("encoder.weight")
+    torch.testing.assert_close(average, before.get_parameter("encoder.weight") + 0.9)
     for _ in range(20):
         method.after_step(network, 0.5)
-    assert method.twin.warmed_up(0.999) == pytest.approx(22 / 31)
-    assert method.twin.warmed_up(0.5) == 0.5
+    assert momentum_encoder(method).warmed_up(0.999) == pytest.approx(22 / 31)
+    assert momentum_encoder(method).warmed_up(0.5) == 0.5
 
 
-def test_priors_are_the_classes_shares_and_stay_out_of_the_classifier() -> None:
-    method, network = ready(prior=True)
+def test_priors_are_the_class_frequencies_and_do_not_change_the_classifier() -> None:
+    method, network = set_up(prior=True)
     assert method.log_prior.exp().tolist() == pytest.approx([0.6, 0.3, 0.1])
-    assert not ready()[0].log_prior.any()
+    assert not set_up()[0].log_prior.any()
     features = network(batch().images).features
     logits = method.class_logits(features, features)
     assert logits is not None and method.classifier is not None
     torch.testing.assert_close(logits, method.classifier(features))
 
 
-def test_it_says_what_to_call_and_what_is_wrong() -> None:
+def test_errors_say_what_to_call_and_what_is_wrong() -> None:
     with pytest.raises(UserError, match=r"call setup\(task\), then training_step"):
         PaCo()(torch.randn(4, 3), torch.arange(4))
     with pytest.raises(UserError, match="has not been set up"):
-        PaCo().training_step(batch(), ready()[1])
+        PaCo().training_step(batch(), set_up()[1])
     with pytest.raises(UserError, match="both be 0"):
         PaCo(alpha=0.0, beta=0.0)
     for options in ({"temperature": 0.0}, {"alpha": -1.0}, {"momentum": 2.0}, {"queue": -1}):
@@ -203,10 +205,10 @@ def test_it_says_what_to_call_and_what_is_wrong() -> None:
             PaCo(**options)  # type: ignore[arg-type]
 
 
-def test_a_queue_of_none_is_allowed() -> None:
-    method, network = ready(queue=0)
+def test_the_queue_may_have_size_zero() -> None:
+    method, network = set_up(queue=0)
     for step in range(2):
-        seen = batch(step)
-        value = method.training_step(seen, network)["contrast"].item()
-        assert value == pytest.approx(whole_reference(method, network, seen), rel=1e-10)
+        example = batch(step)
+        value = method.training_step(example, network)["contrast"].item()
+        assert value == pytest.approx(whole_reference(method, network, example), rel=1e-10)
         method.after_step(network, 0.1)

@@ -19,19 +19,20 @@ from scs_supcon.methods.pcl import (
     prototype_loss,
     spherical_kmeans,
 )
+from scs_supcon.methods.shared.momentum import momentum_encoder
 from scs_supcon.nn.head import unit
 from small_batches import double
 
 Vectors = list[list[float]]
 
 
-def reference(z: Vectors, own: list[int], centres: Vectors, phi: list[float], m: int) -> float:
+def reference(z: Vectors, cluster: list[int], centres: Vectors, phi: list[float], m: int) -> float:
     """Σ_i −log [exp(z_i·c_s/φ_s) / Σ_{j∈{s}∪O} exp(z_i·c_j/φ_j)]: Li et al. (2021), Eq. 11.
 
     O: clusters of other classes (cluster j is of class j // m) that have members (φ > 0).
     """
     total = 0.0
-    for row, s in zip(z, own, strict=True):
+    for row, s in zip(z, cluster, strict=True):
         logits = {
             j: math.fsum(a * b for a, b in zip(row, c, strict=True)) / phi[j]
             for j, c in enumerate(centres)
@@ -43,7 +44,7 @@ def reference(z: Vectors, own: list[int], centres: Vectors, phi: list[float], m:
 
 
 def reference_phi(far: list[float], member: list[int], clusters: int, tau: float) -> list[float]:
-    """Eq. 12 with α = 10, then the official code's rules: none alone, percentiles, mean τ."""
+    """Eq. 12 with α = 10, then the rules of the official code: largest φ, percentiles, mean τ."""
     raw: list[float | None] = []
     for k in range(clusters):
         inside = [d for d, c in zip(far, member, strict=True) if c == k]
@@ -88,16 +89,16 @@ def test_gold_values(phi: list[float], expected: float) -> None:
     st.integers(1, 7),
     st.integers(0, 1 << 20),
 )
-def test_equal_to_the_plain_loop(classes: int, m: int, n: int, seed: int) -> None:
+def test_the_loss_equals_the_reference(classes: int, m: int, n: int, seed: int) -> None:
     source = torch.Generator().manual_seed(seed)
     z = unit(torch.randn(n, 3, generator=source, dtype=torch.float64)).requires_grad_()
     centres = unit(torch.randn(classes * m, 3, generator=source, dtype=torch.float64))
-    own = torch.randint(0, classes * m, (n,), generator=source)
+    cluster = torch.randint(0, classes * m, (n,), generator=source)
     phi = torch.rand(classes * m, generator=source, dtype=torch.float64) + 0.05
     phi[torch.rand(classes * m, generator=source) < 0.3] = 0  # nobody is in these
-    phi[own] += 0.1
-    value = prototype_loss(z, own, centres, phi, m)
-    expected = reference(z.tolist(), own.tolist(), centres.tolist(), phi.tolist(), m)
+    phi[cluster] += 0.1
+    value = prototype_loss(z, cluster, centres, phi, m)
+    expected = reference(z.tolist(), cluster.tolist(), centres.tolist(), phi.tolist(), m)
     assert value.item() == pytest.approx(expected, rel=1e-10, abs=1e-12)
     value.backward()
     assert z.grad is not None and z.grad.isfinite().all()
@@ -116,8 +117,8 @@ def test_gradcheck() -> None:
     source = torch.Generator().manual_seed(0)
     z = torch.randn(5, 3, generator=source, dtype=torch.float64, requires_grad=True)
     centres = unit(torch.randn(6, 3, generator=source, dtype=torch.float64))
-    phi, own = double([0.3, 0.2, 0.0, 0.5, 0.4, 0.0]), torch.tensor([0, 1, 3, 4, 4])
-    assert torch.autograd.gradcheck(lambda z: prototype_loss(z, own, centres, phi, 2), (z,))
+    phi, cluster = double([0.3, 0.2, 0.0, 0.5, 0.4, 0.0]), torch.tensor([0, 1, 3, 4, 4])
+    assert torch.autograd.gradcheck(lambda z: prototype_loss(z, cluster, centres, phi, 2), (z,))
 
 
 # Clusters.
@@ -128,21 +129,21 @@ def test_the_spread_of_a_cluster() -> None:
     far = double([0.1, 0.2, 0.3, 0.2, 0.2])
     low, high = 0.2 / math.log(13), 0.2 / math.log(12)
     assert low == pytest.approx(0.0779742491, abs=1e-10)
-    found = concentrations(far, torch.tensor([0, 0, 0, 1, 1]), 2, 1.0)
+    phi_of_clusters = concentrations(far, torch.tensor([0, 0, 0, 1, 1]), 2, 1.0)
     cut = [low + 0.1 * (high - low), low + 0.9 * (high - low)]
-    assert found.tolist() == pytest.approx([2 * x / sum(cut) for x in cut])
+    assert phi_of_clusters.tolist() == pytest.approx([2 * x / sum(cut) for x in cut])
 
 
 @given(
     st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.25, 0.7, 1.3]), st.integers(0, 5)), max_size=14)
 )
-def test_concentrations_equal_the_plain_loop(members: list[tuple[float, int]]) -> None:
+def test_concentrations_equal_the_reference(members: list[tuple[float, int]]) -> None:
     far, member = [d for d, _ in members], [k for _, k in members]
-    found = concentrations(double(far), torch.tensor(member, dtype=torch.long), 7, 0.1)
-    assert found.tolist() == pytest.approx(reference_phi(far, member, 7, 0.1), rel=1e-10)
+    phi_of_clusters = concentrations(double(far), torch.tensor(member, dtype=torch.long), 7, 0.1)
+    assert phi_of_clusters.tolist() == pytest.approx(reference_phi(far, member, 7, 0.1), rel=1e-10)
 
 
-def test_k_means_finds_what_is_there() -> None:
+def test_k_means_finds_separated_clusters() -> None:
     source = torch.Generator().manual_seed(0)
     true = unit(double([[1, 0, 0], [0, 1, 0], [-1, 0.1, 0], [0, 0, 1]]))
     which = torch.arange(40) % 4
@@ -165,8 +166,8 @@ def test_k_means_of_few_or_equal_rows() -> None:
 
 
 @pytest.mark.parametrize("m", [1, 2, 4])
-def test_clusters_lie_inside_classes(m: int) -> None:
-    """A class of one, a class of none, images whose class is not known."""
+def test_clusters_lie_within_classes(m: int) -> None:
+    """One class has a single image, one has none; label −1 is no class."""
     source = torch.Generator().manual_seed(0)
     rows = unit(torch.randn(9, 3, generator=source, dtype=torch.float64))
     labels = torch.tensor([0, 0, 0, 0, 0, 2, 3, 3, -1])
@@ -180,7 +181,7 @@ def test_clusters_lie_inside_classes(m: int) -> None:
     for k in there.nonzero()[:, 0].tolist():
         members = rows[:8][inside == k]
         torch.testing.assert_close(clustering.centres[k], unit(members.sum(0)[None])[0])
-    some = clustering(rows, torch.arange(9)) * 9
+    value = clustering(rows, torch.arange(9)) * 9
     expected = reference(
         rows[:8].tolist(),
         inside.tolist(),
@@ -188,7 +189,7 @@ def test_clusters_lie_inside_classes(m: int) -> None:
         clustering.phi.tolist(),
         m,
     )
-    assert some.item() == pytest.approx(expected, rel=1e-10)
+    assert value.item() == pytest.approx(expected, rel=1e-10)
 
 
 # In training.
@@ -196,17 +197,17 @@ def test_clusters_lie_inside_classes(m: int) -> None:
 LABELS = torch.tensor([0, 1, 2, 1, 0, 0, 2, 1, 1, 2, 0, 0])
 
 
-def ready(**options: Any) -> tuple[PCL, Network, Callable[[nn.Module], Output]]:
+def set_up(**options: Any) -> tuple[PCL, Network, Callable[[nn.Module], Output]]:
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
     method = PCL(**options).setup(TaskInfo(network, LABELS, 3, 5, 4, epochs=20))
     images = torch.randn(12, 6, dtype=torch.float64)
 
-    def look(network: nn.Module) -> Output:
+    def encode(network: nn.Module) -> Output:
         output: Output = network(images)
         return output
 
-    return method, network, look
+    return method, network, encode
 
 
 def batch(indices: Tensor) -> Batch:
@@ -216,61 +217,61 @@ def batch(indices: Tensor) -> Batch:
 
 
 def test_during_the_warm_up_the_loss_is_supcon() -> None:
-    method, network, look = ready()
+    method, network, encode = set_up()
     for indices in torch.arange(12).split(4):
-        method.on_epoch_start(1, look)
-        seen = batch(indices)
-        parts = method.training_step(seen, network)
-        z = network(seen.images).embeddings
-        torch.testing.assert_close(parts["contrast"], SupCon(0.1)(z, seen.labels.repeat(2)))
+        method.on_epoch_start(1, encode)
+        example = batch(indices)
+        parts = method.training_step(example, network)
+        z = network(example.images).embeddings
+        torch.testing.assert_close(parts["contrast"], SupCon(0.1)(z, example.labels.repeat(2)))
         assert parts["prototype"] == 0
 
 
-def test_afterwards_each_granularity_adds_its_mean() -> None:
-    method, network, look = ready(granularities=(1, 2))
-    assert method.twin is not None and method.clusterings is not None
+def test_after_the_warm_up_each_granularity_adds_its_mean() -> None:
+    method, network, encode = set_up(granularities=(1, 2))
+    assert method.clusterings is not None
     method.training_step(batch(torch.arange(12)), network)
     with torch.no_grad():
-        method.twin.network.get_parameter("encoder.weight").add_(0.3)
-    method.on_epoch_start(2, look)
-    twins = unit(look(method.twin.network).embeddings)
+        momentum_encoder(method).network.get_parameter("encoder.weight").add_(0.3)
+    method.on_epoch_start(2, encode)
+    averages = unit(encode(momentum_encoder(method).network).embeddings)
     expected = 0.0
-    seen = batch(torch.arange(3, 8))
-    z = unit(network(seen.images).embeddings)
+    example = batch(torch.arange(3, 8))
+    z = unit(network(example.images).embeddings)
     for m, clustering in zip((1, 2), method.clusterings, strict=True):
         assert isinstance(clustering, Clustering)
         again = Clustering(m, 3, 12, torch.zeros(3 * m, 4, dtype=torch.float64))
-        again.fit(twins, LABELS, 0.1)
+        again.fit(averages, LABELS, 0.1)
         for name in ("centres", "phi", "member"):
             assert torch.equal(getattr(again, name), getattr(clustering, name))
-        own = again.member[seen.indices].repeat(2)
+        cluster = again.member[example.indices].repeat(2)
         expected += reference(
-            z.tolist(), own.tolist(), again.centres.tolist(), again.phi.tolist(), m
+            z.tolist(), cluster.tolist(), again.centres.tolist(), again.phi.tolist(), m
         )
-    parts = method.training_step(seen, network)
+    parts = method.training_step(example, network)
     assert parts["prototype"].item() == pytest.approx(expected / 2 / 10, rel=1e-10)
     parts["prototype"].backward()
     assert all(p.grad is not None for p in network.parameters())
     assert not list(method.param_groups(0.1)) and method.adapted
 
 
-def test_the_state_brings_the_clusters_back() -> None:
-    method, network, look = ready()
+def test_the_state_restores_the_clusters() -> None:
+    method, network, encode = set_up()
     method.training_step(batch(torch.arange(12)), network)
     method.after_step(network, 0.1)
-    method.on_epoch_start(5, look)
-    other, _, _ = ready()
+    method.on_epoch_start(5, encode)
+    other, _, _ = set_up()
     other.load_state_dict(method.state_dict())
-    seen = batch(torch.arange(4))
-    assert other.training_step(seen, network) == method.training_step(seen, network)
+    example = batch(torch.arange(4))
+    assert other.training_step(example, network) == method.training_step(example, network)
 
 
 def test_states_saved_before_version_0_2_load() -> None:
     """They hold the labels, which were collected from the batches then."""
-    method, network, _ = ready()
+    method, network, _ = set_up()
     state = method.state_dict() | {"known": LABELS}
     assert not {"known", "labels"} & method.state_dict().keys()
-    other, _, _ = ready()
+    other, _, _ = set_up()
     other.load_state_dict(state)
     assert torch.equal(other.labels, LABELS)
     batch_of_four = batch(torch.arange(4))
@@ -283,13 +284,15 @@ def test_forward_is_supcon() -> None:
     assert torch.equal(PCL()(z, labels), SupCon(0.1)(z, labels))
 
 
-def test_it_says_what_is_missing_or_wrong() -> None:
-    method, network, _ = ready()
+def test_errors_say_what_is_missing_or_wrong() -> None:
+    method, network, _ = set_up()
     with pytest.raises(UserError, match="has not been set up"):
         PCL().training_step(batch(torch.arange(4)), network)
-    seen = batch(torch.arange(4))
+    example = batch(torch.arange(4))
     with pytest.raises(UserError, match=r"number of training images .12., got 12"):
-        method.training_step(Batch(seen.images, seen.labels, torch.tensor([0, 1, 2, 12])), network)
+        method.training_step(
+            Batch(example.images, example.labels, torch.tensor([0, 1, 2, 12])), network
+        )
     for options in ({"granularities": ()}, {"granularities": (0,)}, {"warmup": 2.0}):
         with pytest.raises(UserError, match=next(iter(options))):
             PCL(**options)

@@ -44,7 +44,7 @@ class Convolutions(nn.Sequential):
         )
 
 
-def ready(encoder: nn.Module, features: int = 4) -> tuple[SelfCon, Network]:
+def set_up(encoder: nn.Module, features: int = 4) -> tuple[SelfCon, Network]:
     network = Network(encoder, nn.Linear(features, 3)).double()
     return SelfCon().setup(
         TaskInfo(network, torch.arange(3).repeat(5), 3, features, 3, epochs=3)
@@ -63,7 +63,7 @@ def batch(*shape: int) -> Batch:
     st.sampled_from([0.05, 0.5]),
     st.integers(0, 1 << 20),
 )
-def test_equal_to_the_plain_loop(
+def test_the_loss_equals_the_reference(
     labels: list[int], exits: int, temperature: float, seed: int
 ) -> None:
     source = torch.Generator().manual_seed(seed)
@@ -90,14 +90,14 @@ def test_gradcheck() -> None:
     assert torch.autograd.gradcheck(lambda z: SelfCon(0.5)(z, labels), (z,))
 
 
-def test_an_exit_stands_after_the_tap() -> None:
-    method, network = ready(Convolutions())
+def test_an_exit_follows_the_tap() -> None:
+    method, network = set_up(Convolutions())
     assert method.views == 1 and method.exits is not None and not method.adapted
-    seen = batch(3, 7, 7)
-    value = method.training_step(seen, network)["contrast"]
-    tap = network.encoder.get_submodule("0")(seen.images).mean((2, 3))
-    exits = [network(seen.images).embeddings, method.exits[0](tap)]
-    expected = reference([unit(z).tolist() for z in exits], seen.labels.tolist(), 0.1)
+    example = batch(3, 7, 7)
+    value = method.training_step(example, network)["contrast"]
+    tap = network.encoder.get_submodule("0")(example.images).mean((2, 3))
+    exits = [network(example.images).embeddings, method.exits[0](tap)]
+    expected = reference([unit(z).tolist() for z in exits], example.labels.tolist(), 0.1)
     assert value.item() == pytest.approx(expected, rel=1e-10)
     value.backward()
     for module in (network, method):
@@ -105,46 +105,46 @@ def test_an_exit_stands_after_the_tap() -> None:
     assert not network.encoder.get_submodule("0")._forward_hooks
 
 
-def test_features_are_tapped_where_there_is_nothing_else() -> None:
-    """As with cached features, where the encoder is an identity."""
-    method, network = ready(nn.Identity(), features=6)
-    seen = batch(6)
+def test_without_taps_the_exit_starts_from_the_features() -> None:
+    """As with cached features, for which the encoder is an identity."""
+    method, network = set_up(nn.Identity(), features=6)
+    example = batch(6)
     assert method.exits is not None
-    exits = [network(seen.images).embeddings, method.exits[0](seen.images)]
-    expected = reference([unit(z).tolist() for z in exits], seen.labels.tolist(), 0.1)
-    assert method.training_step(seen, network)["contrast"].item() == pytest.approx(
+    exits = [network(example.images).embeddings, method.exits[0](example.images)]
+    expected = reference([unit(z).tolist() for z in exits], example.labels.tolist(), 0.1)
+    assert method.training_step(example, network)["contrast"].item() == pytest.approx(
         expected, rel=1e-10
     )
 
 
 def test_micro_batches_are_tapped_too() -> None:
-    found = []
+    results = []
     for size in (0, 2):
         torch.manual_seed(0)
-        method, network = ready(Convolutions())
+        method, network = set_up(Convolutions())
         network.micro_batch = size
         value = method.training_step(batch(3, 7, 7), network)["contrast"]
         value.backward()
         parameters = (*network.parameters(), *method.parameters())
-        found.append([value.detach(), *(p.grad for p in parameters)])
-    torch.testing.assert_close(found[1], found[0], rtol=1e-10, atol=1e-14)
+        results.append([value.detach(), *(p.grad for p in parameters)])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-10, atol=1e-14)
 
 
 @pytest.mark.slow
 def test_a_frozen_run_learns_from_cached_taps(
     shapes: Path, weights: Path, train_small: Any, own_cache: Path, tmp_path: Path
 ) -> None:
-    """A folder of rows of its own; the model predicts as it was judged, from features alone."""
+    """The cache holds the taps; the model predicts from the features alone, as evaluated."""
     import pyarrow.parquet as pq
 
     from scs_supcon import load
 
-    kept = tmp_path / "cache"
-    how = {"encoder": "tiny", "weights": weights, "frozen": True, "cache": kept}
+    cache = tmp_path / "cache"
+    how = {"encoder": "tiny", "weights": weights, "frozen": True, "cache": cache}
     train_small(shapes, tmp_path / "supcon", method="supcon", **how)
-    plain = set(kept.iterdir())
+    plain = set(cache.iterdir())
     train_small(shapes, tmp_path / "run", method="selfcon", **how)
-    (own,) = set(kept.iterdir()) - plain
+    (own,) = set(cache.iterdir()) - plain
     assert own.is_dir()
     rows = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()
     said = load(tmp_path / "run").predict([shapes / row["name"] for row in rows]).records
@@ -154,8 +154,8 @@ def test_a_frozen_run_learns_from_cached_taps(
     )
 
 
-def test_it_says_what_is_missing_or_wrong() -> None:
-    _, network = ready(nn.Identity(), features=6)
+def test_errors_say_what_is_missing_or_wrong() -> None:
+    _, network = set_up(nn.Identity(), features=6)
     with pytest.raises(UserError, match="has not been set up"):
         SelfCon().training_step(batch(6), network)
     with pytest.raises(UserError, match=r"temperature must be .*, got 0"):

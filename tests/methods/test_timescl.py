@@ -52,7 +52,7 @@ def test_gold_values(kappa: float, expected: float) -> None:
 
 
 @given(batches(), st.sampled_from([0.05, 0.5, 3.0]), st.sampled_from([0.1, 0.5, 10.0]))
-def test_equal_to_the_plain_loop(
+def test_the_loss_equals_the_reference(
     batch: tuple[Tensor, Tensor], temperature: float, kappa: float
 ) -> None:
     z, labels = batch
@@ -65,14 +65,14 @@ def test_equal_to_the_plain_loop(
 
 
 @given(batches())
-def test_equal_weights_are_supcon(batch: tuple[Tensor, Tensor]) -> None:
+def test_with_equal_weights_the_loss_is_supcon(batch: tuple[Tensor, Tensor]) -> None:
     z, labels = batch
     value = weighted_contrast(unit(z), labels, 0.1, math.inf)
     torch.testing.assert_close(value, SupCon(0.1)(z, labels), rtol=1e-10, atol=1e-12)
 
 
-def test_the_weights_carry_no_gradient() -> None:
-    """Central differences of the formula with its weights held fast."""
+def test_the_weights_have_no_gradient() -> None:
+    """Compare with central differences of the formula with constant weights."""
     source = torch.Generator().manual_seed(0)
     z = unit(torch.randn(6, 3, generator=source, dtype=torch.float64)).requires_grad_()
     labels = torch.tensor([0, 1, 0, 0, 1, 2])
@@ -85,33 +85,33 @@ def test_the_weights_carry_no_gradient() -> None:
     check_slopes(formula, z, 1e-8)
 
 
-def look(_network: nn.Module) -> Output:
-    raise AssertionError("nothing to look at")
+def encode(_network: nn.Module) -> Output:
+    raise AssertionError("the training set is not needed")
 
 
-def ready(epochs: int) -> tuple[TimeSCL, Network]:
+def set_up(epochs: int) -> tuple[TimeSCL, Network]:
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
     return TimeSCL().setup(TaskInfo(network, torch.arange(3).repeat(5), 3, 5, 4, epochs)), network
 
 
 def test_kappa_falls_evenly_on_a_logarithmic_scale() -> None:
-    method, _ = ready(epochs=5)
-    seen = []
+    method, _ = set_up(epochs=5)
+    example = []
     for epoch in range(5):
-        method.on_epoch_start(epoch, look)
-        seen.append(method.scalars()["kappa"])
-    assert seen[0] == 10 and seen[-1] == pytest.approx(0.5)
-    assert [b / a for a, b in pairwise(seen)] == pytest.approx([0.05**0.25] * 4)
-    other, _ = ready(epochs=5)
+        method.on_epoch_start(epoch, encode)
+        example.append(method.scalars()["kappa"])
+    assert example[0] == 10 and example[-1] == pytest.approx(0.5)
+    assert [b / a for a, b in pairwise(example)] == pytest.approx([0.05**0.25] * 4)
+    other, _ = set_up(epochs=5)
     other.load_state_dict(method.state_dict())
     assert other.kappa == method.kappa
-    alone, _ = ready(epochs=1)
-    alone.on_epoch_start(0, look)
+    alone, _ = set_up(epochs=1)
+    alone.on_epoch_start(0, encode)
     assert alone.kappa == 10
 
 
-def test_cross_entropy_joins_in_training() -> None:
-    method, network = ready(epochs=2)
+def test_training_adds_cross_entropy() -> None:
+    method, network = set_up(epochs=2)
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
     parts = method.training_step(Batch(images, labels, torch.arange(4)), network)
     features, embeddings = network(images)

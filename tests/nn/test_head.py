@@ -11,7 +11,7 @@ from scs_supcon.nn.head import Centre, Projection, fields, split, unit
 
 
 def reference(rows: list[list[float]], eps: float = 1e-5) -> list[list[float]]:
-    """(x − mean) / √(var + eps) of each column, var the biased one."""
+    """(x − mean) / √(var + eps) of each column, with the biased variance."""
     columns = []
     for column in zip(*rows, strict=True):
         mean = math.fsum(column) / len(column)
@@ -37,7 +37,7 @@ def test_hidden_0_means_the_width_of_the_features() -> None:
     assert Projection(5).layers[2].out_features == 256
 
 
-def test_a_centred_projection_has_no_more_parameters() -> None:
+def test_centring_adds_no_parameters() -> None:
     head = Projection(5, 3, centre=True)
     assert len(list(head.parameters())) == 4
     x = torch.randn(20, 5)
@@ -45,14 +45,14 @@ def test_a_centred_projection_has_no_more_parameters() -> None:
 
 
 @given(st.integers(1, 9), st.integers(0, 1 << 20))
-def test_centre_equals_the_plain_loop(n: int, seed: int) -> None:
+def test_centring_equals_the_reference(n: int, seed: int) -> None:
     x = torch.randn(n, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     expected = torch.tensor(reference(x.tolist()), dtype=torch.float64)
     torch.testing.assert_close(Centre(3).double()(x), expected, rtol=1e-10, atol=1e-12)
 
 
-def test_centre_is_batch_norm_without_affine() -> None:
-    """Value, gradient, running statistics, and what it does when training is over."""
+def test_centring_is_batch_norm_without_scale_and_shift() -> None:
+    """Compare value, gradient, running statistics and the output in evaluation mode."""
     ours, theirs = Centre(4).double(), nn.BatchNorm1d(4, affine=False).double()
     for _ in range(3):
         x = (3 * torch.randn(10, 4, dtype=torch.float64) + 1).requires_grad_()
@@ -68,19 +68,19 @@ def test_centre_is_batch_norm_without_affine() -> None:
     torch.testing.assert_close(ours.eval()(x), theirs.eval()(x))
 
 
-def test_centre_gradcheck() -> None:
+def test_gradients_of_centring() -> None:
     x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(Centre(3).double(), (x,))
 
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
-def test_centre_takes_half_precision_in_float32(half: torch.dtype) -> None:
+def test_centring_computes_half_precision_in_float32(half: torch.dtype) -> None:
     x = torch.randn(10, 4).to(half)
     assert torch.equal(Centre(4)(x), Centre(4)(x.float()))
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_centre_of_one_row_or_none_stays_finite(n: int) -> None:
+def test_centring_of_at_most_one_row_is_finite(n: int) -> None:
     centre = Centre(4)
     x = torch.ones(n, 4, requires_grad=True)
     y = centre(x)
@@ -90,12 +90,12 @@ def test_centre_of_one_row_or_none_stays_finite(n: int) -> None:
     assert centre.mean.isfinite().all() and centre.var.isfinite().all()
 
 
-def test_an_empty_batch_leaves_the_statistics_alone() -> None:
+def test_an_empty_batch_does_not_change_the_statistics() -> None:
     centre = Centre(4)
     centre(torch.randn(10, 4))
-    kept = centre.mean.clone(), centre.var.clone()
+    before = centre.mean.clone(), centre.var.clone()
     centre(torch.ones(0, 4))
-    assert torch.equal(centre.mean, kept[0]) and torch.equal(centre.var, kept[1])
+    assert torch.equal(centre.mean, before[0]) and torch.equal(centre.var, before[1])
 
 
 def test_centre_state_dict_round_trip() -> None:
@@ -112,7 +112,7 @@ def test_centre_state_dict_round_trip() -> None:
 @pytest.mark.parametrize(
     ("common_dim", "overlap"), [(3, 0), (3, 2), (3, 3), (5, 0), (5, 2), (1, 0)]
 )
-def test_split(common_dim: int, overlap: int) -> None:
+def test_fields_may_overlap(common_dim: int, overlap: int) -> None:
     z = torch.arange(10.0).view(2, 5)
     common, style = split(z, common_dim, overlap)
     assert common[0].tolist() == list(range(common_dim))
@@ -128,7 +128,7 @@ def test_gradients_of_both_fields_reach_the_embeddings(overlap: int) -> None:
     assert z.grad[0].tolist() == [2, 2, 2 + 5 * overlap, 5, 5]
 
 
-def test_fields_are_normalised_as_said() -> None:
+def test_fields_are_normalised_separately_jointly_or_not() -> None:
     z = torch.tensor([[3.0, 4.0, 0.0, 12.0]])
     separate = fields(z, 2)
     assert separate[0].tolist() == [[pytest.approx(0.6), pytest.approx(0.8)]]
@@ -142,7 +142,7 @@ def test_fields_are_normalised_as_said() -> None:
 
 
 @given(st.integers(0, 6), st.integers(0, 4), st.integers(0, 1 << 20))
-def test_unit_rows(n: int, d: int, seed: int) -> None:
+def test_unit_rows_have_length_one(n: int, d: int, seed: int) -> None:
     x = torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     expected = [[v / math.hypot(*row) for v in row] for row in x.tolist()]
     torch.testing.assert_close(
@@ -150,7 +150,7 @@ def test_unit_rows(n: int, d: int, seed: int) -> None:
     )
 
 
-def test_unit_gradcheck() -> None:
+def test_gradients_of_unit() -> None:
     x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(unit, (x,))
 
@@ -171,7 +171,7 @@ LENGTHS = {torch.float32: (1e-37, 1e37), torch.float64: (1e-300, 1e300)}
 
 @pytest.mark.parametrize("dtype", LENGTHS)
 def test_unit_rows_of_any_length(dtype: torch.dtype) -> None:
-    """Squares neither overflow nor vanish; shorter or longer rows are at least finite."""
+    """Squares neither overflow nor underflow; extreme rows are at least finite."""
     direction = torch.tensor([[1.0, -2.0, 2.0]], dtype=dtype) / 3
     for length in LENGTHS[dtype]:
         torch.testing.assert_close(unit(direction * length), direction)

@@ -30,7 +30,7 @@ def test_the_probe_sees_features_or_unit_embeddings_or_the_unit_common_field() -
 
 
 def gradients(encoder: nn.Module, images: Tensor, size: int) -> tuple[Tensor, list[Tensor]]:
-    """Features, and gradients of a loss that looks at every pair of them."""
+    """Return features, and gradients of a loss on all pairs."""
     encoder.zero_grad()
     torch.manual_seed(3)
     features = in_micro_batches(encoder, images, size)
@@ -41,7 +41,7 @@ def gradients(encoder: nn.Module, images: Tensor, size: int) -> tuple[Tensor, li
 
 @pytest.mark.parametrize("size", [1, 4, 5, 6, 100])
 @pytest.mark.parametrize("name", ["tiny", "convnext_atto"])
-def test_equal_to_the_whole_batch_without_batch_statistics(name: str, size: int) -> None:
+def test_micro_batches_equal_the_whole_batch_without_batch_statistics(name: str, size: int) -> None:
     encoder = build_encoder(name, small_stem=name != "tiny", in_size=16).double()
     images = torch.randn(11, 3, 16, 16, dtype=torch.float64)
     whole, chunked = (gradients(encoder, images, at_once) for at_once in (0, size))
@@ -49,7 +49,7 @@ def test_equal_to_the_whole_batch_without_batch_statistics(name: str, size: int)
     assert len(whole[1]) == len(list(encoder.parameters()))
 
 
-def test_only_features_are_kept_until_the_gradient_comes() -> None:
+def test_only_the_features_are_kept_until_the_backward_pass() -> None:
     encoder = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     images = torch.randn(12, 3, 9, 9)
     at_work: list[int] = []
@@ -65,11 +65,11 @@ def test_only_features_are_kept_until_the_gradient_comes() -> None:
     assert max(held, default=0) <= images.numel()
     assert at_work == [4, 4, 4]
     value.backward()
-    assert at_work == [4] * 6, "each chunk is seen twice"
+    assert at_work == [4] * 6, "each micro-batch is encoded twice"
 
 
-def test_chunks_are_as_equal_as_can_be() -> None:
-    """Thirteen in chunks of four: no lonely last one, of which there are no batch statistics."""
+def test_micro_batches_differ_by_at_most_one_image() -> None:
+    """Thirteen images, four at a time: a single last one would have no batch statistics."""
     encoder = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     sizes: list[int] = []
     encoder.register_forward_hook(lambda _m, inputs, _out: sizes.append(len(inputs[0])))
@@ -96,48 +96,48 @@ def test_running_statistics_are_updated_once(momentum: float | None) -> None:
     assert norm.num_batches_tracked is not None and int(norm.num_batches_tracked) == 3
 
 
-def test_batch_statistics_are_those_of_a_chunk() -> None:
-    """What is said of batch normalisation: equal to chunks encoded with a graph, by hand."""
+def test_batch_statistics_are_those_of_a_micro_batch() -> None:
+    """Compare with micro-batches encoded one after the other."""
     encoder = build_encoder("resnet18", small_stem=True, in_size=16).double()
     other = copy.deepcopy(encoder)
     images = torch.randn(8, 3, 16, 16, dtype=torch.float64)
-    features, found = gradients(encoder, images, 4)
+    features, results = gradients(encoder, images, 4)
     expected = torch.cat([other(chunk) for chunk in images.split(4)])
     z = nn.functional.normalize(expected, dim=1)
     (z @ z.T).exp().mean().backward()
     torch.testing.assert_close(features, expected.detach())
-    wanted = [p.grad for p in other.parameters() if p.grad is not None]
-    torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-12)
+    expected_gradients = [p.grad for p in other.parameters() if p.grad is not None]
+    torch.testing.assert_close(results, expected_gradients, rtol=1e-8, atol=1e-12)
 
 
-def test_dropout_leaves_the_same_out_in_both_passes() -> None:
+def test_both_passes_drop_the_same_units() -> None:
     images = torch.randn(8, 3)
     encoder = nn.Sequential(nn.Linear(3, 50), nn.Dropout(0.5))
     torch.manual_seed(3)
     features = in_micro_batches(encoder, images, 4)
     state = torch.get_rng_state()
     features.sum().backward()
-    assert torch.equal(state, torch.get_rng_state()), "the second pass draws nothing anew"
-    kept = (features != 0).float() * 2  # derivative of a column by its bias: 2 where it was kept
-    torch.testing.assert_close(encoder[0].bias.grad, kept.sum(0))
+    assert torch.equal(state, torch.get_rng_state()), "the second pass draws no random numbers"
+    derivative = (features != 0).float() * 2  # of a column by its bias: 2 unless dropped
+    torch.testing.assert_close(encoder[0].bias.grad, derivative.sum(0))
 
 
-def test_under_autocast() -> None:
+def test_micro_batches_work_under_autocast() -> None:
     encoder = build_encoder("tiny", small_stem=False, in_size=16)
     images = torch.randn(6, 3, 16, 16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         whole, chunked = (
             in_micro_batches(encoder, images, size).float().mean(1) for size in (0, 2)
         )
-    found = []
+    results = []
     for value in (whole, chunked):  # backward passes run outside of it, as in the loop
         encoder.zero_grad()
         value.square().sum().backward()
-        found.append([p.grad.clone() for p in encoder.parameters() if p.grad is not None])
-    torch.testing.assert_close(found[1], found[0], rtol=0.05, atol=1e-3)
+        results.append([p.grad.clone() for p in encoder.parameters() if p.grad is not None])
+    torch.testing.assert_close(results[1], results[0], rtol=0.05, atol=1e-3)
 
 
-def test_no_gradient_no_second_pass() -> None:
+def test_without_gradients_there_is_no_second_pass() -> None:
     encoder = nn.Linear(3, 4)
     images = torch.randn(7, 3)
     with torch.no_grad():

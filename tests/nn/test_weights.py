@@ -19,7 +19,7 @@ NAME = "test_resnet"  # timm's own miniature, 96 features
 
 @pytest.fixture(scope="module")
 def published() -> torch.nn.Module:
-    """A model of timm with a classifier, as its weights are published."""
+    """A model of timm with a classifier, like published weights."""
     torch.manual_seed(5)
     return timm.create_model(NAME, num_classes=7).eval()
 
@@ -34,7 +34,9 @@ def fresh(small_stem: bool = False) -> Encoder:
     return build_encoder(NAME, small_stem=small_stem, in_size=64).eval()
 
 
-def test_loaded_features_are_timms(published: torch.nn.Module, tmp_path: Path) -> None:
+def test_loaded_weights_give_the_features_of_timm(
+    published: torch.nn.Module, tmp_path: Path
+) -> None:
     encoder, images = fresh(), torch.rand(3, 3, 64, 64)
     assert load_weights(encoder, save(published.state_dict(), tmp_path / "w.safetensors")) == ()
     with torch.inference_mode():
@@ -67,7 +69,7 @@ def test_half_precision_files_load_into_float32(published: torch.nn.Module, tmp_
         ("mobilenetv3_small_050", ()),  # only the stride changed: the weights fit
     ],
 )
-def test_a_small_stem_keeps_its_random_start_and_says_so(
+def test_a_small_stem_keeps_its_random_weights_with_a_warning(
     name: str, left_out: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tensors = timm.create_model(name).state_dict()
@@ -100,7 +102,7 @@ def test_missing_unknown_and_misshapen_tensors_are_listed(
     assert all(torch.equal(before[name], now) for name, now in encoder.state_dict().items())
 
 
-def test_the_weights_of_another_model_are_refused_in_one_line(tmp_path: Path) -> None:
+def test_the_weights_of_another_model_are_rejected_in_one_line(tmp_path: Path) -> None:
     other = save(timm.create_model("test_vit").state_dict(), tmp_path / "w.safetensors")
     with pytest.raises(UserError, match=r"test_resnet.*missing: .* and \d+ more") as error:
         load_weights(fresh(), other)
@@ -108,7 +110,7 @@ def test_the_weights_of_another_model_are_refused_in_one_line(tmp_path: Path) ->
 
 
 class Bomb:
-    """Unpickling this would leave a file behind."""
+    """Unpickling this would create a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -118,14 +120,16 @@ class Bomb:
 
 
 @pytest.mark.parametrize("name", ["w.pt", "w.pth", "w.bin", "w.pkl", "w.safetensors"])
-def test_pickles_are_refused_unopened(name: str, tmp_path: Path) -> None:
+def test_pickles_are_rejected_without_being_opened(name: str, tmp_path: Path) -> None:
     torch.save({"conv1.weight": Bomb(tmp_path / "exploded")}, tmp_path / name)
     with pytest.raises(UserError, match="safetensors"):
         load_weights(fresh(), tmp_path / name)
     assert not (tmp_path / "exploded").exists()
 
 
-def test_a_damaged_or_absent_file_is_named(published: torch.nn.Module, tmp_path: Path) -> None:
+def test_the_error_names_a_damaged_or_missing_file(
+    published: torch.nn.Module, tmp_path: Path
+) -> None:
     path = save(published.state_dict(), tmp_path / "w.safetensors")
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UserError, match=r"cannot read .*w\.safetensors"):
@@ -141,18 +145,23 @@ from scs_supcon.errors import UserError
 try:
     print(fetch_weights(sys.argv[1], offline=sys.argv[2] == "offline"))
 except UserError as error:
-    print("refused:", error)
+    print("error:", error)
 """
 
 
 def fetch(name: str, mode: str, home: Path) -> str:
-    """In a process of its own: huggingface_hub settles where its cache is when imported."""
-    nobody = {"HF_HOME": str(home), "HF_ENDPOINT": "http://127.0.0.1:9", "NO_PROXY": "*"}
+    """Run in another process: huggingface_hub chooses its cache when it is imported."""
+    unreachable = {"HF_HOME": str(home), "HF_ENDPOINT": "http://127.0.0.1:9", "NO_PROXY": "*"}
     command = [sys.executable, "-c", FETCH, name, mode]
-    done = subprocess.run(
-        command, env=os.environ | nobody, capture_output=True, text=True, timeout=200, check=True
+    result = subprocess.run(
+        command,
+        env=os.environ | unreachable,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
     )
-    return done.stdout.strip()
+    return result.stdout.strip()
 
 
 @pytest.mark.parametrize("mode", ["offline", "online"])
@@ -170,17 +179,17 @@ def test_weights_downloaded_before_need_no_network(
 
 
 def test_offline_without_an_earlier_download_says_what_to_do(tmp_path: Path) -> None:
-    said = fetch(NAME, "offline", tmp_path)
-    assert said.startswith("refused: the pretrained weights of 'test_resnet'")
-    assert "--weights FILE" in said
-    assert "--from-scratch" in said
+    output = fetch(NAME, "offline", tmp_path)
+    assert output.startswith("error: the pretrained weights of 'test_resnet'")
+    assert "--weights FILE" in output
+    assert "--from-scratch" in output
 
 
 @pytest.mark.slow
 def test_a_failed_download_says_what_to_do(tmp_path: Path) -> None:
-    said = fetch(NAME, "online", tmp_path)
-    assert "could not be downloaded" in said
-    assert "--weights FILE" in said
+    output = fetch(NAME, "online", tmp_path)
+    assert "could not be downloaded" in output
+    assert "--weights FILE" in output
 
 
 @pytest.mark.parametrize("name", ["tiny", "seresnet200d"])

@@ -9,12 +9,13 @@ from scs_supcon.methods import Method, available, method_class
 
 HEAD = """# Methods
 
-Made from the docstrings by `scs methods --markdown > docs/methods.md` (`make docs`); which one to
-take is on [a page of its own](which_method.md). Rows are view-major; z are embeddings, h features,
-P_i the other rows of i's class. "Adapted" means that the original is for other data or could not be
-found, and that the text says what is ours.
+`scs methods --markdown > docs/methods.md` (`make docs`) writes this page from the docstrings.
+[Choosing a method](guide/choosing_a_method.md) helps you to choose one. Rows are in view-major
+order: view 1 of every image, then view 2. z are embeddings, h features, P_i the other rows of i's
+class. "Adapted" means that the original is for other data or could not be found; the text says what
+is ours. "Classifier" marks methods that train one in stage 1.
 
-| method | in one line | views | own classifier | |
+| method | in one line | views | classifier | |
 |---|---|---|---|---|
 """
 

@@ -108,6 +108,7 @@ __all__ = [
     "available",
     "build_method",
     "code_digest",
+    "constructor_parameters",
     "flatten",
     "is_plugin",
     "method_class",

@@ -21,7 +21,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.kernels.autograd import full_precision
 from scs_supcon.methods.shared.base import Batch, TaskInfo, after_setup, like, needs_images, share
 from scs_supcon.methods.shared.joint import JointMethod
-from scs_supcon.methods.shared.momentum import MomentumEncoder
+from scs_supcon.methods.shared.momentum import add_momentum_encoder, momentum_encoder
 from scs_supcon.nn.head import unit
 
 
@@ -46,12 +46,11 @@ class BYOL(JointMethod):
         if hidden < 1:
             raise UserError(f"hidden must be at least 1, got {hidden}")
         self.momentum, self.hidden = momentum, hidden
-        self.twin: MomentumEncoder | None = None  # this name is part of saved checkpoints
         self.predictor: nn.Module | None = None
 
     def setup(self, task: TaskInfo) -> Self:
         """Copy the network and create the predictor."""
-        self.twin = MomentumEncoder(task.network)
+        add_momentum_encoder(self, task.network)
         self.predictor = nn.Sequential(
             nn.Linear(task.embedding_dim, self.hidden),
             nn.BatchNorm1d(self.hidden),
@@ -69,16 +68,15 @@ class BYOL(JointMethod):
         raise needs_images(self, "compares the network with its momentum encoder")
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
-        momentum_encoder = after_setup(self, self.twin)
         predictor = after_setup(self, self.predictor)
         rows = self.forward_batch(batch, network).embeddings
         first, second = predictor(rows).to(rows.dtype).chunk(2)
-        targets = self.gather(momentum_encoder(batch.images).embeddings, 2)
+        targets = self.gather(momentum_encoder(self)(batch.images).embeddings, 2)
         first_target, second_target = targets.chunk(2)
         return {"predict": distance(first, second_target) + distance(second, first_target)}
 
     def after_step(self, network: nn.Module, progress: float) -> None:
-        after_setup(self, self.twin).update(network, self.momentum_at(progress))
+        momentum_encoder(self).update(network, self.momentum_at(progress))
 
     def momentum_at(self, progress: float) -> float:
         """Return m after this share of training."""

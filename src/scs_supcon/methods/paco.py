@@ -38,7 +38,7 @@ from scs_supcon.methods.shared.base import (
     share,
 )
 from scs_supcon.methods.shared.classifier import ClassifierMethod, check_labels
-from scs_supcon.methods.shared.momentum import MomentumEncoder
+from scs_supcon.methods.shared.momentum import add_momentum_encoder, momentum_encoder
 from scs_supcon.methods.shared.queue import Queue
 from scs_supcon.nn.head import unit
 
@@ -79,7 +79,6 @@ class PaCo(ClassifierMethod):
             raise UserError("alpha and beta must not both be 0: nothing would be learnt")
         self.temperature, self.alpha, self.beta, self.gamma = temperature, alpha, beta, gamma
         self.queue_size, self.momentum, self.prior = queue, momentum, prior
-        self.twin: MomentumEncoder | None = None  # this name is part of saved checkpoints
         self.queue: Queue | None = None
         self._to_push: tuple[Tensor, Tensor] | None = None
 
@@ -87,7 +86,7 @@ class PaCo(ClassifierMethod):
         """Create the classifier, copy the network and create an empty queue."""
         super().setup(task)
         kind = like(task.network).detach()
-        self.twin = MomentumEncoder(task.network)
+        add_momentum_encoder(self, task.network)
         self.queue = Queue(self.queue_size, task.embedding_dim, kind)
         counts = torch.tensor(task.class_counts, dtype=torch.float64)
         shift = (counts / counts.sum()).log() if self.prior else torch.zeros_like(counts)
@@ -98,12 +97,12 @@ class PaCo(ClassifierMethod):
         raise needs_images(self, "contrasts the network with its momentum encoder and classifier")
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
-        momentum_encoder, queue = after_setup(self, self.twin), after_setup(self, self.queue)
+        average, queue = momentum_encoder(self), after_setup(self, self.queue)
         first, second = batch.images.chunk(2)
         output = network(first)
         q, labels = flatten(output.embeddings, batch.labels)
         q, labels = unit(self.gather(q)), self.gather(labels)
-        keys = unit(self.gather(flatten(momentum_encoder(second).embeddings, batch.labels)[0]))
+        keys = unit(self.gather(flatten(average(second).embeddings, batch.labels)[0]))
         self._to_push = (keys, labels)
         past, past_labels = queue.contents()
         rows = torch.cat([keys, past.to(keys.dtype)])
@@ -116,11 +115,11 @@ class PaCo(ClassifierMethod):
         return {"contrast": parametric(centres, s, labels, same, weights)}
 
     def after_step(self, network: nn.Module, progress: float) -> None:
-        momentum_encoder, queue = after_setup(self, self.twin), after_setup(self, self.queue)
+        average, queue = momentum_encoder(self), after_setup(self, self.queue)
         if self._to_push is not None:
             queue.push(*self._to_push)
             self._to_push = None
-        momentum_encoder.update(network, momentum_encoder.warmed_up(self.momentum))
+        average.update(network, average.warmed_up(self.momentum))
 
 
 def parametric(

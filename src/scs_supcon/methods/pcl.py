@@ -39,7 +39,7 @@ from scs_supcon.methods.shared.base import (
     share,
 )
 from scs_supcon.methods.shared.joint import JointMethod, supcon
-from scs_supcon.methods.shared.momentum import MomentumEncoder
+from scs_supcon.methods.shared.momentum import add_momentum_encoder, momentum_encoder
 from scs_supcon.nn.head import unit
 
 SMOOTHING = 10
@@ -78,14 +78,13 @@ class PCL(JointMethod):
             )
         self.temperature, self.warmup, self.momentum = temperature, warmup, momentum
         self.granularities = tuple(granularities)
-        self.twin: MomentumEncoder | None = None  # this name is part of saved checkpoints
         self.clusterings: nn.ModuleList | None = None
         self.first_epoch = 1
 
     def setup(self, task: TaskInfo) -> Self:
         """Copy the network and create empty clusterings."""
         kind = like(task.network).detach()
-        self.twin = MomentumEncoder(task.network)
+        add_momentum_encoder(self, task.network)
         self.register_buffer("labels", task.labels.to(kind.device, torch.long), persistent=False)
         self.clusterings = nn.ModuleList(
             Clustering(
@@ -120,14 +119,14 @@ class PCL(JointMethod):
     def on_epoch_start(self, epoch: int, encode_training_set: EncodeTrainingSet) -> None:
         if epoch < self.first_epoch:
             return
-        output = encode_training_set(after_setup(self, self.twin).network)
+        output = encode_training_set(momentum_encoder(self).network)
         rows = unit(output.embeddings).to(self.labels.device)
         for clustering in after_setup(self, self.clusterings):
             clustering.fit(rows, self.labels, self.temperature)  # type: ignore[operator]
 
     def after_step(self, network: nn.Module, progress: float) -> None:
-        momentum_encoder = after_setup(self, self.twin)
-        momentum_encoder.update(network, momentum_encoder.warmed_up(self.momentum))
+        average = momentum_encoder(self)
+        average.update(network, average.warmed_up(self.momentum))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # Before version 0.2 the labels were collected from the batches and saved.

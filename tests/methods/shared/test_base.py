@@ -12,7 +12,7 @@ from scs_supcon.nn.head import Projection
 
 
 class Sum(Method):
-    """Two terms: the sum of the rows and, at weight w, of the labels."""
+    """Two terms: the sum of the rows, and w times the sum of the labels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ def test_a_loss_is_the_sum_of_its_terms() -> None:
     assert value.item() == 6 + 2 * 6
 
 
-def test_a_method_must_have_terms() -> None:
+def test_a_method_must_write_loss_terms() -> None:
     with pytest.raises(NotImplementedError):
         Method()(torch.ones(3, 2), torch.arange(3))
 
@@ -51,7 +51,7 @@ def test_defaults_suit_a_method_of_two_views_and_two_stages() -> None:
     method.after_step(network, 0.5)
 
 
-def test_param_groups_hold_what_is_learnt() -> None:
+def test_param_groups_contain_the_learnable_parameters() -> None:
     method = Sum()
     method.m = nn.Parameter(torch.zeros(2, 2))
     assert method.param_groups(0.1, 0.2) == [
@@ -61,20 +61,20 @@ def test_param_groups_hold_what_is_learnt() -> None:
     assert Method().param_groups(0.1) == []
 
 
-def test_a_batch_is_judged_view_by_view() -> None:
-    """Labels are repeated as the images are: view 1 of every image, then view 2."""
-    seen: dict[str, Any] = {}
+def test_labels_are_repeated_for_every_view() -> None:
+    """Rows are view-major: view 1 of every image, then view 2."""
+    received: dict[str, Any] = {}
 
-    class Look(Method):
+    class Recorder(Method):
         def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
-            seen.update(embeddings=embeddings, labels=labels)
+            received.update(embeddings=embeddings, labels=labels)
             return {"nothing": embeddings.sum()}
 
     network = Network(nn.Identity(), nn.Flatten())
     images = torch.arange(6.0)[:, None]
-    Look().training_step(Batch(images, torch.tensor([7, 8, 9]), torch.arange(3)), network)
-    assert torch.equal(seen["embeddings"], images)
-    assert seen["labels"].tolist() == [7, 8, 9, 7, 8, 9]
+    Recorder().training_step(Batch(images, torch.tensor([7, 8, 9]), torch.arange(3)), network)
+    assert torch.equal(received["embeddings"], images)
+    assert received["labels"].tolist() == [7, 8, 9, 7, 8, 9]
 
 
 def test_flatten_is_view_major_and_at_least_float32() -> None:
@@ -91,27 +91,27 @@ def test_flatten_is_view_major_and_at_least_float32() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
-def test_positive(value: float) -> None:
+def test_positive_rejects_other_numbers(value: float) -> None:
     positive(radius=1e-9)
     with pytest.raises(UserError, match=f"radius must be .*, got {value}"):
         positive(radius=value)
 
 
 @pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf])
-def test_not_negative(value: float) -> None:
+def test_not_negative_rejects_other_numbers(value: float) -> None:
     not_negative(weight=0.0)
     with pytest.raises(UserError, match=f"weight must be .*, got {value}"):
         not_negative(weight=value)
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan])
-def test_share(value: float) -> None:
+def test_share_rejects_numbers_outside_0_to_1(value: float) -> None:
     share(least=0.0, most=1.0)
     with pytest.raises(UserError, match=f"part must be between 0 and 1, got {value}"):
         share(part=value)
 
 
-def test_one_of() -> None:
+def test_one_of_rejects_other_values() -> None:
     one_of("colour", "red", ("red", "green"))
     with pytest.raises(UserError, match="colour must be one of 'red', 'green', got 'blue'"):
         one_of("colour", "blue", ("red", "green"))

@@ -1,4 +1,4 @@
-"""Methods on several processes equal one process with the joined batch, over whole steps.
+"""Training on several processes equals one process with the joined batch.
 
 Run by pytest this file starts itself as `test_joint.py RANK WORLD FOLDER`, once per rank.
 """
@@ -35,13 +35,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "selfcon": {},
     "timescl": {},
 }
-# How many of the seven images each rank holds, step by step.
+# The number of images of each rank in each step.
 SHARES = [(3, 4), (7, 0), (1, 6), (5, 2)]
 LABELS = torch.tensor([0, 1, 2, 1, 0, 0, 2])
 
 
 def trained(name: str, rank: int | None) -> Arrays:
-    """Losses and weights of four steps, on one rank's images if one is named."""
+    """Return losses and weights after four steps, on the images of one rank or on all."""
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), Projection(5, 4, centre=True)).double()
     joined = {"gather_across_devices": rank is not None}
@@ -51,11 +51,11 @@ def trained(name: str, rank: int | None) -> Arrays:
     optimizer = torch.optim.SGD(
         [{"params": list(network.parameters())}, *method.param_groups(0.05)], 0.05
     )
-    found: Arrays = {}
+    results: Arrays = {}
     for step, sizes in enumerate(SHARES):
-        method.on_epoch_start(step, look)
-        mine = slice(None) if rank is None else slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-        terms = method.training_step(batch(step, method.views, mine), network)
+        method.on_epoch_start(step, encode)
+        local = slice(None) if rank is None else slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+        terms = method.training_step(batch(step, method.views, local), network)
         optimizer.zero_grad()
         torch.stack(list(terms.values())).sum().backward()
         for p in network.parameters():
@@ -64,11 +64,11 @@ def trained(name: str, rank: int | None) -> Arrays:
                 dist.all_reduce(p.grad)
         optimizer.step()
         method.after_step(network, step / 4)
-        found |= {f"{name} {step} {k}": v.detach().numpy() for k, v in terms.items()}
+        results |= {f"{name} {step} {k}": v.detach().numpy() for k, v in terms.items()}
     for module in (network, method):
         for key, value in module.state_dict().items():
-            found[f"{name} {type(module).__name__} {key}"] = value.numpy()
-    return found
+            results[f"{name} {type(module).__name__} {key}"] = value.numpy()
+    return results
 
 
 def images(step: int) -> Tensor:
@@ -77,12 +77,12 @@ def images(step: int) -> Tensor:
     return classes[LABELS] + torch.randn(7, 6, generator=source, dtype=torch.float64)
 
 
-def batch(step: int, views: int, mine: slice) -> Batch:
-    rows = torch.cat([images(10 * step + view)[mine] for view in range(views)])
-    return Batch(rows, LABELS[mine], torch.arange(7)[mine])
+def batch(step: int, views: int, local: slice) -> Batch:
+    rows = torch.cat([images(10 * step + view)[local] for view in range(views)])
+    return Batch(rows, LABELS[local], torch.arange(7)[local])
 
 
-def look(network: nn.Module) -> Output:
+def encode(network: nn.Module) -> Output:
     with torch.no_grad():
         output: Output = network(images(99))
     return output
@@ -95,7 +95,7 @@ def ranks(on_ranks: Callable[..., list[Arrays]]) -> list[Arrays]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
-def test_equal_to_one_process(ranks: list[Arrays], name: str) -> None:
+def test_several_processes_equal_one_process(ranks: list[Arrays], name: str) -> None:
     alone = trained(name, None)
     for rank in ranks:
         assert alone.keys() == {key for key in rank if key.split()[0] == name}
@@ -104,13 +104,13 @@ def test_equal_to_one_process(ranks: list[Arrays], name: str) -> None:
 
 
 @pytest.mark.slow
-def test_rows_keep_their_order_and_own_rows_their_gradient(ranks: list[Arrays]) -> None:
-    for rank, found in enumerate(ranks):
-        # Rank 0 holds images 0, 1; rank 1 image 2; two views each.
-        assert found["rows"].tolist() == [[0, 0], [1, 0], [2, 0], [0, 1], [1, 1], [2, 1]]
-        assert found["labels"].tolist() == [0, 1, 2, 0, 1, 2]
-        own = [[1, 2], [4, 5]] if rank == 0 else [[3], [6]]
-        assert found["gradient"].tolist() == [[x, x] for view in own for x in view]
+def test_gathered_rows_keep_their_order_and_local_rows_their_gradient(ranks: list[Arrays]) -> None:
+    for rank, results in enumerate(ranks):
+        # Rank 0 has images 0 and 1, rank 1 image 2; two views each.
+        assert results["rows"].tolist() == [[0, 0], [1, 0], [2, 0], [0, 1], [1, 1], [2, 1]]
+        assert results["labels"].tolist() == [0, 1, 2, 0, 1, 2]
+        expected = [[1, 2], [4, 5]] if rank == 0 else [[3], [6]]
+        assert results["gradient"].tolist() == [[x, x] for view in expected for x in view]
 
 
 def test_one_process_needs_no_gathering() -> None:
@@ -119,11 +119,11 @@ def test_one_process_needs_no_gathering() -> None:
 
 
 def ordered(rank: int) -> Arrays:
-    mine = [0.0, 1.0] if rank == 0 else [2.0]
-    rows = torch.tensor([[x, v] for v in (0.0, 1.0) for x in mine], requires_grad=True)
+    local = [0.0, 1.0] if rank == 0 else [2.0]
+    rows = torch.tensor([[x, v] for v in (0.0, 1.0) for x in local], requires_grad=True)
     joined = gather(rows, 2)
     (joined.sum(1) * torch.arange(1, 7)).sum().backward()
-    labels = gather(torch.tensor(mine * 2).long(), 2)
+    labels = gather(torch.tensor(local * 2).long(), 2)
     assert rows.grad is not None
     return {
         "rows": joined.detach().numpy(),
@@ -136,10 +136,10 @@ def main(rank: int, world: int, folder: Path) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-    found = ordered(rank)
+    results = ordered(rank)
     for name in OPTIONS:
-        found |= trained(name, rank)
-    np.savez(folder / f"{rank}.npz", **found)
+        results |= trained(name, rank)
+    np.savez(folder / f"{rank}.npz", **results)
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Twins, queues, classifiers; and that a run taken up in mid-epoch goes on as if never stopped."""
+"""Momentum encoders, queues, classifiers, and resuming a run in the middle of an epoch."""
 
 import copy
 from typing import Any
@@ -23,50 +23,50 @@ def network() -> Network:
     return Network(encoder, Projection(5, 4, centre=True))
 
 
-def test_a_twin_is_a_copy_that_no_optimiser_sees() -> None:
+def test_a_momentum_encoder_is_a_copy_without_gradients() -> None:
     original = network()
-    twin = MomentumEncoder(original)
+    average = MomentumEncoder(original)
     images = torch.randn(6, 6)
-    assert torch.equal(twin(images).embeddings, original(images).embeddings)
-    assert not twin(images).embeddings.requires_grad
-    assert not any(p.requires_grad for p in twin.parameters())
+    assert torch.equal(average(images).embeddings, original(images).embeddings)
+    assert not average(images).embeddings.requires_grad
+    assert not any(p.requires_grad for p in average.parameters())
     assert all(p.requires_grad for p in original.parameters())
-    mine = {p.data_ptr() for p in twin.parameters()}
-    assert not mine & {p.data_ptr() for p in original.parameters()}
+    pointers = {p.data_ptr() for p in average.parameters()}
+    assert not pointers & {p.data_ptr() for p in original.parameters()}
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.7, 1.0])
-def test_a_twin_follows(momentum: float) -> None:
+def test_a_momentum_encoder_is_a_moving_average(momentum: float) -> None:
     original = network()
-    twin = MomentumEncoder(original)
-    before = copy.deepcopy(twin.network)
+    average = MomentumEncoder(original)
+    before = copy.deepcopy(average.network)
     with torch.no_grad():
         for p in original.parameters():
             p.add_(torch.randn_like(p))
     original(torch.randn(9, 6))
-    twin.update(original, momentum)
+    average.update(original, momentum)
     for own, old, now in zip(
-        twin.network.parameters(), before.parameters(), original.parameters(), strict=True
+        average.network.parameters(), before.parameters(), original.parameters(), strict=True
     ):
         torch.testing.assert_close(own, momentum * old + (1 - momentum) * now)
-    for held, now in zip(twin.network.buffers(), original.buffers(), strict=True):
-        assert torch.equal(held, now)
-    assert twin.steps == 1
+    for buffer, now in zip(average.network.buffers(), original.buffers(), strict=True):
+        assert torch.equal(buffer, now)
+    assert average.steps == 1
 
 
 @given(st.integers(0, 6), st.lists(st.integers(0, 9), max_size=6))
 def test_a_queue_holds_the_last_rows(size: int, pushes: list[int]) -> None:
     queue = Queue(size, 2, torch.zeros(0, dtype=torch.float64))
-    kept: list[tuple[float, int]] = []
+    expected: list[tuple[float, int]] = []
     number = 0
     for count in pushes:
         new = [(float(number + k), number + k) for k in range(count)]
         number += count
         queue.push(double([[x, -x] for x, _ in new]), torch.tensor([y for _, y in new]).long())
-        kept = (kept + new)[len(kept) + len(new) - min(size, len(kept) + len(new)) :]
+        expected = (expected + new)[-size:] if size else []
         rows, labels = queue.contents()
-        found = sorted(zip(rows.tolist(), labels.tolist(), strict=True))
-        assert found == [([x, -x], y) for x, y in kept]
+        contents = sorted(zip(rows.tolist(), labels.tolist(), strict=True))
+        assert contents == [([x, -x], y) for x, y in expected]
 
 
 def double(rows: list[list[float]]) -> Tensor:
@@ -100,7 +100,7 @@ LABELS = torch.arange(IMAGES) % 3
 
 
 class Run:
-    """A small training: network, method and optimiser, and how far it is."""
+    """A small training run: network, method, optimiser and the number of steps."""
 
     def __init__(self, name: str) -> None:
         self.network = network()
@@ -117,7 +117,7 @@ class Run:
         while self.step < until:
             epoch, k = divmod(self.step, STEPS)
             if k == 0:
-                self.method.on_epoch_start(epoch, self.look)
+                self.method.on_epoch_start(epoch, self.encode)
             value = torch.stack(
                 list(self.method.training_step(self.batch(), self.network).values())
             ).sum()
@@ -136,7 +136,7 @@ class Run:
         images = images + 0.1 * torch.randn(images.shape, generator=source)
         return Batch(images, LABELS[indices], indices)
 
-    def look(self, network: nn.Module) -> Output:
+    def encode(self, network: nn.Module) -> Output:
         training = network.training
         with torch.no_grad():
             output: Output = network.eval()(all_images())
@@ -152,7 +152,7 @@ def all_images() -> Tensor:
 
 @pytest.mark.parametrize("stop", [1, 4, 7])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_run_taken_up_in_mid_epoch_goes_on_as_if_never_stopped(name: str, stop: int) -> None:
+def test_a_run_resumed_in_mid_epoch_continues_identically(name: str, stop: int) -> None:
     whole, first, second = Run(name), Run(name), Run(name)
     values = whole.go(EPOCHS * STEPS)
     assert first.go(stop) == values[:stop]
@@ -167,8 +167,8 @@ def test_a_run_taken_up_in_mid_epoch_goes_on_as_if_never_stopped(name: str, stop
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_evaluating_a_loss_twice_changes_nothing(name: str) -> None:
-    """What a step leaves behind (keys, margins) is put away by `after_step` alone."""
+def test_computing_a_loss_twice_changes_nothing(name: str) -> None:
+    """Only `after_step` stores what a step leaves behind (keys, margins)."""
     run = Run(name)
     run.go(2 * STEPS)
     run.method.eval()

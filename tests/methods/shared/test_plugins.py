@@ -1,4 +1,4 @@
-"""Methods of other people: found where they were named, imported only when a person named them."""
+"""Methods outside this package: imported from where the user says, and only then."""
 
 import hashlib
 import re
@@ -15,7 +15,7 @@ from scs_supcon.recipe import make_recipe, write_toml
 from scs_supcon.recipe.resolve import DatasetFacts, TrainOptions, resolve_recipe
 from scs_supcon.training.input_files import read_input_files
 
-LOSS = '''"""SoftCircle: classmates are drawn onto one point.
+LOSS = '''"""SoftCircle: pull the rows of a class to one point.
 
     L = (1/n) Σ_i |z_i − mean of its class|²
 """
@@ -53,7 +53,7 @@ import torch
 from my_lab.losses import SoftCircle
 
 
-def test_classmates_on_one_point_cost_nothing():
+def test_equal_rows_of_a_class_cost_nothing():
     z = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     assert SoftCircle()(z, torch.tensor([0, 0, 1])).item() == 0
     assert SoftCircle()(z, torch.tensor([0, 1, 1])).item() > 0
@@ -73,7 +73,7 @@ def resolved(options):
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
-    """A folder with the package my_lab in it, where the command is given."""
+    """The current folder, which contains the package my_lab."""
     package = tmp_path / "my_lab"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -86,7 +86,7 @@ def lab(tmp_path, monkeypatch):
 
 
 def forget():
-    """Become as a new process, which has not imported this."""
+    """Forget the imports, as a new process would."""
     for name in [name for name in sys.modules if name.startswith(("my_lab", "losses_"))]:
         del sys.modules[name]
 
@@ -102,12 +102,12 @@ def test_a_method_of_two_files_trains_predicts_and_is_reported(lab, shapes, scs)
     )
     assert checked.returncode == 0, checked.stdout
     line = ("train", shapes, "--out", "run", "--method", NAME, *QUICK)
-    said = scs(*line)
-    assert said.code == 0, said.err
+    result = scs(*line)
+    assert result.code == 0, result.err
     assert f'name = "{NAME}"' in (lab / "run" / "recipe.toml").read_text()
-    assert scs(*line).out == said.out, "the same line again finds it finished"
+    assert scs(*line).out == result.out, "the same command finds it finished"
 
-    (lab / "my_lab" / "losses.py").unlink()  # from here on no method code is needed
+    (lab / "my_lab" / "losses.py").unlink()  # the method's code is no longer needed
     forget()
     predicted = scs("predict", "run", next(shapes.rglob("*.png")), "--format", "csv", "--quiet")
     assert predicted.code == 0
@@ -119,17 +119,17 @@ def test_a_method_of_two_files_trains_predicts_and_is_reported(lab, shapes, scs)
     assert "SoftCircle" in (lab / "run" / "report.html").read_text()
 
 
-def test_a_file_is_named_by_its_path(lab, scs):
+def test_a_method_may_be_given_by_the_path_of_its_file(lab, scs):
     (lab / "my lab@home.py").write_text(LOSS)
     name = "./my lab@home.py:SoftCircle"
     assert parse(f"{name}@fast") == (name, "fast")
-    made = build_method(name, weight=2.0)
-    assert made.weight == 2.0
-    assert type(made) is method_class(name), "one file is imported once"
-    said = scs("show", name)
-    assert said.code == 0
+    method = build_method(name, weight=2.0)
+    assert method.weight == 2.0
+    assert type(method) is method_class(name), "a file is imported once"
+    result = scs("show", name)
+    assert result.code == 0
     for part in ("L = (1/n)", "SoftCircle(weight: float = 1.0)", "weight: of the loss."):
-        assert part in said.out
+        assert part in result.out
     with pytest.raises(UserError, match=r"has no option 'wait'; did you mean 'weight'"):
         build_method(name, wait=1)
 
@@ -138,27 +138,27 @@ def test_a_file_is_named_by_its_path(lab, scs):
     ("name", "place"),
     [(NAME, "my_lab/losses.py"), ("./losses.py:SoftCircle", "losses.py")],
 )
-def test_a_recipe_holds_the_digest_of_the_code_and_refuses_other_code(lab, name, place):
+def test_a_recipe_holds_the_digest_of_the_code_and_rejects_other_code(lab, name, place):
     file = lab / place
     file.write_text(LOSS)
 
-    def asked(**more):
+    def resolve(**more):
         return resolved(TrainOptions(source="drawn", method=name, **more))
 
-    monday = asked()
-    assert monday.method.code == hashlib.sha256(LOSS.encode()).hexdigest()
-    (lab / "r.toml").write_text(write_toml(monday))
-    assert asked(recipe=lab / "r.toml").method == monday.method
+    first = resolve()
+    assert first.method.code == hashlib.sha256(LOSS.encode()).hexdigest()
+    (lab / "r.toml").write_text(write_toml(first))
+    assert resolve(recipe=lab / "r.toml").method == first.method
     file.write_text(LOSS.replace(".mean()", ".sum()"))
-    assert asked().method == monday.method, "the code that is imported is the one before"
+    assert resolve().method == first.method, "the imported code is still the old one"
     forget()
-    assert asked().method.code == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert resolve().method.code == hashlib.sha256(file.read_bytes()).hexdigest()
     with pytest.raises(UserError, match=r"has changed since .*method\.code"):
-        asked(recipe=lab / "r.toml")
+        resolve(recipe=lab / "r.toml")
     assert resolved(TrainOptions(source="drawn", method="supcon")).method.code is None
 
 
-def test_python_s_path_is_left_as_it_was(lab):
+def test_the_import_path_is_restored(lab):
     before = list(sys.path)
     method_class(NAME)
     assert sys.path == before
@@ -175,12 +175,12 @@ def test_python_s_path_is_left_as_it_was(lab):
         ("./gone.py:SoftCircle", "no file gone.py"),
     ],
 )
-def test_what_cannot_be_found_is_named(lab, name, message):
+def test_errors_name_what_is_missing(lab, name, message):
     with pytest.raises(UserError, match=message):
         method_class(name)
 
 
-def test_errors_in_the_code_itself_are_shown_whole(lab):
+def test_errors_in_the_code_of_a_method_are_shown_unchanged(lab):
     (lab / "my_lab" / "losses.py").write_text("import nothing_of_that_name\n")
     with pytest.raises(ModuleNotFoundError, match="nothing_of_that_name"):
         method_class(NAME)
@@ -190,8 +190,8 @@ def test_errors_in_the_code_itself_are_shown_whole(lab):
             method_class("broken.py:SoftCircle")
 
 
-def test_no_file_makes_us_import(lab):
-    """Neither a recipe, an assignment nor a table: the method has to be named."""
+def test_a_file_alone_never_imports_code(lab):
+    """A recipe, a setting or a table is not enough: the user must name the method."""
     (lab / "trap.py").write_text("raise SystemExit('imported')\n")
     (lab / "r.toml").write_text('[method]\nname = "./trap.py:Trap"\n')
     told = re.escape("--method ./trap.py:Trap")
@@ -214,7 +214,7 @@ def test_no_file_makes_us_import(lab):
 
 
 @pytest.mark.parametrize("name", [NAME, "./x y/å.py:A", "C:\\labs\\loss.py:A", "../a@b/c.py:A_1"])
-def test_a_recipe_keeps_the_name_as_text(name):
+def test_a_recipe_accepts_the_name_of_a_plug_in(name):
     assert make_recipe({"data": {"source": "x"}, "method": {"name": name}}).method.name == name
 
 
@@ -222,6 +222,6 @@ def test_a_recipe_keeps_the_name_as_text(name):
     "name",
     ["Upper", "ab:c:C", "<b>:C", "a\nb:C", "x.py:1", "x.py:", ":C", "a'b:C", "`x`:C", "a:C d"],
 )
-def test_and_no_other_text(name):
+def test_a_recipe_rejects_other_names(name):
     with pytest.raises(UserError, match=r"method\.name"):
         make_recipe({"data": {"source": "x"}, "method": {"name": name}})

@@ -5,7 +5,10 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from scs_supcon.methods.shared.base import Method, after_setup
 from scs_supcon.nn.network import Output
+
+NAME_IN_CHECKPOINTS = "twin"  # vocabulary: ok
 
 
 class MomentumEncoder(nn.Module):
@@ -40,3 +43,15 @@ class MomentumEncoder(nn.Module):
         """Return `momentum`, lowered in the first steps so that the random start fades quickly."""
         steps = int(self.steps)
         return min(momentum, (1 + steps) / (10 + steps))
+
+
+def add_momentum_encoder(method: Method, network: nn.Module) -> None:
+    """Give a method a momentum encoder of the network."""
+    method.add_module(NAME_IN_CHECKPOINTS, MomentumEncoder(network))
+
+
+def momentum_encoder(method: Method) -> MomentumEncoder:
+    """Return the momentum encoder of a method."""
+    module = after_setup(method, method._modules.get(NAME_IN_CHECKPOINTS))
+    assert isinstance(module, MomentumEncoder)
+    return module
