@@ -22,7 +22,9 @@ class CSSupCon(CommonStyleMethod):
         temperature: τ; similarities are divided by it.
         alpha: weight of the reversed loss on the style field.
         beta: weight of the style distance.
-        overlap, normalize, gather_across_devices: see `CommonStyleMethod`.
+        overlap: columns that belong to both fields.
+        normalize: "separate", "joint" or "none"; see `CommonStyleMethod`.
+        gather_across_devices: compare the rows of each process with those of all processes.
     """
 
     def __init__(

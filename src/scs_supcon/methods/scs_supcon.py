@@ -64,7 +64,9 @@ class SCSSupCon(CommonStyleMethod):
             the mean over negative pairs. "positives": the sum, divided by the number of positives.
         scale: "multiply": a = t r − b, boundary b/t. "divide": a = r/t − b, boundary b·t.
         include_self: whether the pair of a row with itself counts (Eq. 4 includes it).
-        overlap, normalize, gather_across_devices: see `CommonStyleMethod`.
+        overlap: columns that belong to both fields.
+        normalize: "separate", "joint" or "none"; see `CommonStyleMethod`.
+        gather_across_devices: compare the rows of each process with those of all processes.
     """
 
     b: Tensor
