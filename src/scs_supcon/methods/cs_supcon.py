@@ -3,7 +3,7 @@
     L = (1/n) Σ_i (1/|P_i|) Σ_{p∈P_i} { −log σ_c(i,p) + α log σ_s(i,p) − β ‖s_i − s_p‖ }
 
 with σ_x(i,p) the softmax of x_i·x_p/τ over all a ≠ i. The paper sums over anchors; this is the
-mean. It gives no values for α and τ: see docs/readings.md. The total may be negative.
+mean. It gives no values for α and τ: see docs/paper_choices.md. The total may be negative.
 """
 
 from torch import Tensor

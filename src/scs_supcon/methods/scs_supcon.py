@@ -8,7 +8,7 @@
 c and s are the common and the style field of an embedding, each of unit length. "SCS-SupCon:
 Sigmoid-based Common and Style Supervised Contrastive Learning with Adaptive Decision Boundaries",
 arXiv 2512.17954, Eq. 4. The paper leaves several choices open: each is a named argument here and a
-section of docs/readings.md.
+section of docs/paper_choices.md.
 """
 
 import math
@@ -37,7 +37,7 @@ Scale = Literal["multiply", "divide"]
 Bias = Literal["learn", "fixed", "solve"]
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # b solved at every step, t fixed (docs/readings.md).
+    # b solved at every step, t fixed (docs/paper_choices.md).
     "solved": {"pairs": "positives", "t0": 10.0, "b0": 0.0, "learn": (), "bias": "solve"},
     # Eq. 4 as printed.
     "paper": {"pairs": "all", "t0": 0.1, "b0": 0.0, "learn": ("t", "b"), "bias": "learn"},
