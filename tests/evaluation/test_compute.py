@@ -136,7 +136,7 @@ def test_the_most_confused_pairs_come_first(evaluation: Evaluation) -> None:
     assert sum(counts) == table.sum() - np.trace(table) > 0
     for pair in pairs:
         assert table[CLASSES.index(pair.label), CLASSES.index(pair.prediction)] == pair.count > 0
-    assert confused_pairs(torch.eye(3), ("a", "b", "c")) == ()
+    assert confused_pairs(np.eye(3, dtype=np.int64), ("a", "b", "c")) == ()
 
 
 def test_rejection_of_known_and_unknown_classes(evaluation: Evaluation) -> None:

@@ -16,21 +16,23 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(pixels - pixels.mean(0)), torch.tensor(labels)
 
 
-def test_scores_are_those_of_fishers_discriminant(digits) -> None:
+def test_scores_agree_with_scikit_learn(digits) -> None:
     rows, labels = digits
-    found = linear.fit(rows, labels, 10)
+    result = linear.fit(rows, labels, 10)
     x, y = rows.numpy(), labels.numpy()
     within = x - np.stack([x[y == c].mean(0) for c in range(10)])[y]
     covariance, _ = ledoit_wolf(within, assume_centered=True)
-    peer = LinearDiscriminantAnalysis(solver="lsqr", covariance_estimator=Fixed(covariance))
-    expected = peer.fit(x, y).predict_proba(x)
+    expected_model = LinearDiscriminantAnalysis(
+        solver="lsqr", covariance_estimator=Fixed(covariance)
+    )
+    expected = expected_model.fit(x, y).predict_proba(x)
     torch.testing.assert_close(
-        found.scores(rows).softmax(1), torch.tensor(expected), rtol=1e-6, atol=1e-9
+        result.scores(rows).softmax(1), torch.tensor(expected), rtol=1e-6, atol=1e-9
     )
 
 
 class Fixed:
-    """A covariance found elsewhere, in the way scikit-learn asks for it, class by class."""
+    """A fixed covariance as an estimator of scikit-learn."""
 
     def __init__(self, covariance: np.ndarray) -> None:
         self.covariance_ = covariance
@@ -42,34 +44,34 @@ class Fixed:
         return {"covariance": self.covariance_}
 
 
-def test_taking_rows_away_is_never_having_had_them(digits) -> None:
+def test_rows_can_be_removed_from_the_sums(digits) -> None:
     rows, labels = digits
-    held = torch.arange(len(rows)) % 5 == 0
-    everything = linear.moments(rows, labels, 10)
-    means = everything.sums / everything.counts[:, None]
-    less = everything - linear.moments(rows[held], labels[held], 10, means)
-    found = linear.from_moments(less).scores(rows[held]).softmax(1)
-    alone = linear.fit(rows[~held], labels[~held], 10).scores(rows[held]).softmax(1)
-    # The shrinkage is measured about the means of all rows, a little off.
-    torch.testing.assert_close(found, alone, rtol=0, atol=0.01)
+    removed = torch.arange(len(rows)) % 5 == 0
+    total = linear.moments(rows, labels, 10)
+    means = total.sums / total.counts[:, None]
+    remaining = total - linear.moments(rows[removed], labels[removed], 10, means)
+    result = linear.from_moments(remaining).scores(rows[removed]).softmax(1)
+    expected = linear.fit(rows[~removed], labels[~removed], 10).scores(rows[removed]).softmax(1)
+    # The shrinkage is measured about the means of all rows, which differ slightly.
+    torch.testing.assert_close(result, expected, rtol=0, atol=0.01)
 
 
-def test_it_tells_new_images_apart(digits) -> None:
+def test_new_images_are_classified(digits) -> None:
     rows, labels = digits
     scores = linear.fit(rows[:1200], labels[:1200], 10).scores(rows[1200:])
     assert (scores.argmax(1) == labels[1200:]).double().mean() > 0.9
 
 
-def test_few_rows_of_many_columns_and_rows_all_alike_are_no_error() -> None:
+def test_few_rows_and_equal_rows_can_be_fitted() -> None:
     rows, labels = torch.randn(6, 40), torch.tensor([0, 0, 1, 1, 2, 2])
     assert torch.equal(linear.fit(rows, labels, 3).scores(rows).argmax(1), labels)
-    alike = torch.eye(3)[labels]
-    assert torch.equal(linear.fit(alike, labels, 3).scores(alike).argmax(1), labels)
+    equal = torch.eye(3)[labels]
+    assert torch.equal(linear.fit(equal, labels, 3).scores(equal).argmax(1), labels)
     same = linear.fit(torch.ones(4, 3), torch.tensor([0, 0, 0, 1]), 2).scores(torch.ones(1, 3))
     assert same.softmax(1)[0].tolist() == pytest.approx([0.75, 0.25])
 
 
-def test_a_class_without_rows_is_never_named() -> None:
+def test_a_class_without_rows_is_never_predicted() -> None:
     rows, labels = torch.randn(9, 4), torch.tensor([0, 2, 0, 2, 0, 2, 0, 2, 0])
     scores = linear.fit(rows, labels, 4).scores(rows)
     assert torch.isinf(scores[:, [1, 3]]).all()
@@ -81,3 +83,18 @@ def test_chunks_change_nothing(digits, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = linear.fit(rows, labels, 10)
     monkeypatch.setattr(linear, "CHUNK", 100)
     torch.testing.assert_close(linear.fit(rows, labels, 10).weight, whole.weight)
+
+
+def test_an_indefinite_covariance_is_shrunk_further() -> None:
+    covariance = torch.diag(torch.tensor([1.0, 1.0, -1e-3], dtype=torch.float64))
+    factor = linear._shrunk_cholesky(covariance, torch.tensor(1.0), 1e-6)
+    assert factor.isfinite().all()
+    assert (factor.diagonal() > 0).all()
+
+
+def test_duplicated_rows_far_from_the_origin_can_be_fitted() -> None:
+    torch.manual_seed(0)
+    distinct = 1e4 + torch.randn(4, 60)
+    rows, labels = distinct.repeat(5, 1), torch.tensor([0, 0, 1, 1]).repeat(5)
+    scores = linear.fit(rows, labels, 2).scores(rows)
+    assert scores.isfinite().all()

@@ -1,10 +1,14 @@
 """Compute an `Evaluation` from the predictions and embeddings of labelled images."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from torch import Tensor
 
 from scs_supcon.evaluation import metrics
@@ -25,6 +29,7 @@ from scs_supcon.evaluation.record import (
     ViewAgreement,
 )
 from scs_supcon.evaluation.retrieval import retrieval
+from scs_supcon.inference.package import ModelMetrics
 
 CONFUSED_PAIRS = 100  # listed at most
 SAME_VECTOR = 1e-5  # distance of two unit vectors of one image, stored in single precision
@@ -82,7 +87,8 @@ def compute_evaluation(  # noqa: PLR0913
         path: where the data is.
     """
     labels = evaluated.labels
-    table = metrics.confusion(probabilities.argmax(1), labels, len(classes))
+    predicted = probabilities.argmax(1)
+    confusion = confusion_matrix(labels, predicted, labels=range(len(classes)))
     unscaled = (temperature * probabilities.double().log()).softmax(1)
     unknown = rejected[:0] if unknown_rejected is None else unknown_rejected
     return Evaluation(
@@ -108,9 +114,9 @@ def compute_evaluation(  # noqa: PLR0913
             unknown_images=len(unknown),
             unknown_classes=tuple(unknown_classes),
         ),
-        per_class=class_scores(table, classes, labels, rejected),
-        confusion=tuple(map(tuple, table.long().tolist())),
-        confused_pairs=confused_pairs(table, classes),
+        per_class=class_scores(predicted, labels, rejected, classes),
+        confusion=tuple(map(tuple, confusion.tolist())),
+        confused_pairs=confused_pairs(confusion, classes),
         leakage=measure_leakage(
             (train.common, train.style, train.labels),
             (evaluated.common, evaluated.style, labels),
@@ -138,7 +144,7 @@ def compute_scores(probabilities: Tensor, labels: Tensor) -> Scores:
         ),
         macro_f1=_score(metrics.macro_f1(predicted, labels), intervals["macro_f1"]),
         balanced_accuracy=_score(
-            metrics.balanced_accuracy(predicted, labels), intervals["balanced_acc"]
+            metrics.balanced_accuracy(predicted, labels), intervals["balanced_accuracy"]
         ),
     )
 
@@ -155,37 +161,50 @@ def embedding_baselines(train: EmbeddedImages, evaluated: EmbeddedImages) -> Bas
 
 
 def class_scores(
-    table: Tensor, classes: Sequence[str], labels: Tensor, rejected: Tensor
+    predicted: Tensor, labels: Tensor, rejected: Tensor, classes: Sequence[str]
 ) -> tuple[ClassScores, ...]:
-    """Compute the scores of each class from a confusion matrix."""
-    hits, present, predicted = table.diagonal(), table.sum(1), table.sum(0)
-    rejected_images = torch.bincount(labels[rejected], minlength=len(classes))
-    columns = zip(
-        classes,
-        present.long().tolist(),
-        (hits / predicted.clamp_min(1)).tolist(),
-        (hits / present.clamp_min(1)).tolist(),
-        metrics.class_f1(table).tolist(),
-        (rejected_images / present.clamp_min(1)).tolist(),
-        strict=True,
+    """Compute the scores of each class."""
+    precision, recall, f1, support = precision_recall_fscore_support(
+        labels, predicted, labels=range(len(classes)), zero_division=0
     )
-    names = ("name", "images", "precision", "recall", "f1", "rejected")
-    return tuple(ClassScores(**dict(zip(names, row, strict=True))) for row in columns)
-
-
-def confused_pairs(table: Tensor, classes: Sequence[str]) -> tuple[ConfusedPair, ...]:
-    """List pairs of classes by how often the first was predicted as the second, worst first."""
-    errors = table.long().clone().fill_diagonal_(0)
-    order = errors.flatten().sort(descending=True, stable=True)
-    cells = zip(order.indices[:CONFUSED_PAIRS].tolist(), order.values.tolist(), strict=False)
+    rejected_images = torch.bincount(labels[rejected], minlength=len(classes))
     return tuple(
-        ConfusedPair(
-            label=classes[cell // len(classes)],
-            prediction=classes[cell % len(classes)],
-            count=count,
+        ClassScores(
+            name=name,
+            images=int(support[c]),
+            precision=float(precision[c]),
+            recall=float(recall[c]),
+            f1=float(f1[c]),
+            rejected=float(rejected_images[c] / max(1, support[c])),
         )
-        for cell, count in cells
-        if count
+        for c, name in enumerate(classes)
+    )
+
+
+def confused_pairs(
+    confusion: NDArray[np.int64], classes: Sequence[str]
+) -> tuple[ConfusedPair, ...]:
+    """List pairs of classes by how often the first was predicted as the second, worst first."""
+    errors = confusion.copy()
+    np.fill_diagonal(errors, 0)
+    order = np.argsort(-errors, axis=None, kind="stable")[:CONFUSED_PAIRS]
+    return tuple(
+        ConfusedPair(label=classes[row], prediction=classes[column], count=int(errors[row, column]))
+        for row, column in zip(*np.unravel_index(order, errors.shape), strict=True)
+        if errors[row, column]
+    )
+
+
+def model_metrics(evaluation: Evaluation) -> ModelMetrics:
+    """Return the results for the model card."""
+    scores, calibration = evaluation.scores, evaluation.calibration
+    return ModelMetrics(
+        accuracy=scores.accuracy.value,
+        top5_accuracy=scores.top5_accuracy.value,
+        macro_f1=scores.macro_f1.value,
+        balanced_accuracy=scores.balanced_accuracy.value,
+        ece=calibration.after.ece,
+        nll=None if calibration.nll == math.inf else calibration.nll,
     )
 
 

@@ -1,12 +1,13 @@
-"""A linear classifier in closed form: what can be read from vectors without any setting to choose.
+"""A linear classifier in closed form, without any setting to choose.
 
-Classes are taken to be Gaussian with one covariance (Fisher's linear discriminant):
+Classes are assumed to be Gaussian with one covariance (Fisher's linear discriminant):
 
     score_c(x) = xᵀ S⁻¹ μ_c − ½ μ_cᵀ S⁻¹ μ_c + ln(n_c / n),    p = softmax(score)
 
 μ_c are the class means, S the covariance within classes, shrunk towards a multiple of the identity
-by as much as its own noise asks for (Ledoit and Wolf, 2004), so that few images of many columns
-do no harm. Nothing is iterated and nothing is drawn: the same rows give the same answer.
+by the amount of Ledoit and Wolf (2004), so that it can be estimated from few images. It is computed
+from sums over rows, so that rows can be removed again: `label_errors.py` fits each fold without
+reading the other rows again, which `sklearn.discriminant_analysis` cannot do.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ CHUNK = 4096
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over rows from which a classifier follows; sums of two sets add up.
+    """Sums over rows that determine a classifier.
 
     Attributes:
         counts: rows of each class (classes,).
@@ -34,25 +35,25 @@ class Moments:
     fourth: Tensor
 
     def __sub__(self, other: "Moments") -> "Moments":
-        """What is left when some of the rows are taken away."""
+        """Return the sums without some of the rows."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return Moments(*(a - b for a, b in pairs))
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearDiscriminant:
     """score(x) = W x + a, float64."""
 
     weight: Tensor
     bias: Tensor
 
     def scores(self, rows: Tensor) -> Tensor:
-        """Scores (n, classes) of rows (n, D); −inf for classes without a row to learn from."""
+        """Return scores (n, classes) of rows (n, D); −inf for classes without training rows."""
         return rows.double() @ self.weight.T + self.bias
 
 
 def moments(rows: Tensor, labels: Tensor, classes: int, means: Tensor | None = None) -> Moments:
-    """Sum rows (n, D), a chunk at a time; `means` are the class means, if they are known."""
+    """Sum rows (n, D); `means` are the class means if they are those of a larger set."""
     width = rows.shape[1]
     counts = torch.bincount(labels, minlength=classes).double()
     sums = torch.zeros(classes, width, dtype=torch.float64).index_add_(0, labels, rows.double())
@@ -60,31 +61,45 @@ def moments(rows: Tensor, labels: Tensor, classes: int, means: Tensor | None = N
         means = sums / counts.clamp_min(1)[:, None]
     gram = torch.zeros(width, width, dtype=torch.float64)
     fourth = torch.zeros((), dtype=torch.float64)
-    for some, own in zip(torch.split(rows, CHUNK), torch.split(labels, CHUNK), strict=True):
-        gram += (some.T @ some).double()
-        fourth += (some - means[own]).square().sum(1).square().sum()
+    for x, y in zip(torch.split(rows, CHUNK), torch.split(labels, CHUNK), strict=True):
+        gram += (x.T @ x).double()
+        fourth += (x - means[y]).square().sum(1).square().sum()
     return Moments(counts, sums, gram, fourth)
 
 
-def from_moments(m: Moments) -> Linear:
-    """The classifier that follows from the sums."""
+def from_moments(m: Moments) -> LinearDiscriminant:
+    """Return the classifier that the sums determine."""
     n, width = m.counts.sum(), m.sums.shape[1]
     present = m.counts > 0
     means = m.sums / m.counts.clamp_min(1)[:, None]
     within = (m.gram - m.sums.T @ means) / n
-    size = within.diagonal().sum() / width
-    if size <= 0:  # every row is its class's mean: any measure of distance will do
-        within, size = torch.eye(width, dtype=torch.float64), torch.ones(())
+    variance = within.diagonal().sum() / width
+    if variance <= 0:  # every row equals its class mean: any metric will do
+        within, variance = torch.eye(width, dtype=torch.float64), torch.ones(())
     noise = (m.fourth / n - within.square().sum()) / n
-    spread = within.square().sum() - width * size.square()
-    share = 1.0 if spread <= noise else max(float(noise / spread), 1e-6)
-    shrunk = (1 - share) * within
-    shrunk.diagonal().add_(share * size)
-    weight = torch.cholesky_solve(means.T, torch.linalg.cholesky(shrunk)).T
+    spread = within.square().sum() - width * variance.square()
+    shrinkage = 1.0 if spread <= noise else max(float(noise / spread), 1e-6)
+    weight = torch.cholesky_solve(means.T, _shrunk_cholesky(within, variance, shrinkage)).T
     bias = (m.counts / n).log() - (weight * means).sum(1) / 2
-    return Linear(weight, torch.where(present, bias, -torch.inf))
+    return LinearDiscriminant(weight, torch.where(present, bias, -torch.inf))
 
 
-def fit(rows: Tensor, labels: Tensor, classes: int) -> Linear:
-    """Fit to rows (n, D)."""
+def fit(rows: Tensor, labels: Tensor, classes: int) -> LinearDiscriminant:
+    """Fit the classifier to rows (n, D)."""
     return from_moments(moments(rows, labels, classes))
+
+
+def _shrunk_cholesky(covariance: Tensor, variance: Tensor, shrinkage: float) -> Tensor:
+    """Return the Cholesky factor of the shrunk covariance.
+
+    With few or duplicated rows, rounding can make the covariance slightly indefinite; it is then
+    shrunk further, at most to a multiple of the identity.
+    """
+    while True:
+        shrunk = (1 - shrinkage) * covariance
+        shrunk.diagonal().add_(shrinkage * variance)
+        factor: Tensor
+        factor, failed = torch.linalg.cholesky_ex(shrunk)
+        if not failed or shrinkage >= 1:
+            return factor
+        shrinkage = min(1.0, 10 * shrinkage)

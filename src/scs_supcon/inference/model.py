@@ -49,7 +49,7 @@ def no_progress(_done: int, _total: int) -> None:
 
 
 @dataclass(frozen=True)
-class Gallery:
+class EmbeddingGallery:
     """Embeddings (n, D) and labels (n,) of the images that can be neighbours."""
 
     vectors: Tensor
@@ -77,7 +77,7 @@ class Model:
         encoder: nn.Module,
         projection: nn.Module | None,
         rule: DecisionRule,
-        gallery: Gallery,
+        gallery: EmbeddingGallery,
     ) -> None:
         self.info = info
         self.encoder = cast("Encoder", for_inference(encoder))
@@ -145,7 +145,7 @@ class Model:
             image_names=tuple(train_names),
             weights_licence=_licence(recipe),
         )
-        gallery = Gallery(rule.common(train_inputs).float(), labels)
+        gallery = EmbeddingGallery(rule.common(train_inputs).float(), labels)
         return cls(info, encoder, projection, rule, gallery)
 
     @property
@@ -232,7 +232,7 @@ class Model:
         vectors, _ = self.fields(encoded.features)
         labels = torch.full((len(encoded.names),), len(self.classes))
         self.classifier.rule = self.classifier.rule.with_class(vectors)
-        self.gallery = Gallery(
+        self.gallery = EmbeddingGallery(
             torch.cat([self.gallery.vectors, vectors.float()]),
             torch.cat([self.gallery.labels, labels]),
         )
@@ -386,7 +386,7 @@ def open_upright(image: ImageLike, name: str = "an image") -> Image.Image:
 
 def _load_rule(
     path: str | Path, info: ModelInfo, tensors: dict[str, Tensor], width: int
-) -> tuple[DecisionRule, Gallery]:
+) -> tuple[DecisionRule, EmbeddingGallery]:
     classes, images = len(info.classes), len(info.image_names)
     shapes = {
         "classifier/weight": (info.trained_classes, width),
@@ -412,7 +412,7 @@ def _load_rule(
         prototype_scale=info.prototype_scale,
         threshold=info.rejection.threshold,
     )
-    return rule, Gallery(vectors.float(), labels)
+    return rule, EmbeddingGallery(vectors.float(), labels)
 
 
 def _licence(recipe: Recipe) -> str:
