@@ -9,7 +9,7 @@ REPORT = ("jinja2", "markupsafe", "matplotlib", "openTSNE")
 EXTRAS = dict.fromkeys(
     (*TRAIN, "tomli_w", "typer", "rich", "tensorboard", "pyarrow", *REPORT), "train"
 )
-EXTRAS |= dict.fromkeys(("scipy", "scikit_posthocs", "optuna"), "paper")
+EXTRAS |= dict.fromkeys(("scipy", "scikit_posthocs", "statsmodels", "pandas", "optuna"), "paper")
 EXTRAS |= dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx")
 
 

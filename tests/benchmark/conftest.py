@@ -1,13 +1,12 @@
-"""Small comparisons of the images `shapes`, at about a second for a run."""
+"""Small comparisons on `shapes`; a run takes about a second."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from scs_supcon.benchmark.compare import Suite
 from scs_supcon.benchmark.expand import Source, expand
-from scs_supcon.benchmark.pairwise import Judged
+from scs_supcon.benchmark.pairwise import EvaluatedRun
 from scs_supcon.benchmark.table import Table, make_table
 from scs_supcon.data.dataset import content_digest
 from scs_supcon.data.load import load_dataset
@@ -22,11 +21,11 @@ QUICK = (
 
 @pytest.fixture(scope="session")
 def small_table(shapes):
-    """`small_table(methods=[...], seeds=2)`: a table with `shapes` as its column."""
+    """`small_table(methods=[...], seeds=2)` returns a table with one column, `shapes`."""
 
-    def make(methods=("scs_supcon", "supcon"), **more) -> Table:
-        usual = {"columns": [{"data": str(shapes)}], "settings": QUICK}
-        return make_table({"methods": methods, **usual, **more})
+    def make(methods=("scs_supcon", "supcon"), **values) -> Table:
+        defaults = {"columns": [{"data": str(shapes)}], "settings": QUICK}
+        return make_table({"methods": methods, **defaults, **values})
 
     return make
 
@@ -39,7 +38,7 @@ def source(shapes):
 
 @pytest.fixture(scope="session")
 def cells_of(source):
-    """`cells_of(table)`: its cells."""
+    """`cells_of(table)` returns its cells."""
 
     def make(table: Table):
         return expand(table, {column.data: source for column in table.columns})
@@ -49,7 +48,7 @@ def cells_of(source):
 
 @pytest.fixture(scope="session")
 def train_cells(train_small, cells_of):
-    """`train_cells(table, runs)`: all its cells, in this process."""
+    """`train_cells(table, runs)` trains all cells in this process."""
 
     def train(table: Table, runs: Path) -> None:
         from scs_supcon.recipe import write_toml
@@ -67,21 +66,27 @@ def train_cells(train_small, cells_of):
 
 @pytest.fixture(scope="session")
 def two_seeds(small_table, train_cells, tmp_path_factory):
-    """A table of two methods, cross-entropy and two seeds, and the folder of its finished runs."""
+    """A table of two methods, cross-entropy and two seeds, and the folder of its runs."""
     table, runs = small_table(seeds=2), tmp_path_factory.mktemp("two_seeds")
     train_cells(table, runs)
     return table, runs
 
 
 @pytest.fixture
-def suite_of(tmp_path):
-    """`suite_of(table, runs)`: results in a folder of this test."""
+def compute():
+    return find_compute("cpu", 0)
 
-    def make(table: Table, runs: Path | None = None, jobs: int = 1) -> Suite:
-        place = find_compute("cpu", 0)
-        return Suite(table, tmp_path / "out", runs or tmp_path / "runs", place, jobs)
 
-    return make
+@pytest.fixture
+def run_compare(tmp_path, compute, silent):
+    """`run_compare(table, runs)` compares finished runs and writes to `tmp_path / "out"`."""
+    from scs_supcon.benchmark.compare import compare
+
+    def run(table: Table, runs: Path, **options):
+        values = {"compute": compute, "jobs": 1, "display": silent, "train": False} | options
+        return compare(table, out=tmp_path / "out", runs=runs, **values)
+
+    return run
 
 
 @pytest.fixture
@@ -90,24 +95,25 @@ def silent() -> Display:
 
 
 @pytest.fixture
-def judged():
-    """`judged(chance, seed)`: 200 images, each right by chance; other names for another fold."""
+def evaluated():
+    """`evaluated(accuracy, seed)` returns a run on 200 images; a fold has images of its own."""
 
-    def make(chance: float, seed: int, fold: int | None = None) -> Judged:
+    def make(accuracy: float, seed: int, fold: int | None = None) -> EvaluatedRun:
         rng = np.random.default_rng([seed, fold or 0])
         names = tuple(f"{fold}/{number:03d}" for number in range(200))
-        return Judged(names, rng.random(200) < chance, 800)
+        return EvaluatedRun(names, rng.random(200) < accuracy, 800)
 
     return make
 
 
 @pytest.fixture
-def rows(judged):
-    """`rows(keys, good=0.9, bad=0.5)`: each method's runs; the draws of a key are shared."""
+def rows(evaluated):
+    """`rows(keys, good=0.9, bad=0.5)` returns runs by method, with common random numbers."""
 
-    def make(keys, **chances):
+    def make(keys, **accuracies):
         return {
-            name: {key: judged(chance, *key) for key in keys} for name, chance in chances.items()
+            name: {key: evaluated(accuracy, *key) for key in keys}
+            for name, accuracy in accuracies.items()
         }
 
     return make

@@ -1,39 +1,41 @@
-"""What is said of the cost before anything is run."""
+"""The estimated cost of a table."""
 
-from scs_supcon.benchmark.cost import costs, describe, stage_1_seconds
+from scs_supcon.benchmark.cost import describe_costs, estimate_costs, stage_1_seconds
 
 
-def test_finished_runs_tell_what_others_will_take(two_seeds, small_table, cells_of, source):
+def test_finished_runs_give_the_estimate(two_seeds, small_table, cells_of, source):
     _, runs = two_seeds
     table = small_table(["supcon", "simclr"], seeds=3)
     cells = cells_of(table)
-    found = costs(cells, runs, {table.columns[0].data: source})
-    by_cell = {(cell.row, cell.seed): found[cell.address] for cell in cells}
+    costs = estimate_costs(cells, runs, {table.columns[0].data: source})
+    by_cell = {(cell.row, cell.seed): costs[cell.address] for cell in cells}
     assert by_cell["supcon", 0] is None
-    assert by_cell["supcon", 2].how == "as its finished runs"
-    assert by_cell["simclr", 0].how == "as finished runs of other methods"
-    text = describe(cells, found, jobs=2)
+    assert by_cell["supcon", 2].basis == "from its finished runs"
+    assert by_cell["simclr", 0].basis == "from finished runs of other methods"
+    text = describe_costs(cells, costs, jobs=2)
     assert "supcon on shapes, seed 0    finished" in text
     assert "9 runs, 5 to do: about" in text.splitlines()[-1]
     assert text.endswith("with 2 jobs")
 
 
-def test_without_any_a_step_is_timed(small_table, cells_of, source, tmp_path):
+def test_without_finished_runs_a_step_is_timed(small_table, cells_of, source, tmp_path):
     table = small_table(["supcon"])
     cells = cells_of(table)
-    found = costs(cells, tmp_path, {table.columns[0].data: source})
-    assert {cost.how for cost in found.values()} == {"stage 1 alone, from timing a step"}
-    assert all(cost.seconds > 0 for cost in found.values())
-    assert describe(cells, found, 1).endswith("with 1 job, and the features and stage 2 on top")
+    costs = estimate_costs(cells, tmp_path, {table.columns[0].data: source})
+    assert {cost.basis for cost in costs.values()} == {"stage 1 only, from timing a step"}
+    assert all(cost.seconds > 0 for cost in costs.values())
+    assert describe_costs(cells, costs, 1).endswith(
+        "with 1 job, plus feature extraction and stage 2"
+    )
 
 
-def test_nothing_to_do(cells_of, small_table):
+def test_a_finished_table_has_nothing_to_do(cells_of, small_table):
     cells = cells_of(small_table(["supcon"]))
-    text = describe(cells, dict.fromkeys((cell.address for cell in cells), None), jobs=1)
+    text = describe_costs(cells, dict.fromkeys((cell.address for cell in cells), None), jobs=1)
     assert text.endswith("2 runs, 0 to do")
 
 
-def test_more_epochs_cost_more(small_table, cells_of, source):
+def test_more_epochs_take_longer(small_table, cells_of, source):
     (cell, _) = cells_of(small_table(["supcon"]))
     long = cell.recipe.model_copy(
         update={"pretrain": cell.recipe.pretrain.model_copy(update={"epochs": 1000})}

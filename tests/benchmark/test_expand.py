@@ -1,4 +1,4 @@
-"""Expansion is pure and stable, and addresses are those of the recipe and the data."""
+"""Expansion is deterministic, and addresses depend on recipe and data."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ from scs_supcon.benchmark.expand import expand
 from scs_supcon.recipe.resolve import split_dataset
 
 
-def test_expansion_is_pure_and_stable(small_table, cells_of):
+def test_expansion_is_deterministic(small_table, cells_of):
     table = small_table(seeds=2)
     cells = cells_of(table)
     assert cells == cells_of(table)
@@ -17,7 +17,7 @@ def test_expansion_is_pure_and_stable(small_table, cells_of):
     assert str(cells[0]) == "scs_supcon on shapes, seed 0"
 
 
-def test_all_get_the_same_data_and_budget(small_table, cells_of):
+def test_all_methods_get_the_same_data_and_budget(small_table, cells_of):
     first, *others = cells_of(small_table())
     for cell in others:
         assert cell.recipe.data == first.recipe.data
@@ -26,7 +26,7 @@ def test_all_get_the_same_data_and_budget(small_table, cells_of):
         assert cell.recipe.probe == first.recipe.probe
 
 
-def test_tables_share_the_runs_they_have_in_common(small_table, cells_of):
+def test_tables_share_common_runs(small_table, cells_of):
     few = {cell.address for cell in cells_of(small_table(["supcon"]))}
     many = {cell.address for cell in cells_of(small_table(["simclr", "supcon"], seeds=3))}
     assert few < many
@@ -42,7 +42,7 @@ def test_folds_test_every_image_once(small_table, cells_of, source):
     assert str(cells[1]) == "supcon on shapes, seed 0, fold 1"
 
 
-def test_the_address_follows_recipe_and_content_but_not_the_place(small_table, source):
+def test_the_address_depends_on_recipe_and_content_but_not_on_the_path(small_table, source):
     table = small_table(["supcon"])
     (here, _) = expand(table, {table.columns[0].data: source})
     moved = small_table(["supcon"], columns=[{"data": "elsewhere", "name": "shapes"}])
@@ -56,7 +56,7 @@ def test_the_address_follows_recipe_and_content_but_not_the_place(small_table, s
     assert budget.address != here.address
 
 
-def test_settings_of_table_column_and_row_in_that_order(small_table, cells_of):
+def test_settings_of_the_row_override_those_of_column_and_table(small_table, cells_of):
     column = small_table().columns[0].data
     table = small_table(
         ["supcon", {"method": "supcon", "name": "slow", "settings": ["pretrain.lr=0.3"]}],
@@ -67,6 +67,6 @@ def test_settings_of_table_column_and_row_in_that_order(small_table, cells_of):
     assert rates == {"supcon": 0.2, "slow": 0.3, "baseline": 0.2}
 
 
-def test_presets_stay_with_their_method(small_table, cells_of):
+def test_presets_are_kept(small_table, cells_of):
     cells = cells_of(small_table(["scs_supcon@paper"]))
     assert [cell.method for cell in cells] == ["scs_supcon@paper", "baseline"]

@@ -1,23 +1,26 @@
-"""One page that needs nothing else and escapes what comes from outside."""
+"""The page is self-contained and escapes all names."""
 
+import html
 import re
 from html.parser import HTMLParser
 
-from scs_supcon.benchmark.compare import report
-from scs_supcon.benchmark.page import Content, differences, make_page
-from scs_supcon.benchmark.tables import legend
+from scs_supcon.benchmark.compare import write_results
+from scs_supcon.benchmark.page import differences
+from scs_supcon.report.render import content_security_policy
 
 
 class Page(HTMLParser):
-    """Collects what a page would load, and checks that tags are closed in their order."""
+    """Collects links, text, scripts and styles; checks that tags are closed in order."""
 
     def __init__(self, text):
         super().__init__()
-        self.loads, self.stack, self.words = [], [], []
+        self.loads, self.stack, self.texts = [], [], []
+        self.raw = {"script": "", "style": ""}
         self.feed(text)
         assert not self.stack
 
     def handle_starttag(self, tag, attributes):
+        assert "style" not in dict(attributes)
         self.loads += [value for name, value in attributes if name in ("src", "href", "xlink:href")]
         if tag not in ("meta", "link", "br", "img"):
             self.stack.append(tag)
@@ -30,49 +33,54 @@ class Page(HTMLParser):
         assert self.stack.pop() == tag
 
     def handle_data(self, data):
-        self.words.append(data)
+        if self.stack and self.stack[-1] in self.raw:
+            self.raw[self.stack[-1]] += data
+        else:
+            self.texts.append(data)
 
 
-def test_the_page_stands_alone(two_seeds, cells_of, suite_of):
+def test_the_page_is_self_contained(two_seeds, run_compare, tmp_path):
     table, runs = two_seeds
-    found = report(suite_of(table, runs), cells_of(table), {})
-    text = (suite_of(table, runs).out / "comparison.html").read_text()
+    report = run_compare(table, runs)
+    text = (tmp_path / "out" / "comparison.html").read_text()
     page = Page(text)
     assert not [load for load in page.loads if not load.startswith("#")]
     assert not re.search(r"https?://(?!www\.w3\.org)", text)
-    words = " ".join(page.words)
-    for name in found.comparison.rows:
+    words = " ".join(page.texts)
+    for name in report.comparison.rows:
         assert name in words
-    assert "6 of 6 runs finished" in words
-    assert text.count("<svg") == 2, "every run, and the critical difference"
+    assert "6 of 6 runs are finished" in words
+    assert text.count("<svg") == 2, "dot plot and critical-difference diagram"
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     assert "prefers-color-scheme: dark" in text
-    assert "What differs, beside the loss" in words
+    assert "these settings differ" in words
     assert "head.centre" in words
 
 
-def test_names_are_escaped(small_table, cells_of, suite_of, tmp_path):
-    odd = "<script>alert(1)</script>"
-    table = small_table([{"method": "supcon", "name": odd}])
-    found = report(suite_of(table), cells_of(table), {cells_of(table)[0].address: f"broke {odd}"})
-    content = Content(
-        table,
-        found.comparison,
-        found.outcomes,
-        legend(found.comparison, "1 seed"),
-        [],
-        set(),
-        found.failed,
-    )
-    text = make_page(content)
-    assert odd not in text
+def test_the_policy_allows_only_this_script_and_style(two_seeds, run_compare, tmp_path):
+    run_compare(*two_seeds)
+    text = (tmp_path / "out" / "comparison.html").read_text()
+    page = Page(text)
+    policy = content_security_policy(page.raw["style"], page.raw["script"])
+    assert f'content="{html.escape(policy).replace("&#x27;", "&#39;")}"' in text
+    assert "unsafe-inline" not in text
+
+
+def test_names_are_escaped(small_table, cells_of, tmp_path):
+    name = "<script>alert(1)</script>"
+    table = small_table([{"method": "supcon", "name": name}])
+    cells = cells_of(table)
+    failures = {cells[0].address: f"broke {name}"}
+    write_results(table, cells, failures, out=tmp_path / "out", runs=tmp_path / "runs")
+    text = (tmp_path / "out" / "comparison.html").read_text()
+    assert name not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     Page(text)
 
 
 def test_differences_between_recipes(small_table, cells_of):
     recipes = {cell.row: cell.recipe for cell in cells_of(small_table(["scs_supcon", "simclr"]))}
-    found = dict(differences(recipes))
-    assert found["head.centre"] == [("True", "scs_supcon"), ("False", "simclr, baseline")]
-    assert not [key for key in found if key.startswith(("method", "pretrain", "data"))]
+    settings = dict(differences(recipes))
+    assert settings["head.centre"] == [("True", "scs_supcon"), ("False", "simclr, baseline")]
+    assert not [key for key in settings if key.startswith(("method", "pretrain", "data"))]

@@ -1,4 +1,4 @@
-"""The table file and its mistakes."""
+"""The table file and its errors."""
 
 import pytest
 
@@ -9,12 +9,12 @@ from scs_supcon.methods import available
 BIRDS = {"data": "photos/birds", "encoder": "resnet18", "frozen": True}
 
 
-def test_cross_entropy_is_always_in():
+def test_cross_entropy_is_always_included():
     table = make_table({"methods": ["supcon"], "columns": [BIRDS]})
     assert table.rows == ("supcon", "baseline")
-    assert table.against == "supcon"
-    given = make_table({"methods": ["baseline", "supcon"], "columns": [BIRDS]})
-    assert given.rows == ("baseline", "supcon")
+    assert table.control_row == "supcon"
+    table = make_table({"methods": ["baseline", "supcon"], "columns": [BIRDS]})
+    assert table.rows == ("baseline", "supcon")
 
 
 def test_rows_and_columns_have_names():
@@ -44,20 +44,20 @@ def test_a_written_table_is_read_back(tmp_path):
         ({"seeds": 0}, "seeds: it should be greater"),
         ({"folds": 1}, "folds"),
         ({"columns": [BIRDS, BIRDS]}, "two columns are called 'birds, resnet18'"),
-        ({"control": "simclr"}, "the control 'simclr' is no row"),
+        ({"control": "simclr"}, "the control 'simclr' is not a row"),
         (
             {"methods": ["supcon", {"method": "simclr", "name": "kNN"}]},
-            "kNN is in every comparison",
+            "kNN is part of every comparison",
         ),
     ],
 )
-def test_mistakes_are_named(values, message):
+def test_errors_are_explained(values, message):
     with pytest.raises(UserError) as error:
         make_table({"methods": ["supcon"], "columns": [BIRDS], **values})
     assert message in str(error.value)
 
 
-def test_a_file_that_is_no_table(tmp_path):
+def test_a_file_that_is_not_a_table(tmp_path):
     with pytest.raises(UserError, match=r"cannot read the table .*gone\.toml"):
         read_table_file(tmp_path / "gone.toml")
     (tmp_path / "odd.toml").write_text("methods = ")
@@ -68,10 +68,10 @@ def test_a_file_that_is_no_table(tmp_path):
         read_table_file(tmp_path / "empty.toml")
 
 
-def test_a_file_cannot_have_code_imported(tmp_path):
+def test_a_file_cannot_import_code(tmp_path):
     (tmp_path / "loss.py").write_text("raise SystemExit('was run')")
     for row in (f'"{tmp_path}/loss.py:Soft"', f'{{ method = "{tmp_path}/loss.py:Soft" }}'):
-        (tmp_path / "table.toml").write_text(f'methods = [{row}]\n[[columns]]\ndata = "drawn"\n')
+        (tmp_path / "table.toml").write_text(f'methods = [{row}]\n[[columns]]\ndata = "shapes"\n')
         with pytest.raises(UserError, match="never imported because a file names it"):
             read_table_file(tmp_path / "table.toml")
 

@@ -1,11 +1,11 @@
-"""Terminal, Markdown and LaTeX: the same numbers, the marks, the dashes."""
+"""Tables for the terminal, Markdown and LaTeX."""
 
 from dataclasses import replace
 
 import pytest
 
-from scs_supcon.benchmark.comparison import ColumnResult, Comparison, Mean
-from scs_supcon.benchmark.tables import latex_table, legend, markdown_table, number, text_table
+from scs_supcon.benchmark.comparison import ColumnResult, Comparison, MeanAccuracy
+from scs_supcon.benchmark.tables import latex_table, legend, markdown_table, mean_text, text_table
 
 
 @pytest.fixture
@@ -14,19 +14,19 @@ def comparison():
         "birds_50",
         3,
         {
-            "a_b": Mean(78.404, 0.306, 3),
-            "c": Mean(77.1, 0.2, 3),
-            "d|$": Mean(70.0, None, 1),
+            "a_b": MeanAccuracy(78.404, 0.306, 3),
+            "c": MeanAccuracy(77.1, 0.2, 3),
+            "d|$": MeanAccuracy(70.0, None, 1),
         },
         "a_b",
         frozenset({"c"}),
         (),
     )
-    cells = ColumnResult("cells", 3, {"c": Mean(91.26, 1.04, 3)}, "c", frozenset(), ())
+    cells = ColumnResult("cells", 3, {"c": MeanAccuracy(91.26, 1.04, 3)}, "c", frozenset(), ())
     return Comparison(("a_b", "c", "d|$", "never"), (birds, cells), (), None, "")
 
 
-def test_terminal(comparison):
+def test_terminal_table(comparison):
     assert text_table(comparison, {"a_b"}).splitlines() == [
         "method         birds_50        cells",
         "-------------  --------------  --------------",
@@ -37,7 +37,7 @@ def test_terminal(comparison):
     ]
 
 
-def test_markdown(comparison):
+def test_markdown_table(comparison):
     assert markdown_table(comparison, {"a_b"}).splitlines() == [
         r"| method | birds\_50 | cells |",
         "| --- | ---: | ---: |",
@@ -48,7 +48,7 @@ def test_markdown(comparison):
     ]
 
 
-def test_latex(comparison):
+def test_latex_table(comparison):
     lines = latex_table(comparison, set()).splitlines()
     assert lines[1] == r"\begin{tabular}{lrr}"
     assert r"c & 77.10 $\pm$ 0.20\,$\approx$ & \textbf{91.26 $\pm$ 1.04} \\" in lines
@@ -57,24 +57,24 @@ def test_latex(comparison):
     assert lines[-1] == r"\end{tabular}"
 
 
-def test_legend_explains_what_occurs(comparison):
+def test_the_legend_explains_the_marks_in_use(comparison):
     text = legend(comparison, "3 seeds")
     assert "over 3 seeds" in text
-    assert "only so many runs" in text
+    assert "(2 of 3): number of finished runs" in text
     assert text.endswith("–: not run.")
 
 
-def test_legend_says_where_there_is_no_test_part(comparison):
+def test_the_legend_names_columns_without_a_test_split(comparison):
     assert legend(comparison, "3 seeds").startswith("Test accuracy")
     birds, cells = comparison.columns
-    birds = replace(birds, judged_on="val")
-    some = legend(replace(comparison, columns=(birds, cells)), "3 seeds")
-    assert some.startswith("Test accuracy")
-    assert "birds_50: validation accuracy. There is no test split" in some
+    birds = replace(birds, split="val")
+    partial = legend(replace(comparison, columns=(birds, cells)), "3 seeds")
+    assert partial.startswith("Test accuracy")
+    assert "birds_50: validation accuracy. There is no test split" in partial
     every = legend(replace(comparison, columns=(birds,)), "3 seeds")
     assert every.startswith("Validation accuracy")
-    assert "chose the classifier and the temperature" in every
+    assert "temperature" in every
 
 
-def test_number(comparison):
-    assert number(comparison.columns[0], "never") == "–"
+def test_a_missing_mean_is_a_dash(comparison):
+    assert mean_text(comparison.columns[0], "never") == "–"

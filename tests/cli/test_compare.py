@@ -48,7 +48,7 @@ def test_every_folder_of_images_has_a_comparison_of_its_own(scs, shapes, tmp_pat
 
 def test_a_table_file_says_it_all(scs, tmp_path):
     file = tmp_path / "table.toml"
-    file.write_text('methods = ["supcon"]\n[[columns]]\ndata = "drawn"\n')
+    file.write_text('methods = ["supcon"]\n[[columns]]\ndata = "shapes"\n')
     said = scs("compare", file, "--seeds", "3", "--epochs", "2")
     assert said.code == 2
     assert "leave out --seeds, --epochs, or edit the file" in said.err
@@ -64,7 +64,7 @@ def test_mistakes_are_one_sentence(scs, shapes, tmp_path):
         (("compare", tmp_path / "gone", "--methods", "supcon"), "gone"),
         (("compare", tmp_path / "gone.toml"), "cannot read the table"),
         (("compare", shapes, "--methods", "supcon", "--folds", "100"), "100 folds of 24 images"),
-        (("compare", shapes, "--methods", "supcon", "--jobs", "0"), "--jobs is 0"),
+        (("compare", shapes, "--methods", "supcon", "--jobs", "0"), "--jobs must be"),
         (("compare", shapes, "--methods", "supcon", "--seeds", "0"), "seeds"),
     ):
         said = scs(*arguments)

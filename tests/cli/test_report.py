@@ -22,4 +22,4 @@ def test_a_run_of_an_older_version_is_told_from_a_broken_one(scs, runs):
     (runs / "x" / "evaluation.json").unlink()
     said = scs("report", runs / "x")
     assert said.code == 2
-    assert "has no evaluation.json: the run was finished by an older version" in said.err
+    assert "has no evaluation.json: it was removed, or an older version" in said.err

@@ -1,4 +1,4 @@
-"""Runs written by hand: what a report is made from, without any training."""
+"""Records of finished runs, written without any training."""
 
 import io
 import json
@@ -43,33 +43,33 @@ def unit(rows: np.ndarray) -> np.ndarray:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
-def bins(chances: np.ndarray, right: np.ndarray) -> dict[str, Any]:
-    found, error = [], 0.0
+def reliability(confidences: np.ndarray, correct: np.ndarray) -> dict[str, Any]:
+    bins, error = [], 0.0
     for low in np.arange(15) / 15:
-        inside = (chances > low) & (chances <= low + 1 / 15)
-        sure = float(chances[inside].mean()) if inside.any() else 0.0
-        hit = float(right[inside].mean()) if inside.any() else 0.0
-        error += abs(sure - hit) * inside.mean()
-        cell = {"low": low, "high": low + 1 / 15, "confidence": sure, "accuracy": hit}
-        found.append(cell | {"count": int(inside.sum())})
-    return {"ece": float(error), "bins": found}
+        inside = (confidences > low) & (confidences <= low + 1 / 15)
+        confidence = float(confidences[inside].mean()) if inside.any() else 0.0
+        accuracy = float(correct[inside].mean()) if inside.any() else 0.0
+        error += abs(confidence - accuracy) * inside.mean()
+        cell = {"low": low, "high": low + 1 / 15, "confidence": confidence, "accuracy": accuracy}
+        bins.append(cell | {"count": int(inside.sum())})
+    return {"ece": float(error), "bins": bins}
 
 
 def histogram(common: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     edges = np.linspace(-1, 1, 61)
-    likeness = common @ common.T
+    similarity = common @ common.T
     same = labels[:, None] == labels
     upper = np.triu(np.ones_like(same), 1)
     kinds = {"same": upper & same, "different": upper & ~same}
-    counts = {k: np.histogram(likeness[m], edges)[0].tolist() for k, m in kinds.items()}
+    counts = {k: np.histogram(similarity[m], edges)[0].tolist() for k, m in kinds.items()}
     return {"edges": edges.tolist()} | counts
 
 
-def evaluation(rng, classes, labels, predicted, chances, common, names) -> dict[str, Any]:
-    right = predicted == labels
+def evaluation(rng, classes, labels, predicted, confidences, common, names) -> dict[str, Any]:
+    correct = predicted == labels
     matrix = np.zeros((len(classes), len(classes)), int)
     np.add.at(matrix, (labels, predicted), 1)
-    value = float(right.mean())
+    value = float(correct.mean())
     score = {"value": value, "low": value - 0.03, "high": min(1.0, value + 0.03)}
     wrong = [
         {"label": classes[r], "prediction": classes[c], "count": int(matrix[r, c])}
@@ -78,25 +78,26 @@ def evaluation(rng, classes, labels, predicted, chances, common, names) -> dict[
     ]
     roc = [[x, x**0.15] for x in np.linspace(0, 1, 50).tolist()]
     return {
-        "format_version": 1,
+        "format_version": 2,
         "data": "birds",
         "split": "test",
         "images": len(labels),
         "classes": list(classes),
-        "scores": dict.fromkeys(("acc1", "acc5", "macro_f1", "balanced_acc"), score),
+        "scores": dict.fromkeys(
+            ("accuracy", "top5_accuracy", "macro_f1", "balanced_accuracy"), score
+        ),
         "calibration": {
             "temperature": 1.37,
-            "before": bins(np.minimum(1, chances * 1.1), right),
-            "after": bins(chances, right),
+            "before": reliability(np.minimum(1, confidences * 1.1), correct),
+            "after": reliability(confidences, correct),
         },
         "baselines": {
-            "linear probe of the encoder": value + 0.011,
-            "kNN on the encoder": value - 0.06,
+            "linear_probe_of_encoder": value + 0.011,
+            "knn_on_encoder": value - 0.06,
         },
-        "retrieval": {"p_at_1": 0.81, "map_at_r": 0.55},
+        "retrieval": {"precision_at_1": 0.81, "map_at_r": 0.55},
         "pairs": {
             "auc": 0.97,
-            "boundary": 0.55,
             "rule": "boundary",
             "threshold": 0.55,
             "true_positive_rate": 0.84,
@@ -105,7 +106,7 @@ def evaluation(rng, classes, labels, predicted, chances, common, names) -> dict[
             "histogram": histogram(common, labels),
             "images": len(labels),
         },
-        "refused": {"known": 0.1, "unknown": None, "unknown_images": 0, "unknown_classes": []},
+        "rejection": {"known_rejected": 0.1, "unknown_rejected": None},
         "per_class": [
             {
                 "name": name,
@@ -113,27 +114,30 @@ def evaluation(rng, classes, labels, predicted, chances, common, names) -> dict[
                 "precision": float(rng.uniform(0.6, 1)),
                 "recall": float(matrix[at, at] / max(1, matrix[at].sum())),
                 "f1": float(rng.uniform(0.6, 1)),
-                "refused": float(rng.uniform(0, 0.2)),
+                "rejected": float(rng.uniform(0, 0.2)),
             }
             for at, name in enumerate(classes)
         ],
         "confusion": matrix.tolist(),
-        "confused": sorted(wrong, key=lambda pair: -pair["count"]),
+        "confused_pairs": sorted(wrong, key=lambda pair: -pair["count"]),
         "leakage": {
             "chance": 1 / len(classes),
             "class_from_common": 0.8,
             "class_from_style": 0.2,
-            "view_agreement": {"same_image": 0.7, "classmates": 0.1, "common_same_image": 0.9},
-            "style_rank": 20.4,
-            "style_columns": 8,
-            "sentence": "The style field knows little of the class.",
+            "view_agreement": {
+                "style_same_image": 0.7,
+                "style_same_class": 0.1,
+                "common_same_image": 0.9,
+            },
+            "style_rank": 4.2,
+            "style_dim": 8,
         },
         "label_errors": [
             {
-                "name": name,
+                "image": name,
                 "label": classes[0],
                 "suggested": classes[-1],
-                "own_probability": 0.04,
+                "label_probability": 0.04,
                 "suggested_probability": 0.9,
             }
             for name in names[:3]
@@ -157,9 +161,9 @@ def write_run(
     common = unit(means[labels] + 0.6 * rng.normal(size=(count, 16)))
     styles = unit(rng.normal(size=(count, 8)))
     predicted = np.where(rng.random(count) < 0.85, labels, (labels + 1) % len(classes))
-    chances = rng.uniform(0.4, 1, count)
+    confidences = rng.uniform(0.4, 1, count)
     probabilities = np.full((count, len(classes)), 0.0)
-    probabilities[np.arange(count), predicted] = chances
+    probabilities[np.arange(count), predicted] = confidences
     names = [f"{classes[label].replace('/', '_')}/{at:03d}.jpg" for at, label in enumerate(labels)]
     splits = ["train" if at % 3 == 2 else "test" for at in range(count)]
     text, rows = pa.string(), pa.list_(pa.float32())
@@ -190,30 +194,26 @@ def write_run(
             "split": ["test"] * len(tested),
             "label": [classes[labels[at]] for at in tested],
             "prediction": [classes[predicted[at]] for at in tested],
-            "none_of_these": [at % 10 == 0 for at in tested],
+            "rejected": [at % 10 == 0 for at in tested],
             "similarity": [0.5] * len(tested),
             "probabilities": [probabilities[at].tolist() for at in tested],
         },
         {
             **{"name": text, "split": text, "label": text, "prediction": text},
-            **{"none_of_these": pa.bool_(), "similarity": pa.float64(), "probabilities": rows},
+            **{"rejected": pa.bool_(), "similarity": pa.float64(), "probabilities": rows},
         },
     )
-    found = evaluation(
-        rng, classes, labels[tested], predicted[tested], chances[tested], common[tested],
+    record = evaluation(
+        rng, classes, labels[tested], predicted[tested], confidences[tested], common[tested],
         [names[2], *(names[at] for at in tested)],
     )  # fmt: skip
     if not style:
-        found["leakage"] = None
-    (folder / "evaluation.json").write_text(json.dumps(found))
-    (folder / "finished.json").write_text(
-        json.dumps(
-            {"accuracy": 0.85, "boundary": {"threshold": 0.55, "rule": "boundary"}, "seconds": 83.0}
-        )
-    )
+        record["leakage"] = None
+    (folder / "evaluation.json").write_text(json.dumps(record))
+    (folder / "finished.json").write_text(json.dumps({"seconds": 83.0}))
     (folder / "problems.json").write_text(
         json.dumps(
-            [{"kind": "duplicate", "name": names[0], "detail": f"{names[0]} is there twice"}]
+            [{"kind": "duplicate", "name": names[0], "detail": f"{names[0]} is a duplicate"}]
         )
     )
     (folder / "environment.json").write_text(json.dumps({"python": "3.11"}))
@@ -228,20 +228,20 @@ def write_run(
     return folder
 
 
-Written = Callable[..., Path]
+RunWriter = Callable[..., Path]
 
 
 @pytest.fixture(scope="session", name="write_run")
-def writer_of_runs() -> Written:
-    """`write_run(folder, classes, per_class, style)`: a run that looks finished."""
+def run_writer() -> RunWriter:
+    """`write_run(folder, classes, per_class, style)` writes the records of a finished run."""
     return write_run
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Written:
-    """`written(classes, per_class, style)`: a run that looks finished."""
+def written(tmp_path: Path) -> RunWriter:
+    """`written(classes, per_class, style)` writes them to a new folder and returns it."""
 
-    def write(**how: Any) -> Path:
-        return write_run(tmp_path / "run & <i>more</i>", **how)
+    def write(**options: Any) -> Path:
+        return write_run(tmp_path / "run & <i>more</i>", **options)
 
     return write

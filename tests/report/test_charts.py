@@ -1,52 +1,130 @@
-"""Charts: where points go, round ticks, and words that stay words."""
+"""Charts on the page and as files."""
 
-import math
 import re
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from scs_supcon.report import charts
-from scs_supcon.report.charts import Frame
-
-FRAME = Frame((0, 10), (0, 100), width=120, height=90, left=10, right=10, top=20, bottom=20)
-
-
-def test_corners_of_the_frame():
-    assert FRAME.at(0, 0) == (10, 70)
-    assert FRAME.at(10, 100) == (110, 20)
-    assert FRAME.at(5, 50) == (60, 45)
-    assert FRAME.path([(0, 0), (10, 100)]) == "M10.0 70.0 L110.0 20.0"
-    assert FRAME.path([(0, 0)], close=True) == "M10.0 70.0Z"
-    assert FRAME.path([]) == ""
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "most", "expected"),
-    [
-        (0, 1, 5, [0, 0.2, 0.4, 0.6, 0.8, 1]),
-        (0, 60, 5, [0, 20, 40, 60]),
-        (-0.7, 1, 4, [-0.5, 0, 0.5, 1]),
-        (0.462, 0.66, 4, [0.5, 0.55, 0.6, 0.65]),
-    ],
+from scs_supcon.evaluation.record import (
+    Calibration,
+    PairHistogram,
+    PairStatistics,
+    Reliability,
+    ReliabilityBin,
 )
-def test_ticks_are_round(low, high, most, expected):
-    assert charts.ticks(low, high, most) == pytest.approx(expected)
+from scs_supcon.report import charts
+from scs_supcon.report.figures import ACCENT, CSS_VARIABLES, chart
+from scs_supcon.report.gallery import build_gallery
+from scs_supcon.report.inputs import read_records
+from scs_supcon.report.render import packaged_text
+from scs_supcon.runs.run_dir import FIGURES
+
+EDGES = tuple(np.linspace(-1, 1, 61).tolist())
 
 
-@pytest.mark.parametrize("low", [-3.7, 0, 1e-9, 12345])
-@pytest.mark.parametrize("span", [1e-6, 0.3, 7, 1e6])
-def test_ticks_are_few_and_inside(low, span):
-    found = charts.ticks(low, low + span, 5)
-    assert 1 <= len(found) <= 6
-    assert all(low - span * 1e-6 <= tick <= low + span * (1 + 1e-6) for tick in found)
+def pairs(same, different, **values):
+    fields = {
+        "rule": "boundary",
+        "threshold": 0.5,
+        "auc": 0.9,
+        "true_positive_rate": 0.8,
+        "false_positive_rate": 0.1,
+        "roc": (),
+        "images": 9,
+    }
+    histogram = PairHistogram(edges=EDGES, same=tuple(same), different=tuple(different))
+    return PairStatistics(**fields | values, histogram=histogram)
 
 
-def test_a_range_is_never_empty():
-    for values in ([0.0], [5.0, 5.0], [-2.0, -2.0], [1, 9]):
-        low, high = charts.around(values)
-        assert low < min(values)
-        assert high > max(values)
+def texts(svg):
+    return [e.text for e in ElementTree.fromstring(str(svg)).iter() if e.tag.endswith("}text")]
+
+
+def test_a_chart_uses_css_variables_and_no_style_attributes():
+    svg = chart("line", "A line", (3, 2), lambda axes: axes.plot([0, 1], [0, 1], color=ACCENT))
+    root = ElementTree.fromstring(str(svg))
+    assert root.attrib["aria-label"] == "A line"
+    assert 'stroke="var(--accent)"' in svg
+    assert not [e for e in root.iter() if "style" in e.attrib or e.tag.endswith("}style")]
+    colours = {e.attrib.get(key) for e in root.iter() for key in ("fill", "stroke")}
+    assert colours <= {None, "none", *CSS_VARIABLES.values()}
+    ids = {e.attrib["id"] for e in root.iter() if "id" in e.attrib}
+    assert ids == set(re.findall(r'(?:url\(#|href="#)([^)"]+)', svg))
+    assert all(name.startswith("line-") for name in ids)
+
+
+def test_the_style_sheet_defines_the_palette():
+    css = packaged_text("page.css")
+    for colour, variable in CSS_VARIABLES.items():
+        name = variable.removeprefix("var(").removesuffix(")")
+        assert f"{name}: {colour};" in css
+        assert css.count(f"{name}: ") == 2, "light and dark"
+
+
+def test_text_in_a_chart_is_never_markup_or_a_formula():
+    name = '"><script>alert(1)</script> $x_1$'
+    svg = chart(
+        "x", name, (3, 2), lambda axes: axes.set(title=name, xlabel=name) and axes.grid(False)
+    )
+    assert "<script" not in svg
+    assert texts(svg).count(name) == 2
+    assert ElementTree.fromstring(str(svg)).attrib["aria-label"] == name
+
+
+def test_curves_are_grouped_by_topic():
+    epochs = [1, 2, 3]
+    names = ("contrast", "style", "t", "b", "boundary", "lr")
+    curves = {("pretrain", name): (epochs, [1.0, 2.0, 3.0]) for name in names}
+    curves["probe", "cross_entropy"] = (epochs, [3.0, float("nan"), 1.0])
+    curves["pretrain", "diverged"] = (epochs, [float("inf")] * 3)
+    groups = charts.curve_groups(curves)
+    assert [len(keys) for keys in groups.values()] == [3, 3, 1]
+    assert "contrast term" in charts.curve_chart(curves, groups["Loss terms"][0])
+    drawing = charts.curve_chart(curves, ("probe", "cross_entropy"))
+    assert "nan" not in drawing.lower()
+    assert "3 to 1" in drawing
+
+
+def test_a_curve_of_one_epoch():
+    drawing = charts.curve_chart({("pretrain", "contrast"): ([1], [2.0])}, ("pretrain", "contrast"))
+    assert "2 throughout" in drawing
+
+
+def test_the_histogram_marks_the_threshold_if_it_is_in_view():
+    same, different = [0] * 60, [0] * 60
+    same[50], different[20] = 5, 7
+    assert "boundary 0.50" in texts(charts.similarity_chart(pairs(same, different)))
+    quantile = pairs(same, different, rule="quantile")
+    assert "threshold 0.50" in texts(charts.similarity_chart(quantile))
+    outside = charts.similarity_chart(pairs(same, different, threshold=-0.9))
+    assert not [text for text in texts(outside) if "boundary" in text]
+
+
+def test_a_histogram_without_pairs_can_be_drawn():
+    assert texts(charts.similarity_chart(pairs([0] * 60, [0] * 60)))
+
+
+def test_the_roc_curve_marks_the_boundary():
+    roc = ((0.0, 0.0), (0.1, 0.8), (1.0, 1.0))
+    assert "at the boundary" in texts(charts.roc_chart(pairs([], [], roc=roc)))
+    without = pairs([], [], roc=roc, true_positive_rate=None)
+    assert "at the boundary" not in texts(charts.roc_chart(without))
+
+
+def test_empty_bins_have_no_dot():
+    bins = (
+        ReliabilityBin(low=0.4, high=0.6, confidence=0.5, accuracy=0.4, count=3),
+        ReliabilityBin(low=0.6, high=0.8, confidence=None, accuracy=None, count=0),
+    )
+    reliability = Reliability(ece=0.1, bins=bins)
+    calibration = Calibration(temperature=1.0, before=reliability, after=reliability)
+    svg = charts.calibration_chart(calibration)
+    tree = ElementTree.fromstring(str(svg))
+    dots = [e for e in tree.iter() if "fill" in e.attrib and e.attrib["fill"] != "none"]
+    coloured = [e for e in dots if e.attrib["fill"] in ("var(--accent)", "var(--other)")]
+    assert len(coloured) == 2
 
 
 @pytest.mark.parametrize(
@@ -54,24 +132,51 @@ def test_a_range_is_never_empty():
     [(0, "0"), (0.66, "0.66"), (-0.00134, "−0.00134"), (5e-4, "5e−4"), (1234.5, "1.23e+03")],
 )
 def test_numbers_are_short(value, text):
-    assert charts.number(value) == text
+    assert charts.short_number(value) == text
 
 
-def test_names_in_a_drawing_stay_text():
-    bad = '"><script>alert(1)</script>'
-    parts = [charts.upright(FRAME, 9, bad), charts.label(FRAME, 1, 1, bad)]
-    drawing = charts.chart(FRAME, parts, bad, (bad, bad))
-    tree = ElementTree.fromstring(str(drawing))
-    assert tree.attrib["aria-label"] == bad
-    assert [e.tag for e in tree.iter() if "script" in e.tag] == []
-    assert sum(e.text == bad for e in tree.iter("text")) == 4
+@pytest.mark.parametrize("values", [(0.776, 0.72, 0.798), (0.994, 1.0), (0.5, 0.5), (0.0, 1.0)])
+def test_the_axis_of_scores_covers_all_values(values):
+    low, high = charts.axis_ends(values)
+    assert 0 <= low <= min(values)
+    assert max(values) <= high <= 1
+    assert high - low >= 0.01
 
 
-def test_lines_areas_and_dots():
-    points = [(0, 0), (5, 100), (10, 50)]
-    assert 'class="line same"' in charts.line(FRAME, points, "same")
-    closed = re.search(r'd="([^"]+)"', charts.area(FRAME, points, "same"))
-    assert closed[1] == "M10.0 70.0 L10.0 70.0 L60.0 20.0 L110.0 45.0 L110.0 70.0Z"
-    assert 'cx="60.0" cy="45.0" r="3.0"' in charts.dot(FRAME, 5, 50, "accent", 3)
-    assert math.isfinite(FRAME.at(1e300, 0)[0])
-    assert charts.percent(0.5) == "50\u00a0%"
+def test_score_marks_and_bars():
+    row = str(charts.score_mark(0.75, (0.5, 1.0), (0.7, 0.8), main=True))
+    assert 'x1="150.0" x2="150.0"' in row
+    assert 'class="band" x="120.6" width="58.8"' in row
+    assert "whisker" in row
+    assert "whisker" not in charts.score_mark(0.75, (0.5, 1.0), (0.7, 0.8), main=False)
+    assert 'width="33.3"' in charts.share_bar(1 / 3)
+
+
+def write_figures(run, folder):
+    records = read_records(run)
+    gallery = build_gallery(records)
+    points = np.random.default_rng(0).random((len(gallery.names), 2)).astype(np.float32)
+    charts.write_figures(folder, records, gallery, dict.fromkeys(gallery.fields, points))
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_figures_are_written_as_png_and_svg_and_are_reproducible(written, tmp_path):
+    run = written()
+    first, second = (write_figures(run, tmp_path / name) for name in ("a", "b"))
+    assert set(first) == {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
+    assert first == second
+    with Image.open(tmp_path / "a" / "similarities.png") as image:
+        assert min(image.size) > 300
+
+
+def test_letters_missing_from_the_font_are_kept_without_a_warning(written, tmp_path, recwarn):
+    figures = write_figures(written(classes=("鳥", "魚")), tmp_path / "a")
+    assert "鳥".encode() in figures["confusion.svg"]
+    assert [str(warning.message) for warning in recwarn if "Glyph" in str(warning.message)] == []
+
+
+def test_many_classes_without_a_style_field(written, tmp_path):
+    classes = tuple(f"class {number}" for number in range(61))
+    figures = write_figures(written(classes=classes, per_class=2, style=False), tmp_path / "a")
+    assert b"class 7" not in figures["confusion.svg"]
+    assert b"style field" not in figures["tsne.svg"]

@@ -1,57 +1,98 @@
-"""What the page says, from the records of a run."""
+"""The variables of the template and the data of the scripts."""
 
 import json
 
-from scs_supcon.report.context import view
-from scs_supcon.report.gallery import hang
-from scs_supcon.report.inputs import read_inputs
+import numpy as np
+
+from scs_supcon.report.context import report_context
+from scs_supcon.report.data import confusion_order, page_data, safe_json
+from scs_supcon.report.gallery import build_gallery
+from scs_supcon.report.inputs import read_records
 
 
-def seen(run):
-    inputs = read_inputs(run)
-    return view(inputs, hang(inputs)), inputs
+def context_of(run):
+    records = read_records(run)
+    return report_context(records, build_gallery(records)), records
 
 
-def test_the_headline_stands_beside_its_baselines_best_first(written):
-    page, inputs = seen(written())
-    value = inputs.evaluation["scores"]["acc1"]["value"]
-    assert page["accuracy"] == f"{100 * value:.1f}\u00a0%"
-    assert [row["name"] for row in page["rows"]] == [
+def test_the_accuracy_comes_first_then_the_baselines_best_first(written):
+    context, records = context_of(written())
+    assert context["accuracy"] == f"{100 * records.evaluation.accuracy:.1f}\u00a0%"
+    assert [row.title for row in context["accuracy_rows"]] == [
         "this model",
         "linear probe of the encoder",
         "kNN on the encoder",
     ]
-    assert [row["own"] for row in page["rows"]] == [True, False, False]
-    assert dict(page["facts"])["Images"] == "16 train, 32 test"
-    assert dict(page["facts"])["Time"] == "83 s"
-    assert dict(page["facts"])["Encoder"] == "tiny, trained"
+    assert [row.main for row in context["accuracy_rows"]] == [True, False, False]
+    assert dict(context["facts"])["Images"] == "16 train, 32 test"
+    assert dict(context["facts"])["Time"] == "83 s"
+    assert dict(context["facts"])["Encoder"] == "tiny, trained"
 
 
-def test_confusions_know_their_cell(written):
-    page, inputs = seen(written())
-    for pair in page["confused"]:
-        assert inputs.evaluation["confusion"][pair["row"]][pair["column"]] == pair["count"]
+def test_confusions_have_the_cell_of_the_matrix(written):
+    context, records = context_of(written())
+    assert context["confused"]
+    for pair in context["confused"]:
+        assert records.evaluation.confusion[pair.row][pair.column] == pair.count
 
 
-def test_suspects_have_their_image_where_there_is_one(written):
+def test_suspects_have_an_image_if_the_page_shows_it(written):
     run = written()
-    found = json.loads((run / "evaluation.json").read_text())
-    found["label_errors"].append(found["label_errors"][0] | {"name": "gone.jpg"})
-    (run / "evaluation.json").write_text(json.dumps(found))
-    page, inputs = seen(run)
-    names = hang(inputs).names
-    *there, gone = page["label_errors"]
-    assert all(names[suspect["index"]] == suspect["name"] for suspect in there)
-    assert gone["index"] is None
+    content = json.loads((run / "evaluation.json").read_text())
+    content["label_errors"].append(content["label_errors"][0] | {"image": "gone.jpg"})
+    (run / "evaluation.json").write_text(json.dumps(content))
+    context, records = context_of(run)
+    names = build_gallery(records).names
+    *shown, gone = context["suspects"]
+    assert shown
+    assert all(names[suspect.index] == suspect.name for suspect in shown)
+    assert gone.index is None
 
 
 def test_a_method_without_style_has_one_field(written):
-    page, _ = seen(written(style=False))
-    assert [field["name"] for field in page["fields"]] == ["common"]
-    assert page["leakage"] is None
+    context, _ = context_of(written(style=False))
+    assert [name for name, *_ in context["fields"]] == ["common"]
+    assert context["leakage"] is None
 
 
-def test_commands_quote_the_folder(written):
-    page, inputs = seen(written())
-    first = page["commands"][0][1]
-    assert f"scs predict '{inputs.path}' photo.jpg" in first
+def test_commands_quote_the_run_directory(written):
+    context, records = context_of(written())
+    assert f"scs predict '{records.path}' photo.jpg" in context["commands"][0][1]
+
+
+def test_no_name_can_end_the_script():
+    value = {"a": "</script><!-- <script>", "b": "x & y", "c": "\u2028"}
+    text = str(safe_json(value))
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == value
+
+
+def test_the_data_covers_every_image_and_every_confusion(written):
+    records = read_records(written())
+    gallery = build_gallery(records)
+    points = np.zeros((len(gallery.names), 2), np.float32)
+    maps = {"common": points, "style": points + 1}
+    data = json.loads(str(page_data(records.evaluation, gallery, maps)))
+    assert data["names"] == gallery.names
+    assert data["classes"] == list(records.evaluation.classes)
+    assert [len(field["neighbours"]) for field in data["fields"]] == [len(gallery.names)] * 2
+    cells = data["confusion"]["cells"]
+    assert sum(count for *_, count in cells) == records.evaluation.images
+    for row, column, count in cells:
+        assert records.evaluation.confusion[row][column] == count
+
+
+def test_confused_classes_are_adjacent():
+    matrix = np.diag([10] * 6)
+    for first, second in ((0, 3), (1, 4), (2, 5)):
+        matrix[first, second] = matrix[second, first] = 5
+    order = list(confusion_order(matrix))
+    assert sorted(order) == list(range(6))
+    for first, second in ((0, 3), (1, 4), (2, 5)):
+        assert abs(order.index(first) - order.index(second)) == 1
+
+
+def test_few_and_very_many_classes_keep_their_order():
+    assert list(confusion_order(np.eye(2, dtype=np.int64))) == [0, 1]
+    assert list(confusion_order(np.eye(401, dtype=np.int64))) == list(range(401))
+    assert sorted(confusion_order(np.zeros((4, 4), np.int64))) == [0, 1, 2, 3]

@@ -1,58 +1,67 @@
-"""Reading a run's files: whole, missing, damaged, of another version."""
+"""Records of a run: complete, missing, damaged, or of another version."""
 
 import json
 
+import pyarrow.parquet as pq
 import pytest
 
 from scs_supcon.errors import UserError
-from scs_supcon.report.inputs import read_inputs
+from scs_supcon.report.inputs import read_records
 
 
-def test_everything_is_read(written):
-    inputs = read_inputs(written())
-    assert inputs.settings["encoder"]["name"] == "tiny"
-    assert inputs.curves["pretrain", "contrast"] == (
+def test_all_records_are_read(written):
+    records = read_records(written())
+    assert records.settings["encoder"]["name"] == "tiny"
+    assert records.curves["pretrain", "contrast"] == (
         list(range(1, 21)),
         [3 / epoch for epoch in range(1, 21)],
     )
-    assert len(inputs.embeddings["name"]) == 48
-    assert inputs.embeddings["common"][0].shape == (16,)
-    assert inputs.thumbnails["jpeg"][0][:2] == b"\xff\xd8"
+    assert len(records.embeddings["name"]) == 48
+    assert records.embeddings["common"][0].shape == (16,)
+    assert records.thumbnails["jpeg"][0][:2] == b"\xff\xd8"
 
 
-def test_what_is_not_a_run_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"holds no recipe\.toml"):
-        read_inputs(tmp_path)
+def test_a_folder_that_is_not_a_run_is_an_error(tmp_path):
+    with pytest.raises(UserError, match=r"has no recipe\.toml"):
+        read_records(tmp_path)
 
 
-def test_an_unfinished_run_is_to_be_finished(written):
+def test_an_unfinished_run_is_an_error(written):
     run = written()
     (run / "finished.json").unlink()
-    with pytest.raises(UserError, match="is not finished: repeat the line"):
-        read_inputs(run)
+    with pytest.raises(UserError, match="is not finished: run the command that started it again"):
+        read_records(run)
 
 
 @pytest.mark.parametrize("name", ["evaluation.json", "embeddings.parquet", "problems.json"])
-def test_a_run_of_an_older_version_is_named_with_what_it_lacks(written, name):
+def test_a_missing_record_is_named(written, name):
     run = written()
     (run / name).unlink()
-    with pytest.raises(UserError, match=f"has no {name}: the run was finished by an older version"):
-        read_inputs(run)
+    with pytest.raises(UserError, match=f"has no {name}: it was removed, or an older version"):
+        read_records(run)
 
 
 @pytest.mark.parametrize(
     "name", ["evaluation.json", "thumbnails.parquet", "metrics.csv", "recipe.toml"]
 )
-def test_a_damaged_file_is_named(written, name):
+def test_a_damaged_record_is_named(written, name):
     run = written()
     (run / name).write_text("stage,epoch\n{x")
-    with pytest.raises(UserError, match=f"{name} is damaged"):
-        read_inputs(run)
+    with pytest.raises(UserError, match=f"{name} .*damaged"):
+        read_records(run)
 
 
-def test_another_format_is_refused(written):
+def test_a_newer_format_is_an_error(written):
     run = written()
-    found = json.loads((run / "evaluation.json").read_text())
-    (run / "evaluation.json").write_text(json.dumps(found | {"format_version": 9}))
+    content = json.loads((run / "evaluation.json").read_text())
+    (run / "evaluation.json").write_text(json.dumps(content | {"format_version": 9}))
     with pytest.raises(UserError, match="has format 9, this version reads formats up to 2"):
-        read_inputs(run)
+        read_records(run)
+
+
+def test_predictions_of_older_versions_are_read(written):
+    run = written()
+    table = pq.read_table(run / "predictions.parquet")
+    names = ["none_of_these" if n == "rejected" else n for n in table.column_names]
+    pq.write_table(table.rename_columns(names), run / "predictions.parquet")
+    assert read_records(run).predictions["rejected"] == table["rejected"].to_pylist()

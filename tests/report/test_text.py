@@ -1,102 +1,130 @@
-"""Sentences: honest, and right about who is better."""
+"""Sentences of the report."""
 
 import pytest
 
 from scs_supcon.evaluation.metrics import accuracy_interval
-from scs_supcon.report import text as words
+from scs_supcon.evaluation.record import (
+    Calibration,
+    Leakage,
+    PairHistogram,
+    PairStatistics,
+    Rejection,
+    Reliability,
+    Retrieval,
+    Score,
+    ViewAgreement,
+)
+from scs_supcon.report import text
 
-SCORE = {"value": 0.80, "low": 0.77, "high": 0.83}
+SCORE = Score(value=0.80, low=0.77, high=0.83)
+PAIRS = PairStatistics(
+    rule="boundary",
+    threshold=0.66,
+    auc=0.975,
+    true_positive_rate=0.641,
+    false_positive_rate=0.0064,
+    roc=(),
+    histogram=PairHistogram(edges=(), same=(), different=()),
+    images=9,
+)
 
 
 @pytest.mark.parametrize(
     ("best", "expected"),
     [
-        (0.9, "kNN, is 10.0 points better, and more than chance explains"),
-        (0.82, "kNN, is 2.0 points better, within what chance can do: it is level, not better"),
-        (0.80, "does exactly as well"),
-        (0.78, "2.0 points better than the best of the baselines, kNN, which is within"),
-        (0.5, "30.0 points better than the best of the baselines, kNN, and more than chance"),
+        (0.9, "kNN, is 10.0 points better, outside the confidence interval"),
+        (0.82, "kNN, is 2.0 points better, within the confidence interval: the two are level"),
+        (0.80, "is exactly as accurate"),
+        (0.78, "2.0 points better than the best baseline, kNN, within the confidence interval"),
+        (0.5, "30.0 points better than the best baseline, kNN, outside the confidence interval"),
     ],
 )
-def test_the_best_baseline_is_named_whoever_wins(best, expected):
-    assert expected in words.beside_baselines(SCORE, {"linear": 0.1, "kNN": best})
+def test_the_best_baseline_is_named_in_every_case(best, expected):
+    assert expected in text.about_baselines(SCORE, {"linear": 0.1, "kNN": best})
 
 
-def test_one_image_more_is_chance_even_where_all_are_right():
+def test_one_image_more_is_within_the_interval_even_if_all_are_correct():
     low, high = accuracy_interval([True] * 200)
-    verdict = words.beside_baselines({"value": 1.0, "low": low, "high": high}, {"kNN": 199 / 200})
-    assert "within what chance can do" in verdict
+    score = Score(value=1.0, low=low, high=high)
+    assert "within the confidence" in text.about_baselines(score, {"kNN": 199 / 200})
 
 
 def test_without_baselines_nothing_is_claimed():
-    assert words.beside_baselines(SCORE, {}) == "Nothing was measured beside it."
+    assert text.about_baselines(SCORE, {}) == "No baseline was measured."
 
 
-PAIRS = {
-    "true_positive_rate": 0.641,
-    "false_positive_rate": 0.0064,
-    "auc": 0.975,
-    "rule": "boundary",
-    "threshold": 0.66,
-}
-
-
-def test_the_boundary_in_words():
-    assert words.about_pairs(PAIRS).replace("\u00a0", " ") == (
-        "64.1 % of the pairs of one class are more alike than the boundary that training found "
-        "(0.66), and 0.64 % of the pairs of different classes. Without any line, a pair of one "
-        "class is the more alike of two pairs in 97.5 % of cases."
+def test_pairs():
+    assert text.about_pairs(PAIRS).replace("\u00a0", " ") == (
+        "64.1 % of the same-class pairs are more similar than the learned boundary (0.66), and "
+        "0.64 % of the different-class pairs. A random same-class pair is more similar than a "
+        "random different-class pair in 97.5 % of cases (AUC)."
     )
-    assert "as this method learns none" in words.about_pairs(PAIRS | {"rule": "quantile"})
-    assert "too few" in words.about_pairs(PAIRS | {"true_positive_rate": None})
+    without_boundary = PAIRS.model_copy(update={"rule": "quantile"})
+    assert "this method learns no boundary" in text.about_pairs(without_boundary)
+    few = PAIRS.model_copy(update={"true_positive_rate": None})
+    assert "too few" in text.about_pairs(few)
 
 
-def test_calibration_is_not_praised_when_it_got_worse():
-    found = {"temperature": 1.2, "before": {"ece": 0.05}, "after": {"ece": 0.03}}
-    assert "3.0 points on average, down from 5.0" in words.about_calibration(found)
-    found["after"] = {"ece": 0.06}
-    assert "6.0 points on average, not better than 5.0" in words.about_calibration(found)
+def test_calibration_that_got_worse_is_not_praised():
+    def calibration(after):
+        before = Reliability(ece=0.05, bins=())
+        return Calibration(temperature=1.2, before=before, after=Reliability(ece=after, bins=()))
+
+    better = text.about_calibration(calibration(0.03))
+    assert "3.0 points on average (expected calibration error), down from 5.0" in better
+    assert "not better than 5.0" in text.about_calibration(calibration(0.06))
 
 
-def test_refusals_of_known_and_unknown():
-    known = {"known": 0.1, "unknown": None, "unknown_images": 0}
-    assert words.about_refusals(known).count("%") == 1
-    both = {"known": 0.1, "unknown": 0.7, "unknown_images": 1234}
-    assert "Of 1,234 images of other classes" in words.about_refusals(both)
+def test_rejection_of_known_and_unknown_images():
+    assert text.about_rejection(Rejection(known_rejected=0.1)).count("%") == 1
+    both = Rejection(known_rejected=0.1, unknown_rejected=0.7, unknown_images=1234)
+    assert "Of 1,234 images of unknown classes, 70.0" in text.about_rejection(both)
 
 
-def test_retrieval_is_left_out_where_there_is_none():
-    assert words.about_retrieval({"p_at_1": None, "map_at_r": None}) == ""
-    assert "(P@1)" in words.about_retrieval({"p_at_1": 0.7, "map_at_r": 0.5})
+def test_retrieval_is_left_out_if_it_was_not_measured():
+    assert text.about_retrieval(Retrieval(precision_at_1=None, map_at_r=None)) == ""
+    assert "(P@1)" in text.about_retrieval(Retrieval(precision_at_1=0.7, map_at_r=0.5))
 
 
 def test_style_with_and_without_views():
-    found = {"style_rank": 4.25, "style_columns": 8, "view_agreement": None}
-    assert words.about_style(found) == (
-        "The style field fills 4.2 of its 8 directions (effective rank)."
+    leakage = Leakage(
+        chance=0.1,
+        class_from_common=0.9,
+        class_from_style=0.2,
+        view_agreement=None,
+        style_rank=4.25,
+        style_dim=8,
     )
-    agreement = {"same_image": 0.7, "classmates": None, "common_same_image": 0.9}
-    told = words.about_style(found | {"view_agreement": agreement})
-    assert told.startswith("Two views of one image agree by 0.70 in the style field and by 0.90")
-    told = words.about_style(found | {"view_agreement": agreement | {"classmates": 0.1}})
-    assert "(two images of a class: 0.10)" in told
-
-
-def test_shown_images_are_counted_by_what_they_are():
-    assert words.about_shown(["test"]) == "Shown are 1 test image."
-    assert words.about_shown(["val", "test", "val"]) == (
-        "Shown are 1 test image and 2 validation images."
-    )
-    assert words.about_shown(["test", "val", "train"]) == (
-        "Shown are 1 test image, 1 validation image and 1 training image whose label is in doubt."
+    assert text.about_style(leakage) == (
+        "The effective rank of the style field is 4.2 of 8 dimensions."
     )
 
+    def with_views(same_class):
+        agreement = ViewAgreement(
+            style_same_image=0.7, style_same_class=same_class, common_same_image=0.9
+        )
+        return text.about_style(leakage.model_copy(update={"view_agreement": agreement}))
 
-def test_problems_by_kind_most_frequent_first():
+    assert "a similarity of 0.70 in the style field and 0.90 in the common" in with_views(None)
+    assert "(two images of one class: 0.10)" in with_views(0.1)
+
+
+def test_shown_images_are_counted_by_split():
+    assert text.about_shown_images(["test"]) == "The page shows 1 test image."
+    assert text.about_shown_images(["val", "test", "val"]) == (
+        "The page shows 1 test image and 2 validation images."
+    )
+    assert text.about_shown_images(["test", "val", "train"]) == (
+        "The page shows 1 test image, 1 validation image and 1 training image with a doubtful "
+        "label."
+    )
+
+
+def test_problems_are_grouped_by_kind_most_frequent_first():
     problems = [{"kind": kind} for kind in ("tiny class", "duplicate", "duplicate")]
-    assert [(kind, len(found)) for kind, found in words.problem_groups(problems)] == [
+    assert [(kind, len(group)) for kind, group in text.problem_groups(problems)] == [
         ("duplicate", 2),
         ("small class", 1),
     ]
-    assert words.many(1, "problem") == "1 problem"
-    assert words.many(2000, "problem") == "2,000 problems"
+    assert text.plural(1, "problem") == "1 problem"
+    assert text.plural(2000, "problem") == "2,000 problems"

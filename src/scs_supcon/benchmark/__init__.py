@@ -1,1 +1,1 @@
-"""Tables of runs: a table expands to recipes, recipes to runs, runs to numbers and statistics."""
+"""Compare methods: table -> recipes -> runs -> results -> statistics -> page."""

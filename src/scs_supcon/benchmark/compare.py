@@ -1,15 +1,13 @@
-"""`scs compare`: one protocol, equal budget, corrected statistics, a folder of results."""
+"""`scs compare`: all methods under one protocol, with corrected statistics."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from scs_supcon.benchmark import cost
-from scs_supcon.benchmark.cd_diagram import draw_cd_diagram
 from scs_supcon.benchmark.comparison import Comparison, compare_methods
-from scs_supcon.benchmark.dot_plot import draw_dot_plot
+from scs_supcon.benchmark.cost import describe_costs, estimate_costs
 from scs_supcon.benchmark.expand import (
     Cell,
     Source,
@@ -18,164 +16,198 @@ from scs_supcon.benchmark.expand import (
     runs_of_other_code,
     with_stored_runs,
 )
-from scs_supcon.benchmark.page import Content, make_page
-from scs_supcon.benchmark.results import Outcome, judged_cells, read_outcomes, results_csv
+from scs_supcon.benchmark.figures import cd_diagram, dot_plot
+from scs_supcon.benchmark.page import PageFigure, comparison_page
+from scs_supcon.benchmark.results import (
+    CellResult,
+    MethodTable,
+    evaluated_runs,
+    read_results,
+    results_csv,
+)
 from scs_supcon.benchmark.scheduler import train_cells
 from scs_supcon.benchmark.table import Table, write_table_file
 from scs_supcon.benchmark.tables import latex_table, legend, markdown_table, text_table
 from scs_supcon.data.audit import UNUSABLE
 from scs_supcon.data.dataset import content_digest
 from scs_supcon.data.load import load_dataset
+from scs_supcon.data.splits import SPLIT_TITLES
 from scs_supcon.device import Compute, cores, has_gpu
 from scs_supcon.errors import UserError
-from scs_supcon.evaluation.splits import PARTS
 from scs_supcon.io.atomic import write_json, write_text
 from scs_supcon.methods import method_class, parse
 from scs_supcon.progress import Display
+from scs_supcon.report.figures import inline_svg, save_figure
 
 
 @dataclass(frozen=True)
-class Suite:
-    """A table and where its parts lie.
+class ComparisonReport:
+    """The result of a comparison.
 
     Attributes:
-        out: folder of the results.
-        runs: folder of the runs, which other tables may share.
-        accept_old: use runs that were made by other numeric code.
-    """
-
-    table: Table
-    out: Path
-    runs: Path
-    place: Compute
-    jobs: int
-    accept_old: bool = False
-
-
-@dataclass(frozen=True)
-class Report:
-    """What a comparison came to.
-
-    Attributes:
-        failed: cells that could not be trained, and why.
+        comparison: means and tests.
+        results: the result of each cell.
+        text: table and tests for the terminal.
+        failed: cells that failed, and why.
     """
 
     comparison: Comparison
-    outcomes: Sequence[Outcome]
+    results: Sequence[CellResult]
     text: str
     failed: Mapping[str, str]
 
 
-def plan(suite: Suite, display: Display) -> tuple[tuple[Cell, ...], dict[str, Source]]:
-    """Read the data, say which images cannot be used, and expand the table."""
-    if suite.jobs < 1:
-        raise UserError(f"--jobs is {suite.jobs}: give 1 or more")
-    read_table_inputs(suite.table)  # reports mistakes before any image is read
-    sources = {}
-    for source in dict.fromkeys(column.data for column in suite.table.columns):
-        with display.progress(f"checking {source}") as tell:
-            images, problems = load_dataset(source, cores(), tell)
-        left_out = tuple(p.detail for p in problems if p.kind in UNUSABLE)
-        for detail in left_out:
-            display.line(f"left out: {detail}")
-        sources[source] = Source(images, content_digest(images), left_out)
-    cells = expand(suite.table, sources, accelerator=has_gpu(suite.place.device))
-    stored = runs_of_other_code(cells, suite.runs)
-    if stored:
-        versions = ", ".join(sorted({run.version for run in stored.values()}))
-        verb = "uses" if suite.accept_old else "does not use"
-        advice = "" if suite.accept_old else ": add --accept-old to use them"
-        display.line(
-            f"this comparison {verb} {len(stored)} runs in {suite.runs} that were made by other "
-            f"numeric code (scs-supcon {versions}){advice}"
-        )
-    return with_stored_runs(cells, stored) if suite.accept_old else cells, sources
-
-
-def forecast(suite: Suite, display: Display) -> str:
-    """All cells with what they will cost; trains nothing."""
-    cells, sources = plan(suite, display)
-    return cost.describe(cells, cost.costs(cells, suite.runs, sources), suite.jobs)
-
-
-def compare(suite: Suite, display: Display, *, train: bool = True) -> Report:
-    """Train what is missing, and write tables, statistics, figures and the page.
+def compare(
+    table: Table,
+    *,
+    out: Path,
+    runs: Path,
+    compute: Compute,
+    jobs: int,
+    display: Display,
+    train: bool = True,
+    accept_old: bool = False,
+) -> ComparisonReport:
+    """Train the missing runs, then write tables, statistics, figures and the page.
 
     Args:
-        suite: what and where.
-        display: shows how far it is.
-        train: False makes the tables of what is there.
+        table: what to compare.
+        out: folder of the results.
+        runs: folder of the runs, which several comparisons may share.
+        compute: device, data loading and cache.
+        jobs: number of runs at a time.
+        display: shows progress.
+        train: False to use the finished runs only.
+        accept_old: use runs that were made by other numeric code.
     """
-    cells, sources = plan(suite, display)
+    cells, sources = plan(table, runs, compute, jobs, display, accept_old=accept_old)
     left_out = [detail for source in sources.values() for detail in source.left_out]
-    failures: dict[str, str] = {}
-    if train:
-        recipes = suite.out / "recipes"
-        failures = train_cells(cells, suite.runs, recipes, suite.place, suite.jobs, display)
-    return report(suite, cells, failures, left_out)
+    failures = train_cells(cells, runs, out / "recipes", compute, jobs, display) if train else {}
+    return write_results(table, cells, failures, out=out, runs=runs, left_out=left_out)
 
 
-def report(
-    suite: Suite, cells: Sequence[Cell], failures: Mapping[str, str], left_out: Sequence[str] = ()
-) -> Report:
-    """Read the runs and write the results; trains nothing."""
-    table, out = suite.table, suite.out
-    outcomes = read_outcomes(cells, suite.runs, failures)
-    judged = judged_cells(outcomes)
-    data = {column.name: column.data for column in table.columns}
-    wanted = table.seeds * (table.folds or 1)
-    comparison = compare_methods(judged, control=table.against, wanted=wanted, data=data)
+def dry_run(
+    table: Table,
+    *,
+    runs: Path,
+    compute: Compute,
+    jobs: int,
+    display: Display,
+    accept_old: bool = False,
+) -> str:
+    """Return all runs with their estimated costs; nothing is trained. See `compare`."""
+    cells, sources = plan(table, runs, compute, jobs, display, accept_old=accept_old)
+    return describe_costs(cells, estimate_costs(cells, runs, sources), jobs)
+
+
+def plan(
+    table: Table, runs: Path, compute: Compute, jobs: int, display: Display, *, accept_old: bool
+) -> tuple[tuple[Cell, ...], dict[str, Source]]:
+    """Load the data, report unusable images, and expand the table to its cells."""
+    if jobs < 1:
+        raise UserError(f"--jobs must be at least 1, got {jobs}")
+    read_table_inputs(table)  # reports invalid options before any image is read
+    sources = {}
+    for data in dict.fromkeys(column.data for column in table.columns):
+        with display.progress(f"checking {data}") as progress:
+            images, problems = load_dataset(data, cores(), progress)
+        left_out = tuple(problem.detail for problem in problems if problem.kind in UNUSABLE)
+        for detail in left_out:
+            display.line(f"left out: {detail}")
+        sources[data] = Source(images, content_digest(images), left_out)
+    cells = expand(table, sources, has_gpu=has_gpu(compute.device))
+    stored = runs_of_other_code(cells, runs)
+    if stored:
+        versions = ", ".join(sorted({run.version for run in stored.values()}))
+        verb = "uses" if accept_old else "does not use"
+        advice = "" if accept_old else ": add --accept-old to use them"
+        display.line(
+            f"this comparison {verb} {len(stored)} runs in {runs} that were made by other "
+            f"numeric code (scs-supcon {versions}){advice}"
+        )
+    return with_stored_runs(cells, stored) if accept_old else cells, sources
+
+
+def write_results(
+    table: Table,
+    cells: Sequence[Cell],
+    failures: Mapping[str, str],
+    *,
+    out: Path,
+    runs: Path,
+    left_out: Sequence[str] = (),
+) -> ComparisonReport:
+    """Read the finished runs and write all results."""
+    results = read_results(cells, runs, failures)
+    evaluated = evaluated_runs(results)
+    comparison = compare_methods(
+        evaluated,
+        control=table.control_row,
+        expected_runs=table.seeds * (table.folds or 1),
+        data={column.name: column.data for column in table.columns},
+    )
     adapted = {r.name for r in table.methods if method_class(parse(r.method)[0]).adapted}
-    explained = legend(comparison, spread_over(table))
+    repeats = describe_repeats(table)
+    explanation = legend(comparison, repeats)
+    failed = {str(r.cell): r.failure for r in results if r.failure and not r.evaluation}
     write_text(out / "comparison.toml", write_table_file(table))
-    write_text(out / "results.csv", results_csv(outcomes))
-    markdown = f"{markdown_table(comparison, adapted)}\n{explained}\n{_missing(left_out)}"
-    write_text(out / "table.md", markdown)
+    write_text(out / "results.csv", results_csv(results))
+    markdown = markdown_table(comparison, adapted)
+    write_text(out / "table.md", f"{markdown}\n{explanation}\n{_left_out_list(left_out)}")
     write_text(out / "table.tex", latex_table(comparison, adapted))
     write_json(out / "statistics.json", _statistics(comparison, table))
-    figures = _draw(comparison, judged, out / "figures", adapted)
-    failed = {str(o.cell): o.failure for o in outcomes if o.failure and not o.summary}
-    content = Content(table, comparison, outcomes, explained, figures, adapted, failed, left_out)
-    write_text(out / "comparison.html", make_page(content))
-    return Report(comparison, outcomes, _text(comparison, adapted, explained), failed)
+    page = comparison_page(
+        table,
+        comparison,
+        results,
+        legend=explanation,
+        figures=_draw_figures(comparison, evaluated, out / "figures", adapted),
+        adapted=adapted,
+        failed=failed,
+        left_out=left_out,
+    )
+    write_text(out / "comparison.html", page)
+    text = _text(comparison, adapted, legend(comparison, repeats, best_mark="*"))
+    return ComparisonReport(comparison, results, text, failed)
 
 
-def spread_over(table: Table) -> str:
-    """Such as "3 seeds × 5 folds"."""
+def describe_repeats(table: Table) -> str:
+    """Return the number of runs per method, such as "3 seeds" or "5 folds of 2 seeds"."""
     seeds = f"{table.seeds} seed{'s' * (table.seeds > 1)}"
     if table.folds is None:
         return seeds
     return f"{table.folds} folds" + (f" of {seeds}" if table.seeds > 1 else "")
 
 
-def summary(found: Report, out: Path) -> dict[str, Any]:
-    """The result for programs."""
-    columns = {
-        column.name: {
-            row: {"mean": mean.mean, "sd": mean.spread, "runs": mean.runs}
-            for row, mean in column.means.items()
-        }
-        for column in found.comparison.columns
-    }
+def summary(report: ComparisonReport, out: Path) -> dict[str, Any]:
+    """Return the result as plain values for `--json`."""
+    columns = report.comparison.columns
+    findings = report.comparison.findings
     return {
-        "accuracy": columns,
-        "best": {column.name: column.best for column in found.comparison.columns},
-        "level": {column.name: sorted(column.level) for column in found.comparison.columns},
-        "sentences": [s for f in found.comparison.findings for s in f.sentences],
-        "warnings": [w for f in found.comparison.findings for w in f.warnings],
-        "failed": dict(found.failed),
+        "accuracy": {
+            column.name: {
+                row: {"mean": mean.mean, "sd": mean.spread, "runs": mean.runs}
+                for row, mean in column.means.items()
+            }
+            for column in columns
+        },
+        "best": {column.name: column.best for column in columns},
+        "level": {column.name: sorted(column.level) for column in columns},
+        "sentences": [sentence for finding in findings for sentence in finding.sentences],
+        "warnings": [warning for finding in findings for warning in finding.warnings],
+        "failed": dict(report.failed),
         "page": str(out / "comparison.html"),
     }
 
 
-def _missing(left_out: Sequence[str]) -> str:
-    """Images that no method saw, as a list in Markdown."""
-    lines = ["", "Left out by all methods:", "", *(f"- `{detail}`" for detail in left_out), ""]
+def _left_out_list(left_out: Sequence[str]) -> str:
+    """Return the images that no method used as a Markdown list."""
+    lines = ["", "Images that no method used:", "", *(f"- `{detail}`" for detail in left_out), ""]
     return "\n".join(lines) if left_out else ""
 
 
-def _text(comparison: Comparison, adapted: set[str], explained: str) -> str:
-    lines = [text_table(comparison, adapted), "", explained.replace("Bold", "*"), ""]
+def _text(comparison: Comparison, adapted: Collection[str], explanation: str) -> str:
+    lines = [text_table(comparison, adapted), "", explanation, ""]
     for finding in comparison.findings:
         lines += [finding.title, *(f"  {text}" for text in finding.sentences)]
         lines += [f"  caution: {text}" for text in finding.warnings]
@@ -183,59 +215,54 @@ def _text(comparison: Comparison, adapted: set[str], explained: str) -> str:
 
 
 def _statistics(comparison: Comparison, table: Table) -> Any:
-    found = [
-        {
-            "title": finding.title,
-            "sentences": finding.sentences,
-            "warnings": finding.warnings,
-            "numbers": finding.numbers,
-        }
-        for finding in comparison.findings
-    ]
-    # Infinite values, as of a t without spread, have no place in JSON.
-    text = json.dumps({"control": table.against, "findings": found})
-    return json.loads(text, parse_constant=lambda word: word)
+    content = {
+        "control": table.control_row,
+        "findings": [asdict(finding) for finding in comparison.findings],
+    }
+    # JSON has no infinite numbers, such as the t of equal differences: write them as text.
+    return json.loads(json.dumps(content), parse_constant=lambda constant: constant)
 
 
-def _draw(
-    comparison: Comparison,
-    judged: Mapping[str, Mapping[str, Any]],
-    folder: Path,
-    adapted: set[str],
-) -> list[tuple[str, Path]]:
-    """Draw what there is; returns captions and SVG files."""
+def _draw_figures(
+    comparison: Comparison, runs: MethodTable, folder: Path, adapted: Collection[str]
+) -> list[PageFigure]:
+    """Save the figures and return them for the page."""
     figures = []
     for number, column in enumerate(comparison.columns):
-        rows = judged[column.name]
         scores = {
-            row: [run.accuracy for run in rows.get(row, {}).values()]
+            row: [run.accuracy for run in runs[column.name][row].values()]
             for row in comparison.rows
-            if rows.get(row)
+            if runs[column.name].get(row)
         }
         if scores:
-            stem = folder / ("accuracy" if len(comparison.columns) == 1 else f"accuracy_{number}")
-            draw_dot_plot(
+            name = "accuracy" if len(comparison.columns) == 1 else f"accuracy_{number}"
+            figure = dot_plot(
                 scores,
-                stem,
                 title=column.name,
-                part=PARTS[column.judged_on],
+                split=SPLIT_TITLES[column.split],
                 best=column.best,
                 adapted=adapted,
             )
-            figures.append((f"Every run: {column.name}", stem.with_suffix(".svg")))
+            save_figure(figure, folder / name)
+            caption = f"Accuracy of all runs: {column.name}"
+            figures.append(PageFigure(caption, inline_svg(figure, name, caption)))
     if comparison.ranks is not None:
-        stem = folder / "critical_difference"
+        name = "critical_difference"
         title = f"Mean ranks over {comparison.ranks_over}; 1 is best"
-        draw_cd_diagram(comparison.ranks, stem, title=title, adapted=adapted)
-        figures.append((_cd_caption(comparison), stem.with_suffix(".svg")))
+        figure = cd_diagram(comparison.ranks, title=title, adapted=adapted)
+        save_figure(figure, folder / name)
+        figures.append(PageFigure(_cd_caption(comparison), inline_svg(figure, name, title)))
     return figures
 
 
 def _cd_caption(comparison: Comparison) -> str:
-    text = "Critical difference: methods under one bar cannot be told apart by their ranks."
+    text = (
+        "Critical-difference diagram: the mean ranks of methods under one bar do not differ "
+        "significantly."
+    )
     if comparison.ranks_over != "columns":
         text += (
-            f" These are ranks over {comparison.ranks_over} of one data set, which are not "
-            "independent: an image to look at, not a test."
+            f" The ranks are over {comparison.ranks_over} of one dataset, which are not "
+            "independent: an illustration, not a test."
         )
     return text

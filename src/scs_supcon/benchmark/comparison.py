@@ -1,25 +1,30 @@
-"""From judged images to a table of means and to tests that suit the design.
+"""From the predictions of all runs to a table of means and the tests that suit the design.
 
 Over several columns methods are compared by their ranks (Friedman, Nemenyi, Bonferroni–Dunn,
-signed ranks). Within a column all pairs are tested (`pairwise`) and corrected by Holm; "level" with
-the best are the methods that these tests cannot set apart from it.
+signed ranks). Within a column all pairs are tested (`pairwise`) and corrected by Holm; methods
+that do not differ significantly from the best are level with it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from scs_supcon.benchmark import statistics
-from scs_supcon.benchmark.pairwise import Cells, Finding, PairTests
-from scs_supcon.benchmark.statistics import Friedman, Nemenyi
+from scs_supcon.benchmark.pairwise import Finding, MethodRuns, PairTests
+from scs_supcon.benchmark.statistics import BonferroniDunn, Nemenyi, WilcoxonHolm
 
 
 @dataclass(frozen=True)
-class Mean:
-    """The runs of one row in one column: mean and sample deviation of their accuracies."""
+class MeanAccuracy:
+    """The runs of one method in one column.
+
+    Attributes:
+        mean: mean accuracy in per cent.
+        spread: sample standard deviation; None for a single run.
+        runs: number of finished runs.
+    """
 
     mean: float
     spread: float | None
@@ -28,15 +33,25 @@ class Mean:
 
 @dataclass(frozen=True)
 class ColumnResult:
-    """One column: means, who is best, who is level with it, the tests, and the part judged on."""
+    """The results of one column.
+
+    Attributes:
+        name: the column's name.
+        expected_runs: number of runs of a complete method.
+        means: by method; methods without a finished run are missing.
+        best: the complete method with the highest mean.
+        level: methods that do not differ significantly from the best.
+        findings: the tests.
+        split: the split the accuracies were measured on, "test" or "val".
+    """
 
     name: str
-    wanted: int
-    means: dict[str, Mean]
+    expected_runs: int
+    means: dict[str, MeanAccuracy]
     best: str | None
     level: frozenset[str]
     findings: tuple[Finding, ...]
-    judged_on: str = "test"
+    split: str = "test"
 
 
 @dataclass(frozen=True)
@@ -44,9 +59,11 @@ class Comparison:
     """The whole table.
 
     Attributes:
-        names: of all rows, also of those where nothing was run.
-        ranks: over the columns, or over the runs of the only one.
-        ranks_over: what the ranks are over.
+        names: all methods, also those without a run.
+        columns: the results by column.
+        findings: all tests.
+        ranks: ranks over the columns, or over the runs of a single column.
+        ranks_over: what the ranks are over: "columns", "seeds" or "folds".
     """
 
     names: tuple[str, ...]
@@ -57,76 +74,77 @@ class Comparison:
 
     @cached_property
     def rows(self) -> tuple[str, ...]:
-        """All rows, the best first: by mean rank, or by mean; incomplete ones last."""
-        ranked = self.ranks.ranks if self.ranks and len(self.columns) > 1 else {}
+        """All methods, the best first: by mean rank or by mean; incomplete ones last."""
+        ranks = self.ranks.ranks if self.ranks and len(self.columns) > 1 else {}
         last = len(self.names) + 1.0
 
-        def place(name: str) -> tuple[float, int, float]:
-            held = [column.means[name] for column in self.columns if name in column.means]
-            total = sum(mean.mean for mean in held)
-            return ranked.get(name, last), -len(held), -total
+        def position(name: str) -> tuple[float, int, float]:
+            means = [column.means[name] for column in self.columns if name in column.means]
+            return ranks.get(name, last), -len(means), -sum(mean.mean for mean in means)
 
-        return tuple(sorted(self.names, key=place))
+        return tuple(sorted(self.names, key=position))
 
 
 def compare_methods(
-    judged: Mapping[str, Mapping[str, Cells]],
+    runs: Mapping[str, Mapping[str, MethodRuns]],
     *,
     control: str,
-    wanted: int,
+    expected_runs: int,
     data: Mapping[str, str],
 ) -> Comparison:
-    """Put all runs together.
+    """Compute means and tests.
 
     Args:
-        judged: by column, row, and seed with fold.
-        control: the row that all others are compared with.
-        wanted: runs that a full row of a column has.
-        data: what each column was measured on; columns of one set are not independent.
+        runs: by column, method, and seed with fold.
+        control: the method that all others are compared with.
+        expected_runs: number of runs of a complete method in one column.
+        data: the dataset of each column; columns of one dataset are not independent.
     """
-    columns = tuple(_column(name, rows, control, wanted) for name, rows in judged.items())
-    names = tuple(dict.fromkeys(row for rows in judged.values() for row in rows))
+    columns = tuple(_column(name, rows, control, expected_runs) for name, rows in runs.items())
+    names = tuple(dict.fromkeys(row for rows in runs.values() for row in rows))
     if len(columns) > 1:
         findings, ranks = _over_columns(columns, control, [data[c.name] for c in columns])
         return Comparison(names, columns, findings, ranks, "columns")
     (column,) = columns
-    rows = _complete(judged[column.name], wanted)
-    keys = sorted(next(iter(rows.values()), {}), key=str)
-    if len(rows) < 2 or len(keys) < 2:
+    complete = _complete(runs[column.name], expected_runs)
+    keys = sorted(next(iter(complete.values()), {}), key=str)
+    if len(complete) < 2 or len(keys) < 2:
         return Comparison(names, columns, column.findings, None, "")
-    scores = {name: [cells[key].accuracy for key in keys] for name, cells in rows.items()}
+    scores = {name: [rows[key].accuracy for key in keys] for name, rows in complete.items()}
     over = "seeds" if keys[0][1] is None else "folds"
     ranks = statistics.nemenyi(scores, groups=[column.name] * len(keys))
     return Comparison(names, columns, column.findings, ranks, over)
 
 
-def _column(name: str, rows: Mapping[str, Cells], control: str, wanted: int) -> ColumnResult:
-    means = {row: _mean(cells) for row, cells in rows.items() if cells}
-    full = _complete(rows, wanted)
-    best = max(full, key=lambda row: means[row].mean) if full else None
-    left_out = tuple(row for row in rows if row not in full)
+def _column(
+    name: str, rows: Mapping[str, MethodRuns], control: str, expected_runs: int
+) -> ColumnResult:
+    means = {row: _mean_accuracy(runs) for row, runs in rows.items() if runs}
+    complete = _complete(rows, expected_runs)
+    best = max(complete, key=lambda row: means[row].mean) if complete else None
+    incomplete = tuple(row for row in rows if row not in complete)
     findings: list[Finding] = []
     level: frozenset[str] = frozenset()
-    if best is not None and len(full) > 1:
-        tests = PairTests(full)
-        level = frozenset(row for row in tests.level(best) if row != best)
-        findings = tests.findings(control if control in full else best, best)
-    if left_out:
-        text = f"Left out of the tests, for want of runs: {', '.join(left_out)}."
-        findings.append(Finding("Incomplete rows", (text,), (), list(left_out)))
-    parts = {judged.judged_on for cells in rows.values() for judged in cells.values()}
-    judged_on = "val" if "val" in parts else "test"
-    return ColumnResult(name, wanted, means, best, level, tuple(findings), judged_on)
+    if best is not None and len(complete) > 1:
+        tests = PairTests(complete)
+        level = frozenset(tests.level_with(best))
+        findings = tests.findings(control if control in complete else best, best)
+    if incomplete:
+        text = f"Not tested because runs are missing: {', '.join(incomplete)}."
+        findings.append(Finding("Incomplete methods", (text,), (), list(incomplete)))
+    splits = {run.split for runs in rows.values() for run in runs.values()}
+    split = "val" if "val" in splits else "test"
+    return ColumnResult(name, expected_runs, means, best, level, tuple(findings), split)
 
 
-def _mean(cells: Cells) -> Mean:
-    values = [judged.accuracy for judged in cells.values()]
+def _mean_accuracy(runs: MethodRuns) -> MeanAccuracy:
+    values = [run.accuracy for run in runs.values()]
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Mean(float(np.mean(values)), spread, len(values))
+    return MeanAccuracy(float(np.mean(values)), spread, len(values))
 
 
-def _complete(rows: Mapping[str, Cells], wanted: int) -> dict[str, Cells]:
-    return {name: cells for name, cells in rows.items() if len(cells) == wanted}
+def _complete(rows: Mapping[str, MethodRuns], expected_runs: int) -> dict[str, MethodRuns]:
+    return {name: runs for name, runs in rows.items() if len(runs) == expected_runs}
 
 
 def _over_columns(
@@ -137,37 +155,40 @@ def _over_columns(
         row: [
             column.means[row].mean
             for column in columns
-            if row in column.means and column.means[row].runs == column.wanted
+            if row in column.means and column.means[row].runs == column.expected_runs
         ]
         for row in rows
     }
-    full = {row: values for row, values in scores.items() if len(values) == len(columns)}
-    own = tuple(
-        Finding(f"{column.name}. {finding.title}", *_parts(finding))
+    complete = {row: values for row, values in scores.items() if len(values) == len(columns)}
+    within_columns = tuple(
+        replace(finding, title=f"{column.name}. {finding.title}")
         for column in columns
         for finding in column.findings
     )
-    if len(full) < 2:
-        return own, None
-    friedman = statistics.friedman(full, groups=groups)
-    nemenyi = statistics.nemenyi(full, groups=groups)
-    findings = [_finding("Friedman over the columns", friedman), _finding("Nemenyi", nemenyi)]
-    if control in full:
-        dunn = statistics.bonferroni_dunn(full, control=control, groups=groups)
-        signed = statistics.wilcoxon_holm(full, control=control, groups=groups)
+    if len(complete) < 2:
+        return within_columns, None
+    friedman = statistics.friedman(complete, groups=groups)
+    nemenyi = statistics.nemenyi(complete, groups=groups)
+    iman_davenport = (
+        f"The less conservative test of Iman and Davenport: F = {friedman.f:.2f}, "
+        f"p = {friedman.p_f:.2g}."
+    )
+    findings = [
+        Finding(
+            "Friedman over the columns",
+            (friedman.sentence, iman_davenport),
+            friedman.warnings,
+            asdict(friedman),
+        ),
+        _finding("Nemenyi", nemenyi),
+    ]
+    if control in complete:
+        dunn = statistics.bonferroni_dunn(complete, control=control, groups=groups)
+        signed = statistics.wilcoxon_holm(complete, control=control, groups=groups)
         findings.append(_finding(f"Bonferroni–Dunn against {control}", dunn))
         findings.append(_finding(f"Wilcoxon against {control}, Holm", signed))
-    return (*findings, *own), nemenyi
+    return (*findings, *within_columns), nemenyi
 
 
-def _finding(title: str, result: Any) -> Finding:
-    extra = _iman_davenport(result) if isinstance(result, Friedman) else ()
-    return Finding(title, (result.sentence, *extra), result.warnings, asdict(result))
-
-
-def _iman_davenport(result: Friedman) -> tuple[str, ...]:
-    return (f"Iman and Davenport's less cautious F = {result.f:.2f}, p = {result.p_f:.2g}.",)
-
-
-def _parts(finding: Finding) -> tuple[tuple[str, ...], tuple[str, ...], Any]:
-    return finding.sentences, finding.warnings, finding.numbers
+def _finding(title: str, result: Nemenyi | BonferroniDunn | WilcoxonHolm) -> Finding:
+    return Finding(title, (result.sentence,), result.warnings, asdict(result))

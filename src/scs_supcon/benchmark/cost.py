@@ -1,76 +1,81 @@
-"""What a table will cost, before it is run."""
+"""Estimate the cost of a table before it is run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
 from scs_supcon.benchmark.expand import Cell, Source
-from scs_supcon.benchmark.results import read_outcomes
+from scs_supcon.benchmark.results import read_results
 from scs_supcon.progress import spell_seconds
 from scs_supcon.recipe import Recipe
 
+FROM_TIMING = "stage 1 only, from timing a step"
+
 
 @dataclass(frozen=True)
-class Cost:
-    """Seconds of one cell, and where the number comes from."""
+class CellCost:
+    """The estimated seconds of one cell, and what the estimate is based on."""
 
     seconds: float
-    how: str
+    basis: str
 
 
-def costs(
+def estimate_costs(
     cells: Sequence[Cell], runs: Path, sources: Mapping[str, Source]
-) -> dict[str, Cost | None]:
-    """What each unfinished cell will take, by address; None for a finished one.
+) -> dict[str, CellCost | None]:
+    """Return the cost of each unfinished cell by address; None for a finished one.
 
-    A finished run of the same method in the same column tells best, then one of another method in
-    that column; without any, a step of stage 1 is timed, which leaves out the rest of the run.
+    The estimate is the mean of the finished runs of the same method in the same column, otherwise
+    of other methods in that column; otherwise a step of stage 1 is timed, which leaves out the
+    rest of the run.
     """
-    done: dict[tuple[str, str], list[float]] = {}
-    outcomes = read_outcomes(cells, runs, {})
-    for outcome in outcomes:
-        if outcome.summary and "seconds" in outcome.summary:
-            key = outcome.cell.column, outcome.cell.row
-            done.setdefault(key, []).append(outcome.summary["seconds"])
+    seconds: dict[tuple[str, str], list[float]] = {}
+    results = read_results(cells, runs, {})
+    for result in results:
+        if result.seconds is not None:
+            key = result.cell.column, result.cell.row
+            seconds.setdefault(key, []).append(result.seconds)
     timed: dict[tuple[str, str], float] = {}
-    found: dict[str, Cost | None] = {}
-    for outcome in outcomes:
-        cell = outcome.cell
+    costs: dict[str, CellCost | None] = {}
+    for result in results:
+        cell = result.cell
         key = cell.column, cell.row
-        in_column = [s for (column, _), many in done.items() if column == cell.column for s in many]
-        if outcome.summary:
-            found[cell.address] = None
-        elif key in done:
-            found[cell.address] = Cost(_mean(done[key]), "as its finished runs")
+        in_column = [s for (column, _), v in seconds.items() if column == cell.column for s in v]
+        if result.status == "done":
+            costs[cell.address] = None
+        elif key in seconds:
+            costs[cell.address] = CellCost(mean(seconds[key]), "from its finished runs")
         elif in_column:
-            found[cell.address] = Cost(_mean(in_column), "as finished runs of other methods")
+            basis = "from finished runs of other methods"
+            costs[cell.address] = CellCost(mean(in_column), basis)
         else:
             if key not in timed:
                 timed[key] = stage_1_seconds(cell.recipe, sources[cell.recipe.data.source])
-            found[cell.address] = Cost(timed[key], "stage 1 alone, from timing a step")
-    return found
+            costs[cell.address] = CellCost(timed[key], FROM_TIMING)
+    return costs
 
 
-def describe(cells: Sequence[Cell], costs: Mapping[str, Cost | None], jobs: int) -> str:
-    """A line for each cell, and the sum."""
-    names = [str(cell) for cell in cells]
-    width = max(map(len, names))
+def describe_costs(cells: Sequence[Cell], costs: Mapping[str, CellCost | None], jobs: int) -> str:
+    """Return a line for each cell, and the total."""
+    width = max(len(str(cell)) for cell in cells)
     lines = []
-    for cell, name in zip(cells, names, strict=True):
+    for cell in cells:
         cost = costs[cell.address]
-        left = "finished" if cost is None else f"about {spell_seconds(cost.seconds)}, {cost.how}"
-        lines.append(f"{cell.address}  {name:<{width}}  {left}")
-    todo = [cost for cost in costs.values() if cost is not None]
-    total = sum(cost.seconds for cost in todo) / jobs
-    hints = {cost.how for cost in todo}
-    ending = f": about {spell_seconds(total)} with {jobs} job{'s' * (jobs > 1)}" if todo else ""
-    if any(how.startswith("stage 1") for how in hints):
-        ending += ", and the features and stage 2 on top"
-    return "\n".join([*lines, f"{len(costs)} runs, {len(todo)} to do{ending}"])
+        text = f"about {spell_seconds(cost.seconds)}, {cost.basis}" if cost else "finished"
+        lines.append(f"{cell.address}  {cell!s:<{width}}  {text}")
+    remaining = [cost for cost in costs.values() if cost is not None]
+    total = sum(cost.seconds for cost in remaining) / jobs
+    ending = f": about {spell_seconds(total)} with {jobs} job{'s' * (jobs > 1)}"
+    if any(cost.basis == FROM_TIMING for cost in remaining):
+        ending += ", plus feature extraction and stage 2"
+    return "\n".join(
+        [*lines, f"{len(costs)} runs, {len(remaining)} to do{ending if remaining else ''}"]
+    )
 
 
 def stage_1_seconds(recipe: Recipe, source: Source) -> float:
-    """Time one step of stage 1 on random numbers; the weights do not matter."""
+    """Time one step of stage 1 on random inputs."""
     import numpy as np
     import torch
     from torch import nn
@@ -98,7 +103,3 @@ def stage_1_seconds(recipe: Recipe, source: Source) -> float:
     in_batch = min(how.batch_size, len(labels))
     steps = how.epochs * -(-len(labels) // in_batch)
     return forecast.estimate(network, method, batch, in_batch, steps, torch.device("cpu")).seconds
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -1,11 +1,11 @@
-"""From a table to the recipe of each of its cells: a pure function of table and data."""
+"""Expand a table to the resolved recipe of each of its cells."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
-from scs_supcon.benchmark.pairwise import Key
+from scs_supcon.benchmark.pairwise import RunKey
 from scs_supcon.benchmark.table import Column, Row, Table
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.methods import is_plugin
@@ -22,7 +22,10 @@ class Cell:
     Attributes:
         row: the method's name in the table.
         column: the column's name.
-        weights: the encoder's weights file, of which the recipe knows the digest alone.
+        seed: the seed of the run.
+        fold: the fold of the cross-validation, if any.
+        recipe: the resolved recipe.
+        weights: the file of the encoder's weights; the recipe holds its digest only.
         stored: the run directory of older code to use instead of the usual one.
     """
 
@@ -35,18 +38,18 @@ class Cell:
     stored: str | None = None
 
     @property
-    def key(self) -> Key:
+    def key(self) -> RunKey:
         """Seed and fold."""
         return self.seed, self.fold
 
     @property
     def address(self) -> str:
-        """Name of its run directory: the hash of the recipe and of the numeric code."""
+        """The name of the run directory: the hash of the recipe and of the numeric code."""
         return self.stored or run_address(self.recipe)
 
     @property
     def method(self) -> str:
-        """Such as "scs_supcon@paper"."""
+        """The method with its preset, such as "scs_supcon@paper"."""
         name, preset = self.recipe.method.name, self.recipe.method.preset
         return f"{name}@{preset}" if preset else name
 
@@ -57,7 +60,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Source:
-    """The images of one source, the digest of their content, and which could not be used."""
+    """The images of a dataset, the digest of their content, and the images left out."""
 
     images: ImageDataset
     content: str
@@ -65,14 +68,14 @@ class Source:
 
 
 def expand(
-    table: Table, sources: Mapping[str, Source], *, accelerator: bool = False
+    table: Table, sources: Mapping[str, Source], *, has_gpu: bool = False
 ) -> tuple[Cell, ...]:
-    """Return the cells, all methods of one seed and fold before the next.
+    """Return the cells: all methods of one seed and fold before the next.
 
     Args:
         table: what to compare.
-        sources: the images for each `data` of a column.
-        accelerator: whether there is more than a CPU, which decides what is left to us.
+        sources: the images of each `data` of the columns.
+        has_gpu: whether there is a GPU, which decides some defaults.
     """
     files = read_table_inputs(table)
     folds = range(table.folds) if table.folds else [None]
@@ -81,7 +84,7 @@ def expand(
     for seed, fold, column, row in product(range(table.seeds), folds, table.columns, table.methods):
         options = _options(table, column, row, (seed, fold), sources[column.data].content)
         inputs = files[row.name, column.name]
-        recipe = resolve_recipe(options, facts[column.data], inputs, has_gpu=accelerator)
+        recipe = resolve_recipe(options, facts[column.data], inputs, has_gpu=has_gpu)
         cells.append(Cell(row.name, column.name, seed, fold, recipe, column.weights))
     return tuple(cells)
 
@@ -115,7 +118,7 @@ def with_stored_runs(cells: tuple[Cell, ...], stored: Mapping[str, StoredRun]) -
 
 
 def _options(
-    table: Table, column: Column, row: Row, key: Key, content: str | None = None
+    table: Table, column: Column, row: Row, key: RunKey, content: str | None = None
 ) -> TrainOptions:
     seed, fold = key
     folds = [] if fold is None else [f"data.folds={table.folds}", f"data.fold={fold}"]

@@ -1,30 +1,101 @@
-"""Figures drawn with matplotlib, without its global state; the same bytes for the same numbers."""
+"""The figures of a comparison: every run as a dot, and the critical-difference diagram."""
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-INK, MUTED, ACCENT = "#1d2433", "#8a93a6", "#2f6fde"
+import numpy as np
 
+from scs_supcon.benchmark.statistics import Nemenyi
+from scs_supcon.report.figures import ACCENT, INK, SOFT, figure_style, new_figure
 
-def to_figure(width: float, height: float) -> tuple[Any, Any]:
-    """A white figure of so many inches, and its one set of axes."""
+if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
-    return figure, figure.add_subplot()
+ROW = 0.26  # inches per line of text
 
 
-def save_figure(figure: Any, stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.svg."""
-    import matplotlib
+def dot_plot(
+    scores: Mapping[str, Sequence[float]],
+    *,
+    title: str,
+    split: str = "test",
+    best: str | None = None,
+    adapted: Collection[str] = (),
+) -> "Figure":
+    """Draw the accuracy of every run, with mean and standard deviation of each method.
 
-    from scs_supcon.io.atomic import replacing  # brings torch
+    Args:
+        scores: accuracies in per cent of each method's runs, from top to bottom.
+        title: the column's name.
+        split: the split the accuracies were measured on, "test" or "validation".
+        best: the method to highlight.
+        adapted: methods to mark as adapted.
+    """
+    with figure_style():
+        figure, (axes,) = new_figure(7.0, 1.2 + 0.3 * len(scores))
+        for line, (name, values) in enumerate(scores.items()):
+            if not values:
+                continue
+            colour = ACCENT if name == best else INK
+            mean = float(np.mean(values))
+            spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+            axes.plot([mean - spread, mean + spread], [line, line], color=colour, lw=2)
+            axes.plot(values, [line] * len(values), "o", color=SOFT, markersize=4, alpha=0.7)
+            axes.plot([mean], [line], "D", color=colour, markersize=6)
+        labels = [_label(name, adapted) for name in scores]
+        axes.set_yticks(range(len(labels)), labels, color=INK)
+        axes.invert_yaxis()
+        axes.set_title(title)
+        axes.set_xlabel(f"{split} accuracy, %: runs (dots), mean (diamond) ± standard deviation")
+        axes.grid(False, axis="y")
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(left=False)
+    return figure
 
-    paths = []
-    plain: Any = {"svg.hashsalt": "scs", "svg.fonttype": "none", "font.family": "sans-serif"}
-    for kind, facts in (("png", {"Software": None}), ("svg", {"Date": None})):
-        path = stem.with_name(f"{stem.name}.{kind}")
-        with matplotlib.rc_context(plain), replacing(path) as temporary:
-            figure.savefig(temporary, format=kind, dpi=160, metadata=facts)
-        paths.append(path)
-    return paths
+
+def cd_diagram(result: Nemenyi, *, title: str, adapted: Collection[str] = ()) -> "Figure":
+    """Draw mean ranks on a line, with bars that connect methods whose ranks do not differ.
+
+    Args:
+        result: result of `nemenyi`.
+        title: what the ranks are over.
+        adapted: methods to mark as adapted.
+    """
+    import pandas as pd
+    from scikit_posthocs import critical_difference_diagram
+
+    names = {name: _label(name, adapted) for name in result.ranks}
+    ranks = {label: result.ranks[name] for name, label in names.items()}
+    significance = pd.DataFrame(1.0, index=list(ranks), columns=list(ranks))
+    for pair in result.pairs:
+        first, second = names[pair.first], names[pair.second]
+        significance.loc[first, second] = significance.loc[second, first] = pair.p
+    with figure_style():
+        figure, (axes,) = new_figure(7.5, 1.0 + ROW * ((len(ranks) + 1) // 2 + 4))
+        critical_difference_diagram(
+            ranks,
+            significance,
+            alpha=result.alpha,
+            ax=axes,
+            label_fmt_left="{label}  {rank:.2f} ",
+            label_fmt_right=" {rank:.2f}  {label}",
+            label_props={"fontsize": 9},
+            color_palette=dict.fromkeys(ranks, INK),
+            elbow_props={"linewidth": 0.8, "alpha": 0.6},
+            marker_props={"s": 12},
+            crossbar_props={"color": INK, "linewidth": 4},
+        )
+        axes.spines["top"].set_visible(True)
+        low, high = 1.0, float(len(ranks))
+        axes.set_xlim(low, high)
+        axes.set_xticks(range(1, len(ranks) + 1))
+        axes.grid(False)
+        end = low + min(result.cd, high - low)
+        axes.plot([low, end], [1.6, 1.6], "|-", color=SOFT, linewidth=1.2, clip_on=False)
+        axes.text(low, 1.9, f"CD = {result.cd:.2f}", va="bottom", fontsize=9, color=SOFT)
+        axes.set_title(title, pad=28)
+    return figure
+
+
+def _label(name: str, adapted: Collection[str]) -> str:
+    return f"{name} (adapted)" if name in adapted else name

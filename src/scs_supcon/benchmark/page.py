@@ -1,168 +1,175 @@
-"""The page of a comparison: one file that needs nothing else."""
+"""The page of a comparison: one self-contained file."""
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.metadata import version
 from typing import Any
 
-from scs_supcon.benchmark.comparison import Comparison
-from scs_supcon.benchmark.results import BASELINES, Outcome
-from scs_supcon.benchmark.table import NEIGHBOURS, Table, write_table_file
-from scs_supcon.benchmark.tables import number
-from scs_supcon.recipe import Recipe
+from markupsafe import Markup
 
-EXTRAS = ("knn_on_readout", "nearest_class_mean", "linear_probe")
+from scs_supcon.benchmark.comparison import Comparison
+from scs_supcon.benchmark.results import CellResult
+from scs_supcon.benchmark.table import KNN, Table, write_table_file
+from scs_supcon.benchmark.tables import mean_text
+from scs_supcon.evaluation.format import BASELINE_TITLES
+from scs_supcon.recipe import Recipe
+from scs_supcon.report.render import render_page
+
+EXTRA_BASELINES = ("knn_on_probe_input", "nearest_class_mean", "linear_probe_of_encoder")
 
 
 @dataclass(frozen=True)
-class Content:
-    """Everything the page shows.
+class PageFigure:
+    """A figure of the page."""
 
-    Attributes:
-        legend: what the marks in the table mean.
-        figures: captions and SVG files.
-        failed: cells that could not be trained, and why.
+    caption: str
+    svg: Markup
+
+
+@dataclass(frozen=True)
+class NumberCell:
+    """A number of the sortable table."""
+
+    text: str
+    value: float
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """A method in the table of results."""
+
+    name: str
+    adapted: bool
+    control: bool
+    cells: tuple[NumberCell, ...]
+
+
+def comparison_page(
+    table: Table,
+    comparison: Comparison,
+    results: Sequence[CellResult],
+    *,
+    legend: str,
+    figures: Sequence[PageFigure],
+    adapted: Collection[str],
+    failed: Mapping[str, str],
+    left_out: Sequence[str] = (),
+) -> str:
+    """Return the page as HTML.
+
+    Args:
+        table: the table.
+        comparison: means and tests.
+        results: the result of each cell.
+        legend: explains the marks of the table.
+        figures: captions and drawings.
+        adapted: methods to mark as adapted.
+        failed: cells that failed, and why.
         left_out: images that cannot be used, and why.
     """
-
-    table: Table
-    comparison: Comparison
-    outcomes: Sequence[Outcome]
-    legend: str
-    figures: Sequence[tuple[str, Path]]
-    adapted: Collection[str]
-    failed: Mapping[str, str]
-    left_out: Sequence[str] = ()
-
-
-def make_page(content: Content) -> str:
-    """Return the page as HTML; names from outside are escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=PackageLoader("scs_supcon.benchmark", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    figures = [(caption, Markup(_svg(path))) for caption, path in content.figures]
-    done = [outcome for outcome in content.outcomes if outcome.summary]
     recipes = {
-        outcome.cell.row: outcome.cell.recipe
-        for outcome in content.outcomes
-        if outcome.cell.column == content.table.columns[0].name
+        result.cell.row: result.cell.recipe
+        for result in results
+        if result.cell.column == table.columns[0].name
     }
-    return environment.get_template("comparison.html.j2").render(
-        comparison=content.comparison,
-        headers=[column.name for column in content.comparison.columns],
-        rows=_rows(content),
-        extras=_extra_titles(content),
-        outcomes=content.outcomes,
-        done=len(done),
-        legend=content.legend,
+    single = len(comparison.columns) == 1
+    titles = ["macro-F1", *(BASELINE_TITLES[name] for name in EXTRA_BASELINES), "seconds per run"]
+    return render_page(
+        "comparison.html.j2",
+        scripts=("tables.js",),
+        version=version("scs-supcon"),
+        columns=[column.name for column in comparison.columns],
+        rows=_rows(table, comparison, results, adapted),
+        extra_titles=titles if single else [],
+        findings=comparison.findings,
+        runs=results,
+        finished=sum(result.evaluation is not None for result in results),
+        legend=legend,
         figures=figures,
-        failed=content.failed,
-        left_out=content.left_out,
-        facts=_protocol(next(iter(recipes.values()))),
+        failed=failed,
+        left_out=left_out,
+        protocol=_protocol(next(iter(recipes.values()))),
         differences=differences(recipes),
-        table_file=write_table_file(content.table),
-        control=content.table.against,
+        table_file=write_table_file(table),
+        control=table.control_row,
     )
 
 
 def differences(recipes: Mapping[str, Recipe]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What is not the same for all methods, beside the method: key, then methods by value."""
-    flat = {row: _flat(recipe.model_dump()) for row, recipe in recipes.items()}
+    """Return the settings that differ between methods: key, then methods by value."""
+    flat = {row: _flatten(recipe.model_dump()) for row, recipe in recipes.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
-    found = []
+    different = []
     for key in keys:
         by_value: dict[str, list[str]] = {}
         for row, values in flat.items():
-            by_value.setdefault(str(values.get(key, "left out")), []).append(row)
+            by_value.setdefault(str(values.get(key, "not set")), []).append(row)
         if len(by_value) > 1 and not key.startswith(("method.", "seed", "data.fold")):
-            found.append((key, [(value, ", ".join(rows)) for value, rows in by_value.items()]))
-    return found
+            different.append((key, [(value, ", ".join(rows)) for value, rows in by_value.items()]))
+    return different
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
         name = f"{prefix}{key}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
+        flat |= _flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
     return flat
 
 
-def _rows(content: Content) -> list[dict[str, Any]]:
-    comparison = content.comparison
+def _rows(
+    table: Table,
+    comparison: Comparison,
+    results: Sequence[CellResult],
+    adapted: Collection[str],
+) -> list[MethodRow]:
     rows = []
-    for row in comparison.rows:
-        cells = [
-            {
-                "text": number(column, row),
-                "sort": column.means[row].mean if row in column.means else -1.0,
-                "best": row == column.best,
-                "level": row in column.level,
-            }
-            for column in comparison.columns
-        ]
-        rows.append(
-            {
-                "name": row,
-                "adapted": row in content.adapted,
-                "control": row == content.table.against,
-                "cells": cells,
-                "extras": _extras(content, row),
-            }
-        )
+    for name in comparison.rows:
+        cells = []
+        for column in comparison.columns:
+            value = column.means[name].mean if name in column.means else -1.0
+            level = " ≈" if name in column.level else ""
+            cells.append(
+                NumberCell(mean_text(column, name) + level, value, best=name == column.best)
+            )
+        if len(comparison.columns) == 1:
+            cells += _extra_cells([r for r in results if r.cell.row == name])
+        rows.append(MethodRow(name, name in adapted, name == table.control_row, tuple(cells)))
     return rows
 
 
-def _extra_titles(content: Content) -> list[str]:
-    if len(content.comparison.columns) > 1:
-        return []
-    return ["macro F1", *(BASELINES[name] for name in EXTRAS), "seconds for a run"]
+def _extra_cells(results: Sequence[CellResult]) -> list[NumberCell]:
+    """Return the means of further numbers over a method's runs, for a table of one column."""
+    evaluations = [result.evaluation for result in results if result.evaluation]
+    measured = [evaluation.baselines.measured() for evaluation in evaluations]
+    columns = [[100 * evaluation.scores.macro_f1.value for evaluation in evaluations]]
+    columns += [[100 * m[name] for m in measured if name in m] for name in EXTRA_BASELINES]
+    seconds = [result.seconds for result in results if result.seconds is not None]
+    return [*(_mean_cell(values, 2) for values in columns), _mean_cell(seconds, 0)]
 
 
-def _extras(content: Content, row: str) -> list[dict[str, Any]]:
-    """Means over a method's runs of what else its runs say, for a table of one column."""
-    if len(content.comparison.columns) > 1:
-        return []
-    summaries = [o.summary for o in content.outcomes if o.cell.row == row and o.summary]
-    values: list[list[float]] = [[100 * s["metrics"]["macro_f1"] for s in summaries]]
-    values += [[100 * s["baselines"][BASELINES[name]] for s in summaries] for name in EXTRAS]
-    values.append([s["seconds"] for s in summaries if "seconds" in s])
-    digits = [2] * (len(values) - 1) + [0]
-    return [_extra(many, places) for many, places in zip(values, digits, strict=True)]
-
-
-def _extra(values: Sequence[float], places: int) -> dict[str, Any]:
+def _mean_cell(values: Sequence[float], decimals: int) -> NumberCell:
     if not values:
-        return {"text": "–", "sort": -1.0}
+        return NumberCell("–", -1.0)
     mean = sum(values) / len(values)
-    return {"text": f"{mean:.{places}f}", "sort": mean}
+    return NumberCell(f"{mean:.{decimals}f}", mean)
 
 
 def _protocol(recipe: Recipe) -> list[tuple[str, str]]:
-    how, encoder = recipe.pretrain, recipe.encoder
-    start = encoder.weights if len(encoder.weights) < 20 else f"{encoder.weights[:19]}…"
-    kept = f"frozen, {encoder.frozen_views} cached views" if encoder.frozen else "trained"
+    pretrain, encoder = recipe.pretrain, recipe.encoder
+    weights = encoder.weights if len(encoder.weights) < 20 else f"{encoder.weights[:19]}…"
+    frozen = f"frozen, {encoder.frozen_views} cached views" if encoder.frozen else "trained"
     return [
-        ("encoder", f"{encoder.name}, {start}, {kept}"),
-        ("stage 1", f"{how.epochs} epochs, batches of {how.batch_size}, {how.optimizer}"),
-        ("", f"learning rate {how.lr:g}, weight decay {how.weight_decay:g}"),
-        ("stage 2", f"{recipe.probe.epochs} epochs, the best of a bank of heads on validation"),
-        (NEIGHBOURS, "10 nearest training images by the encoder's features"),
+        ("encoder", f"{encoder.name}, {weights}, {frozen}"),
+        (
+            "stage 1",
+            f"{pretrain.epochs} epochs, batch size {pretrain.batch_size}, {pretrain.optimizer}, "
+            f"learning rate {pretrain.lr:g}, weight decay {pretrain.weight_decay:g}",
+        ),
+        (
+            "stage 2",
+            f"{recipe.probe.epochs} epochs; the learning rate is chosen on the validation split",
+        ),
+        (KNN, "vote of the 10 nearest training images by encoder features"),
     ]
-
-
-def _svg(path: Path) -> str:
-    """The drawing without the prologue of a file, its ids made its own, as wide as the page."""
-    text = path.read_text(encoding="utf-8")
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    mark = re.sub(r"\W", "", path.stem)
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{mark}-", text)
-    return re.sub(r'(<svg[^>]*?) width="[^"]*pt"| height="[^"]*pt"', r"\1", text, count=2)

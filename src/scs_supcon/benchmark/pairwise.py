@@ -1,8 +1,8 @@
-"""Methods in one column, pair by pair, tested as the design asks for.
+"""Pairwise tests of the methods in one column, chosen by the design of the runs.
 
-- other test images every time (folds, or a split drawn by each seed): Nadeau and Bengio's
-  t-test, because the training sets overlap;
-- the same test images every time: tests paired over these images.
+- Different test images in each run (folds, or a new split per seed): the t-test of Nadeau and
+  Bengio, because the training sets overlap.
+- The same test images in every run: tests paired over these images.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,41 +15,48 @@ from numpy.typing import NDArray
 
 from scs_supcon.benchmark import statistics
 from scs_supcon.benchmark.statistics import TTest, holm
-from scs_supcon.benchmark.statistics.wording import join
-from scs_supcon.evaluation.splits import PARTS
+from scs_supcon.benchmark.statistics.scores import join
+from scs_supcon.data.splits import SPLIT_TITLES
 
 ALPHA = 0.05
 RESAMPLES = 2000
-Key = tuple[int, int | None]  # seed and fold: what two methods share when they are compared
+RunKey = tuple[int, int | None]  # seed and fold, by which the runs of two methods are paired
 
 
 @dataclass(frozen=True)
-class Judged:
-    """One run's test: which images, which were right, how many it learnt from, and the part."""
+class EvaluatedRun:
+    """The predictions of one run on its test images.
 
-    names: tuple[str, ...]
-    right: NDArray[np.bool_]
-    trained_on: int
-    judged_on: str = "test"
+    Attributes:
+        images: names of the images, sorted.
+        correct: whether each image is classified correctly.
+        training_images: number of images the run was trained on.
+        split: "test", or "val" if there is no test split.
+    """
+
+    images: tuple[str, ...]
+    correct: NDArray[np.bool_]
+    training_images: int
+    split: str = "test"
 
     @property
     def accuracy(self) -> float:
-        """In per cent."""
-        return 100 * float(self.right.mean())
+        """Accuracy in per cent."""
+        return 100 * float(self.correct.mean())
 
 
-Cells = Mapping[Key, Judged]
+MethodRuns = Mapping[RunKey, EvaluatedRun]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One test in plain words.
+    """The result of one test.
 
     Attributes:
-        title: what was done.
-        sentences: what came out.
-        warnings: what it cannot show.
-        numbers: everything else, for statistics.json.
+        title: the test.
+        sentences: the result in words.
+        warnings: what the result does not show.
+        numbers: details for statistics.json.
     """
 
     title: str
@@ -59,133 +66,135 @@ class Finding:
 
 
 class PairTests:
-    """The pairwise tests of one column, as its design asks for."""
+    """All pairwise tests of one column.
 
-    def __init__(self, rows: Mapping[str, Cells]) -> None:
+    Args:
+        rows: the runs of each method, with the same keys for all.
+    """
+
+    def __init__(self, rows: Mapping[str, MethodRuns]) -> None:
         self.rows = rows
         self.keys = sorted(next(iter(rows.values())), key=str)
-        every = [cells[key] for cells in rows.values() for key in self.keys]
-        self.same_test = len({judged.names for judged in every}) == 1
-        self.part = PARTS[every[0].judged_on]
-        share = [len(judged.names) / max(1, judged.trained_on) for judged in every]
-        self.test_per_train = float(np.mean(share))
+        runs = [method_runs[key] for method_runs in rows.values() for key in self.keys]
+        self.same_images = len({run.images for run in runs}) == 1
+        self.image_count = len(runs[0].images)
+        self.split = SPLIT_TITLES[runs[0].split]
+        ratios = [len(run.images) / max(1, run.training_images) for run in runs]
+        self.test_per_train = float(np.mean(ratios))
         pairs = list(combinations(rows, 2))
         adjusted = holm([self._p(*pair) for pair in pairs])
         self.p = {frozenset(pair): p for pair, p in zip(pairs, adjusted, strict=True)}
 
-    def level(self, best: str) -> list[str]:
-        """Rows that cannot be set apart from the best."""
-        return [row for row in self.rows if row == best or self.p[frozenset((row, best))] >= ALPHA]
+    def level_with(self, best: str) -> list[str]:
+        """Return the other methods that do not differ significantly from the best."""
+        others = [row for row in self.rows if row != best]
+        return [row for row in others if self.p[frozenset((row, best))] >= ALPHA]
 
     def findings(self, control: str, best: str) -> list[Finding]:
-        """The tests in words: all pairs, then the control against each of the others."""
-        return [self._all_pairs(best), *self._against(control)]
+        """Return the tests of all pairs, then those of the control against each other method."""
+        return [self._all_pairs(best), *self._against_control(control)]
 
     def _p(self, first: str, second: str) -> float:
-        if not self.same_test:
+        if not self.same_images:
             return self._resampled(first, second).p if len(self.keys) > 1 else 1.0
         if len(self.keys) == 1:
             return self._mcnemar(first, second).p
-        return self._over_images(first, second).p
+        return statistics.paired_t(
+            self._share_correct(first).tolist(),
+            self._share_correct(second).tolist(),
+            names=(first, second),
+        ).p
 
-    def _scores(self, row: str) -> list[float]:
+    def _accuracies(self, row: str) -> list[float]:
         return [self.rows[row][key].accuracy for key in self.keys]
 
-    def _right(self, row: str) -> NDArray[np.float64]:
-        """Share of a row's runs that name each image rightly, in per cent."""
-        runs = [self.rows[row][key].right for key in self.keys]
+    def _share_correct(self, row: str) -> NDArray[np.float64]:
+        """Return for each image the share of a method's runs that are correct, in per cent."""
+        runs = [self.rows[row][key].correct for key in self.keys]
         share: NDArray[np.float64] = 100 * np.stack(runs).astype(np.float64).mean(axis=0)
         return share
 
     def _resampled(self, first: str, second: str) -> TTest:
         return statistics.corrected_t(
-            self._scores(first),
-            self._scores(second),
+            self._accuracies(first),
+            self._accuracies(second),
             test_per_train=self.test_per_train,
             names=(first, second),
         )
 
-    def _over_images(self, first: str, second: str) -> TTest:
-        return statistics.paired_t(
-            self._right(first).tolist(), self._right(second).tolist(), names=(first, second)
-        )
-
     def _mcnemar(self, first: str, second: str) -> statistics.McNemar:
         key = self.keys[0]
-        right, other = self.rows[first][key].right, self.rows[second][key].right
+        correct, other = self.rows[first][key].correct, self.rows[second][key].correct
         return statistics.mcnemar(
-            np.ones(len(right), dtype=bool), right, other, names=(first, second)
+            np.ones(len(correct), dtype=bool), correct, other, names=(first, second)
         )
 
     def _all_pairs(self, best: str) -> Finding:
-        apart = [row for row in self.rows if row not in self.level(best)]
-        level = [row for row in self.level(best) if row != best]
-        found = sum(p < ALPHA for p in self.p.values())
-        told = f"It is set apart from {join(apart)}" + (
-            f"; not from {join(level)}" if level else ""
+        level = self.level_with(best)
+        worse = [row for row in self.rows if row != best and row not in level]
+        result = "It does not differ significantly from any other method"
+        if worse:
+            not_from = f", but not from {join(level)}" if level else ""
+            result = f"It differs significantly from {join(worse)}{not_from}"
+        significant = sum(p < ALPHA for p in self.p.values())
+        sentences = (
+            f"{best} has the highest mean. {result}.",
+            f"{significant} of {len(self.p)} pairs differ after Holm's correction.",
         )
-        alone = "The tests cannot set it apart from any other"
-        sentences = [f"{best} has the highest mean. {told if apart else alone}."]
-        sentences.append(f"{found} of {len(self.p)} pairs differ after Holm's correction.")
         numbers = [
             {"pair": sorted(pair), "p_holm": p, "significant": p < ALPHA}
             for pair, p in self.p.items()
         ]
-        return Finding(f"All pairs: {self._how}", tuple(sentences), self._cautions, numbers)
+        return Finding(f"All pairs: {self._test_name}", sentences, self._warnings, numbers)
 
     @property
-    def _how(self) -> str:
-        if not self.same_test:
+    def _test_name(self) -> str:
+        if not self.same_images:
             return "t-test corrected for overlapping training sets (Nadeau and Bengio), Holm"
         if len(self.keys) == 1:
             return "McNemar on the stored predictions, Holm"
-        return f"t-test paired over the {self.part} images, seeds averaged, Holm"
+        return f"t-test paired over the {self.split} images, mean over seeds, Holm"
 
     @property
-    def _cautions(self) -> tuple[str, ...]:
+    def _warnings(self) -> tuple[str, ...]:
         runs = len(self.keys)
-        if not self.same_test and runs == 1:
-            return ("One run of each method: nothing can be tested. Ask for more folds or seeds.",)
-        if not self.same_test:
-            few = f"{runs} splits of one data set: the result is about this data set alone."
-            return (few,) if runs >= 5 else (f"{few} With so few, little can be told apart.",)
-        one = self.rows[next(iter(self.rows))][self.keys[0]]
-        text = (
-            f"The same {len(one.names)} {self.part} images in every run: the tests say what "
-            "other such images would change, not what another training set or other seeds would. "
-            "Folds say more."
-        )
-        return (text,)
+        if self.same_images:
+            return (
+                f"All runs use the same {self.image_count} {self.split} images: the tests cover "
+                "other images of this kind, not another training set or other seeds. Use --folds "
+                "to cover those.",
+            )
+        if runs == 1:
+            return ("One run per method: nothing can be tested. Use more folds or seeds.",)
+        text = f"{runs} splits of one dataset: the result is about this dataset only."
+        return (text,) if runs >= 5 else (f"{text} With so few, only large differences show.",)
 
-    def _against(self, control: str) -> list[Finding]:
+    def _against_control(self, control: str) -> list[Finding]:
         others = [row for row in self.rows if row != control]
-        if not self.same_test:
-            return self._against_by_splits(control, others) if len(self.keys) > 1 else []
-        return self._against_by_images(control, others)
+        if self.same_images:
+            return self._against_by_images(control, others)
+        return self._against_by_splits(control, others) if len(self.keys) > 1 else []
 
     def _against_by_splits(self, control: str, others: Sequence[str]) -> list[Finding]:
         tests = [self._resampled(control, other) for other in others]
         adjusted = holm([test.p for test in tests])
         effects = [
-            statistics.cohens_dz(self._scores(control), self._scores(other)) for other in others
+            statistics.cohens_dz(self._accuracies(control), self._accuracies(other))
+            for other in others
         ]
-        sentences = tuple(
-            f"{test.sentence} After Holm p = {p:.2g}."
-            for test, p in zip(tests, adjusted, strict=True)
-        )
         numbers = [
             asdict(test) | {"p_holm": p, "cohens_dz": effect.value}
             for test, p, effect in zip(tests, adjusted, effects, strict=True)
         ]
-        warnings = tuple(dict.fromkeys(w for test in tests for w in test.warnings))
-        return [Finding(f"{control} against each other method", sentences, warnings, numbers)]
+        title = f"{control} against each other method"
+        return [Finding(title, _with_holm(tests, adjusted), _all_warnings(tests), numbers)]
 
     def _against_by_images(self, control: str, others: Sequence[str]) -> list[Finding]:
         tests = [self._mcnemar(control, other) for other in others]
         adjusted = holm([test.p for test in tests])
         intervals = [
             statistics.bootstrap(
-                self._right(control) - self._right(other),
+                self._share_correct(control) - self._share_correct(other),
                 np.random.default_rng(0),
                 resamples=RESAMPLES,
             )
@@ -193,24 +202,33 @@ class PairTests:
         ]
         gaps = tuple(
             f"{control} − {other}: {gap.value:+.2f} points, 95 % interval {gap.low:+.2f} to "
-            f"{gap.high:+.2f} when the {self.part} images are drawn again."
+            f"{gap.high:+.2f} over resampled {self.split} images."
             for other, gap in zip(others, intervals, strict=True)
         )
-        seed = self.keys[0][0]
+        title, seed = f"{control} against each other method", self.keys[0][0]
         return [
             Finding(
-                f"{control} against each other method: bootstrap over the {self.part} images",
+                f"{title}: bootstrap over the {self.split} images",
                 gaps,
                 (),
                 [asdict(gap) | {"second": o} for o, gap in zip(others, intervals, strict=True)],
             ),
             Finding(
-                f"{control} against each other method: McNemar, the two models of seed {seed}",
-                tuple(
-                    f"{test.sentence} After Holm p = {p:.2g}."
-                    for test, p in zip(tests, adjusted, strict=True)
-                ),
-                tuple(dict.fromkeys(w for test in tests for w in test.warnings)),
+                f"{title}: McNemar, the models of seed {seed}",
+                _with_holm(tests, adjusted),
+                _all_warnings(tests),
                 [asdict(t) | {"p_holm": p} for t, p in zip(tests, adjusted, strict=True)],
             ),
         ]
+
+
+def _with_holm(
+    tests: Sequence[TTest | statistics.McNemar], adjusted: Sequence[float]
+) -> tuple[str, ...]:
+    return tuple(
+        f"{test.sentence} After Holm p = {p:.2g}." for test, p in zip(tests, adjusted, strict=True)
+    )
+
+
+def _all_warnings(tests: Sequence[TTest | statistics.McNemar]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(warning for test in tests for warning in test.warnings))

@@ -1,9 +1,9 @@
-"""A comparison as a table: rows are methods, columns are a set of images and an encoder.
+"""The table of a comparison: rows are methods, columns are a dataset with an encoder.
 
 ```toml
 methods = ["scs_supcon", "supcon", { method = "scs_supcon", name = "SCS, t = 5",
                                      settings = ["method.options.t0=5"] }]
-seeds = 3                      # or folds = 5, or both: every seed deals its own folds
+seeds = 3                      # or folds = 5, or both: every seed has its own folds
 settings = ["pretrain.epochs=60"]
 
 [[columns]]
@@ -13,7 +13,7 @@ weights = "tf_efficientnet_lite0.safetensors"
 frozen = true
 ```
 
-The command line makes the same structure. Cross-entropy is always a row.
+Cross-entropy is always added as a row.
 """
 
 import tomllib
@@ -30,11 +30,11 @@ from scs_supcon.methods import available, is_plugin, method_class, parse
 from scs_supcon.recipe import Count, Section
 
 CROSS_ENTROPY = "baseline"
-NEIGHBOURS = "kNN"
+KNN = "kNN"
 
 
 class Row(Section):
-    """One method."""
+    """A method of the table."""
 
     method: str
     name: str = ""
@@ -50,7 +50,7 @@ class Row(Section):
 
 
 class Column(Section):
-    """One set of images seen through one encoder."""
+    """A dataset with an encoder."""
 
     data: str
     name: str = ""
@@ -64,13 +64,13 @@ class Column(Section):
     @classmethod
     def _named(cls, value: Any) -> Any:
         if isinstance(value, dict) and "data" in value:
-            usual = [Path(str(value["data"])).stem, value.get("encoder")]
-            return {"name": ", ".join(str(part) for part in usual if part), **value}
+            names = [Path(str(value["data"])).stem, value.get("encoder")]
+            return {"name": ", ".join(str(name) for name in names if name), **value}
         return value
 
 
 class Table(Section):
-    """What to compare, and how often."""
+    """What to compare, and how many runs per method."""
 
     methods: Annotated[tuple[Row, ...], Field(min_length=1)]
     columns: Annotated[tuple[Column, ...], Field(min_length=1)]
@@ -87,33 +87,38 @@ class Table(Section):
         return (*rows, Row(method=CROSS_ENTROPY))
 
     @model_validator(mode="after")
-    def _fits_together(self) -> "Table":
-        for kind, parts in (("rows", self.methods), ("columns", self.columns)):
-            twice = [name for name, n in Counter(part.name for part in parts).items() if n > 1]
-            if twice:
-                raise ValueError(f"two {kind} are called {twice[0]!r}: give each its own name")
-        if NEIGHBOURS in self.rows:
-            raise ValueError(f"{NEIGHBOURS} is in every comparison by itself: leave it out")
+    def _check_names(self) -> "Table":
+        for kind, entries in (("rows", self.methods), ("columns", self.columns)):
+            counts = Counter(entry.name for entry in entries)
+            duplicates = [name for name, count in counts.items() if count > 1]
+            if duplicates:
+                raise ValueError(f"two {kind} are called {duplicates[0]!r}: give them other names")
+        if KNN in self.rows:
+            raise ValueError(f"{KNN} is part of every comparison: leave it out")
         if self.control and self.control not in self.rows:
             hint = did_you_mean(self.control, self.rows)
-            raise ValueError(f"the control {self.control!r} is no row of the table{hint}")
+            raise ValueError(f"the control {self.control!r} is not a row of the table{hint}")
         for row in self.methods:
             method_class(parse(row.method)[0])
         return self
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """Names of the rows."""
+        """The names of the rows."""
         return tuple(row.name for row in self.methods)
 
     @property
-    def against(self) -> str:
-        """The row that all others are compared with, chosen before any number is seen."""
+    def control_row(self) -> str:
+        """The row that all others are compared with, fixed before any result is known."""
         return self.control or self.rows[0]
 
 
 def make_table(values: dict[str, Any]) -> Table:
-    """Validate plain values."""
+    """Return a validated table.
+
+    Raises:
+        UserError: an unknown key, a missing or an invalid value.
+    """
     try:
         return Table.model_validate(values)
     except ValidationError as error:
@@ -121,51 +126,50 @@ def make_table(values: dict[str, Any]) -> Table:
 
 
 def read_table_file(path: Path) -> Table:
-    """Read a table from TOML."""
+    """Read a table from a TOML file."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"cannot read the table {path}: {error}") from error
     try:
-        _no_code(values)
+        _reject_plugins(values)
         return make_table(values)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
 
-def _no_code(values: dict[str, Any]) -> None:
-    """A file never makes us import: methods of other people are named on the command line."""
+def _reject_plugins(values: dict[str, Any]) -> None:
+    """Raise a UserError if a file names code to import."""
     rows = values.get("methods")
     for row in rows if isinstance(rows, list) else []:
         name = row.get("method") if isinstance(row, dict) else row
         if isinstance(name, str) and is_plugin(name):
             raise UserError(
-                f"the method {name} is code from outside this package, and code is never imported "
-                "because a file names it: leave it out, or compare with --methods on the command "
-                "line"
+                f"the method {name} is code from outside this package, which is never imported "
+                "because a file names it: remove it, or name it with --methods on the command line"
             )
 
 
 def write_table_file(table: Table) -> str:
-    """The table as TOML; reading it back gives the same table."""
+    """Return the table as TOML."""
     return tomli_w.dumps(table.model_dump(mode="json", exclude_none=True))
 
 
 def method_names(text: str) -> Sequence[str]:
-    """Read `a,b@preset` or `all`; names given twice count once."""
+    """Parse `a,b@preset` or `all`; duplicates are removed."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise UserError("--methods is empty: write for example --methods scs_supcon,supcon, or all")
-    named = [inner for name in names for inner in (available() if name == "all" else [name])]
-    return tuple(dict.fromkeys(named))
+        raise UserError("--methods is empty: give for example --methods scs_supcon,supcon, or all")
+    expanded = [m for name in names for m in (available() if name == "all" else [name])]
+    return tuple(dict.fromkeys(expanded))
 
 
 def _sentence(problem: Any) -> str:
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        parts: dict[str, type[Section]] = {"columns": Column, "methods": Row}
-        known = parts.get(str(problem["loc"][0]), Table)
-        hint = did_you_mean(str(problem["loc"][-1]), known.model_fields)
+        sections: dict[str, type[Section]] = {"columns": Column, "methods": Row}
+        section = sections.get(str(problem["loc"][0]), Table)
+        hint = did_you_mean(str(problem["loc"][-1]), section.model_fields)
         return f"unknown key {where!r}{hint}"
     if problem["type"] == "missing":
         return f"{where} is missing"

@@ -107,7 +107,7 @@ def compare(
         scs compare ./birds --methods all --folds 5 --epochs 20 --out comparisons/birds
         scs compare table.toml --dry-run
     """
-    from scs_supcon.benchmark import compare as suite
+    from scs_supcon.benchmark import compare as benchmark
     from scs_supcon.benchmark.table import Table, make_table, method_names, read_table_file
     from scs_supcon.device import cores, find_compute
     from scs_supcon.progress import Display
@@ -139,20 +139,20 @@ def compare(
             }
         )
     cores_per_job = cores() // max(1, jobs)  # with one core, the job loads its images itself
-    place = find_compute(device, cores_per_job if cores_per_job > 1 else 0, cache, offline)
+    compute = find_compute(device, cores_per_job if cores_per_job > 1 else 0, cache, offline)
     folder = out or Path("comparisons") / _name_of(data)
-    plan = suite.Suite(table, folder, runs, place, jobs, accept_old)
-    display = Display(quiet)
+    shared: dict[str, Any] = {"runs": runs, "compute": compute, "jobs": jobs}
+    shared |= {"display": Display(quiet), "accept_old": accept_old}
     if dry_run:
-        print(suite.forecast(plan, display))
+        print(benchmark.dry_run(table, **shared))
         return
-    found = suite.compare(plan, display, train=not no_train)
-    print(json.dumps(suite.summary(found, folder), indent=1) if as_json else found.text)
+    report = benchmark.compare(table, out=folder, train=not no_train, **shared)
+    print(json.dumps(benchmark.summary(report, folder), indent=1) if as_json else report.text)
     if not as_json:
         print(f"page      {folder / 'comparison.html'}")
-    for cell, reason in found.failed.items():
+    for cell, reason in report.failed.items():
         print(f"failed: {cell}: {reason}", file=sys.stderr)
-    if found.failed:
+    if report.failed:
         raise typer.Exit(1)
 
 

@@ -1,4 +1,4 @@
-"""One page that shows what a finished run found, from the files the run left."""
+"""The report of a run: one self-contained page, and figures."""
 
 from scs_supcon.report.build import build_report
 

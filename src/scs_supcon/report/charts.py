@@ -1,161 +1,349 @@
-"""Small charts as SVG, drawn without JavaScript; colours come from the page's style sheet."""
+"""The charts of a run's report.
+
+Each chart is drawn by one function on matplotlib axes. The page shows each chart as an inline
+SVG; `write_figures` combines the same charts to figures for papers and slides. The maps and the
+confusion matrix of the page are interactive and drawn by its scripts.
+"""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 from markupsafe import Markup
 
-Points = Sequence[tuple[float, float]]
+from scs_supcon.evaluation.record import Calibration, Evaluation, PairStatistics
+from scs_supcon.report.data import MapPoints, confusion_order
+from scs_supcon.report.figures import (
+    ACCENT,
+    CLASS_COLOURS,
+    OTHER,
+    RULE,
+    SOFT,
+    chart,
+    figure_style,
+    new_figure,
+    save_figure,
+)
+from scs_supcon.report.gallery import Gallery
+from scs_supcon.report.inputs import Curves, RunRecords
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CURVE_TITLES = {
+    ("pretrain", "t"): "temperature t",
+    ("pretrain", "b"): "bias b",
+    ("pretrain", "boundary"): "decision boundary",
+    ("pretrain", "lr"): "learning rate",
+    ("pretrain", "positive_share"): "share of positive pairs",
+    ("pretrain", "anchors_without_positives"): "images without a positive in the batch",
+    ("probe", "cross_entropy"): "stage 2: cross-entropy",
+}
+SCALARS = ("t", "b", "boundary")
+MINOR = ("lr", "positive_share", "anchors_without_positives")
+PROBE_LOSS = ("probe", "cross_entropy")
 
 
-@dataclass(frozen=True)
-class Frame:
-    """A plotting area: what range of numbers lies where, in units of the drawing."""
-
-    x: tuple[float, float]
-    y: tuple[float, float]
-    width: int = 420
-    height: int = 240
-    left: int = 50
-    right: int = 22
-    top: int = 24
-    bottom: int = 34
-
-    def at(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point goes."""
-        across = (x - self.x[0]) / (self.x[1] - self.x[0])
-        up = (y - self.y[0]) / (self.y[1] - self.y[0])
-        inner = self.width - self.left - self.right, self.height - self.top - self.bottom
-        return self.left + across * inner[0], self.top + (1 - up) * inner[1]
-
-    def path(self, points: Points, close: bool = False) -> str:
-        """Drawing commands of a line through points."""
-        moves = " L".join(f"{x:.1f} {y:.1f}" for x, y in (self.at(*point) for point in points))
-        return f"M{moves}{'Z' if close else ''}" if points else ""
+def curve_groups(curves: Curves) -> dict[str, list[tuple[str, str]]]:
+    """Return the keys of the training curves by topic; a group may be empty."""
+    names = [name for stage, name in curves if stage == "pretrain"]
+    terms = [("pretrain", name) for name in names if name not in SCALARS + MINOR]
+    groups = {
+        "Loss terms": [*terms, PROBE_LOSS],
+        "Decision boundary": [("pretrain", name) for name in SCALARS],
+        "Other metrics": [("pretrain", name) for name in MINOR],
+    }
+    return {
+        title: [key for key in keys if key in curves and _finite_points(curves, key)]
+        for title, keys in groups.items()
+    }
 
 
-def line(frame: Frame, points: Points, kind: str) -> Markup:
-    """A line of the class `kind`."""
-    return Markup('<path class="line {}" d="{}"/>').format(kind, frame.path(points))
+def curve_title(key: tuple[str, str]) -> str:
+    """Return the title of a training curve."""
+    return CURVE_TITLES.get(key, f"{key[1].replace('_', ' ')} term")
 
 
-def area(frame: Frame, points: Points, kind: str) -> Markup:
-    """The area between a line and the bottom of the frame."""
-    floor = frame.y[0]
-    closed = [(points[0][0], floor), *points, (points[-1][0], floor)]
-    return Markup('<path class="area {}" d="{}"/>').format(kind, frame.path(closed, close=True))
-
-
-def dot(frame: Frame, x: float, y: float, kind: str, radius: float = 4) -> Markup:
-    """A dot."""
-    cx, cy = frame.at(x, y)
-    return Markup('<circle class="dot {}" cx="{}" cy="{}" r="{}"/>').format(
-        kind, f"{cx:.1f}", f"{cy:.1f}", f"{radius:.1f}"
+def curve_chart(curves: Curves, key: tuple[str, str]) -> Markup:
+    """Return one training curve with its first and last value as a figure of the page."""
+    points = _finite_points(curves, key)
+    first, last = (short_number(points[index][1]) for index in (0, -1))
+    change = f"{first} to {last}" if first != last else f"{first} throughout"
+    title = curve_title(key)
+    svg = chart(
+        f"curve-{key[0]}-{key[1]}",
+        f"{title}: {change} in {points[-1][0]} epochs",
+        (3.3, 1.9),
+        partial(draw_curve, points=points),
+    )
+    return Markup("<figure><figcaption><b>{}</b> <span>{}</span></figcaption>{}</figure>").format(
+        title, change, svg
     )
 
 
-def upright(frame: Frame, x: float, words: str) -> Markup:
-    """A dashed line across the frame at x, with words at its top."""
-    across, top = frame.at(x, frame.y[1])
-    right = across > frame.width * 0.6
-    return Markup(
-        '<line class="mark" x1="{x}" x2="{x}" y1="{top}" y2="{low}"/>'
-        '<text class="strong" x="{at}" y="{y}" text-anchor="{anchor}">{words}</text>'
-    ).format(
-        x=f"{across:.1f}",
-        top=f"{top:.1f}",
-        low=frame.height - frame.bottom,
-        at=f"{across + (-6 if right else 6):.1f}",
-        y=f"{top + 10:.1f}",
-        anchor="end" if right else "start",
-        words=words,
-    )
+def draw_curve(axes: "Axes", points: Sequence[tuple[int, float]]) -> None:
+    """Draw a metric over the epochs."""
+    from matplotlib.ticker import MaxNLocator
+
+    epochs, values = zip(*points, strict=True)
+    axes.plot(epochs, values, color=ACCENT, linewidth=2)
+    axes.plot(epochs[-1], values[-1], "o", color=ACCENT, markersize=5)
+    axes.set_xlabel("epoch")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(False, axis="x")
 
 
-def label(frame: Frame, x: float, y: float, words: str, anchor: str = "start") -> Markup:
-    """Words at a point."""
-    across, up = frame.at(x, y)
-    return Markup('<text class="strong" x="{}" y="{}" text-anchor="{}">{}</text>').format(
-        f"{across:.1f}", f"{up:.1f}", anchor, words
-    )
+def _finite_points(curves: Curves, key: tuple[str, str]) -> list[tuple[int, float]]:
+    return [(e, v) for e, v in zip(*curves[key], strict=True) if math.isfinite(v)]
 
 
-def chart(
-    frame: Frame,
-    parts: Sequence[Markup],
-    title: str,
-    axes: tuple[str, str] = ("", ""),
-    show: tuple[Callable[[float], str], Callable[[float], str]] | None = None,
-) -> Markup:
-    """A drawing with grid, axes and a title for those who cannot see it."""
-    across, up = show or (number, number)
-    low = frame.height - frame.bottom
-    grid = [
-        Markup(
-            '<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"/>'
-            '<text x="{}" y="{}" text-anchor="end">{}</text>'
-        ).format(
-            frame.left,
-            frame.width - frame.right,
-            frame.left - 6,
-            f"{frame.at(0, tick)[1] + 4:.1f}",
-            up(tick),
-            y=f"{frame.at(0, tick)[1]:.1f}",
+def similarity_chart(pairs: PairStatistics) -> Markup:
+    """Return the histogram of pair similarities for the page."""
+    title = "Histogram of the similarity of same-class and different-class pairs"
+    return chart("similarity", title, (5.4, 3.1), partial(draw_similarities, pairs=pairs))
+
+
+def draw_similarities(axes: "Axes", pairs: PairStatistics) -> None:
+    """Draw histograms of the similarity of same-class and different-class pairs."""
+    histogram = pairs.histogram
+    shares = {
+        "different": np.array(histogram.different) / max(1, sum(histogram.different)),
+        "same": np.array(histogram.same) / max(1, sum(histogram.same)),
+    }
+    colours = {"different": (OTHER, "--"), "same": (ACCENT, "-")}
+    for kind, values in shares.items():
+        colour, line = colours[kind]
+        axes.stairs(values, histogram.edges, color=colour, alpha=0.15, fill=True, linewidth=0)
+        axes.stairs(
+            values,
+            histogram.edges,
+            color=colour,
+            linestyle=line,
+            linewidth=2,
+            label=f"{kind} class{'es' * (kind == 'different')}",
         )
-        for tick in ticks(*frame.y, most=4)
-    ]
-    grid += [
-        Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(
-            f"{frame.at(tick, 0)[0]:.1f}", low + 16, across(tick)
+    # Leave out empty bins at both ends.
+    filled = np.flatnonzero(np.maximum(*shares.values()) > 1e-4)
+    if len(filled):
+        last = len(histogram.edges) - 1
+        low, high = max(0, filled[0] - 1), min(last, filled[-1] + 2)
+        axes.set_xlim(histogram.edges[low], histogram.edges[high])
+    axes.set_ylim(0, max(1e-3, *(values.max() for values in shares.values())) * 1.2)
+    low, high = axes.get_xlim()
+    if low <= pairs.threshold <= high:
+        name = "boundary" if pairs.rule == "boundary" else "threshold"
+        axes.axvline(pairs.threshold, color=SOFT, linestyle=":", linewidth=1.5)
+        right = pairs.threshold > low + 0.6 * (high - low)
+        axes.annotate(
+            f"{name} {pairs.threshold:.2f}",
+            (pairs.threshold, 0.98),
+            xycoords=("data", "axes fraction"),
+            xytext=(-4 if right else 4, 0),
+            textcoords="offset points",
+            ha="right" if right else "left",
+            va="top",
+            weight="bold",
         )
-        for tick in ticks(*frame.x, most=5)
-    ]
-    names = Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(
-        frame.width - frame.right, frame.height - 3, axes[0]
-    ) + Markup('<text x="{}" y="{}">{}</text>').format(2, 11, axes[1])
-    return Markup(
-        '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}{}'
-        '<line class="axis" x1="{}" x2="{}" y1="{low}" y2="{low}"/></svg>'
-    ).format(
-        frame.width,
-        frame.height,
-        title,
-        Markup("").join(grid),
-        names,
-        Markup("").join(parts),
-        frame.left,
-        frame.width - frame.right,
-        low=low,
+    axes.set_xlabel("similarity in the common field")
+    axes.set_ylabel("share of pairs")
+    axes.yaxis.set_major_formatter(_percent)
+    axes.grid(False, axis="x")
+
+
+def roc_chart(pairs: PairStatistics) -> Markup:
+    """Return the ROC curve of pairs for the page."""
+    title = "ROC curve: same-class pairs against different-class pairs above the threshold"
+    return chart("roc", title, (3.7, 3.2), partial(draw_roc, pairs=pairs))
+
+
+def draw_roc(axes: "Axes", pairs: PairStatistics) -> None:
+    """Draw the ROC curve of pairs with the threshold marked."""
+    axes.plot([0, 1], [0, 1], color=RULE, linewidth=1.5)
+    if pairs.roc:
+        axes.plot(*np.array(pairs.roc).T, color=ACCENT, linewidth=2)
+    false_rate, true_rate = pairs.false_positive_rate, pairs.true_positive_rate
+    if false_rate is not None and true_rate is not None:
+        name = "boundary" if pairs.rule == "boundary" else "threshold"
+        axes.plot(false_rate, true_rate, "o", color=OTHER, markersize=7)
+        right = false_rate > 0.5
+        axes.annotate(
+            f"at the {name}",
+            (false_rate, true_rate),
+            xytext=(-8 if right else 8, -18),
+            textcoords="offset points",
+            ha="right" if right else "left",
+            weight="bold",
+        )
+    axes.set_xlabel("false positive rate")
+    axes.set_ylabel("true positive rate")
+    _unit_square(axes)
+
+
+def calibration_chart(calibration: Calibration) -> Markup:
+    """Return the reliability diagram for the page."""
+    title = "Reliability diagram: accuracy against confidence"
+    draw = partial(draw_calibration, calibration=calibration)
+    return chart("calibration", title, (3.7, 3.2), draw)
+
+
+def draw_calibration(axes: "Axes", calibration: Calibration) -> None:
+    """Draw accuracy against confidence before and after temperature scaling."""
+    axes.plot([0, 1], [0, 1], color=RULE, linewidth=1.5)
+    most = max((b.count for b in calibration.after.bins), default=1) or 1
+    for when, reliability, colour, line in (
+        ("before", calibration.before, OTHER, "--"),
+        ("after", calibration.after, ACCENT, "-"),
+    ):
+        bins = [b for b in reliability.bins if b.count]
+        confidence = np.array([b.confidence for b in bins], np.float64)
+        accuracy = np.array([b.accuracy for b in bins], np.float64)
+        label = f"{when} scaling, error {100 * reliability.ece:.1f} points"
+        axes.plot(confidence, accuracy, color=colour, linestyle=line, linewidth=2, label=label)
+        sizes = [(3 + 8 * math.sqrt(b.count / most)) ** 2 for b in bins]
+        axes.scatter(confidence, accuracy, sizes, color=colour, zorder=3, linewidths=0)
+    axes.set_xlabel("confidence")
+    axes.set_ylabel("accuracy")
+    _unit_square(axes)
+
+
+def draw_confusion(axes: "Axes", evaluation: Evaluation) -> None:
+    """Draw the confusion matrix as shares of each true class, confused classes adjacent."""
+    matrix = np.array(evaluation.confusion, np.int64)
+    classes = evaluation.classes
+    order = list(confusion_order(matrix)) if len(classes) > 12 else list(range(len(classes)))
+    shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
+    image = axes.imshow(shares[np.ix_(order, order)], cmap="Blues", vmin=0, vmax=1)
+    axes.grid(False)
+    names = [classes[number] for number in order] if len(classes) <= 60 else []
+    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.set_xlabel("prediction")
+    axes.set_ylabel("true class")
+    axes.figure.colorbar(image, label="share of the true class", shrink=0.6)
+
+
+def draw_map(axes: "Axes", classes: Sequence[str], gallery: Gallery, points: MapPoints) -> None:
+    """Draw a t-SNE map: up to ten classes in colours with names, otherwise only errors marked."""
+    wrong = (gallery.predictions >= 0) & (gallery.predictions != gallery.labels)
+    named = len(classes) <= len(CLASS_COLOURS)
+    colours = np.array([CLASS_COLOURS[label] if named else ACCENT for label in gallery.labels])
+    axes.scatter(
+        points[~wrong, 0], points[~wrong, 1], s=8, c=colours[~wrong], alpha=0.6, linewidths=0
     )
+    axes.scatter(points[wrong, 0], points[wrong, 1], s=18, c=OTHER, marker="x", linewidths=1)
+    for label, name in enumerate(classes if named else ()):
+        members = gallery.labels == label
+        if members.any():
+            axes.annotate(name, np.median(points[members], axis=0), ha="center", weight="bold")
+    axes.set_aspect("equal")
+    axes.set_axis_off()
 
 
-def ticks(low: float, high: float, most: int) -> list[float]:
-    """Round numbers between low and high, at most so many."""
-    span = high - low
-    step = 10.0 ** math.floor(math.log10(span / most))
-    step *= next(f for f in (1, 2, 5, 10, 20) if span / (step * f) <= most)
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [index * step for index in range(first, last + 1)]
+def write_figures(
+    folder: Path, records: RunRecords, gallery: Gallery, maps: Mapping[str, MapPoints]
+) -> None:
+    """Write curves, similarities, confusion, calibration and tsne as PNG and SVG."""
+    evaluation, curves = records.evaluation, records.curves
+    with figure_style():
+        groups = curve_groups(curves)
+        keys = [*groups["Loss terms"], *groups["Decision boundary"]]
+        figure, panels = new_figure(3.4, 2.4, panels=max(1, len(keys)), columns=3)
+        for axes, key in zip(panels, keys, strict=False):
+            draw_curve(axes, _finite_points(curves, key))
+            axes.set_title(curve_title(key))
+        save_figure(figure, folder / "curves")
+
+        figure, (left, right) = new_figure(4.6, 3.4, panels=2, columns=2)
+        draw_similarities(left, evaluation.pairs)
+        left.legend(loc="upper left")
+        draw_roc(right, evaluation.pairs)
+        if evaluation.pairs.auc is not None:
+            right.set_title(f"AUC {evaluation.pairs.auc:.3f}")
+        save_figure(figure, folder / "similarities")
+
+        size = min(12.0, max(4.5, 2.5 + 0.16 * len(evaluation.classes)))
+        figure, (axes,) = new_figure(size + 1, size)
+        draw_confusion(axes, evaluation)
+        save_figure(figure, folder / "confusion")
+
+        figure, (axes,) = new_figure(4.4, 4.0)
+        draw_calibration(axes, evaluation.calibration)
+        axes.legend(loc="upper left", fontsize=9)
+        save_figure(figure, folder / "calibration")
+
+        figure, panels = new_figure(5.0, 5.0, panels=len(maps), columns=2)
+        for axes, (field, points) in zip(panels, maps.items(), strict=True):
+            draw_map(axes, evaluation.classes, gallery, points)
+            axes.set_title(f"{field} field")
+        save_figure(figure, folder / "tsne")
 
 
-def around(values: Sequence[float], margin: float = 0.08) -> tuple[float, float]:
-    """A range that holds the values with some room; never empty."""
-    low, high = min(values), max(values)
-    room = (high - low) * margin or max(abs(high) * 0.1, 1e-3)
-    return low - room, high + room
+def _unit_square(axes: "Axes") -> None:
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.05))
+    axes.xaxis.set_major_formatter(_percent)
+    axes.yaxis.set_major_formatter(_percent)
 
 
-def number(value: float) -> str:
-    """A number as short as it can be read."""
-    if value == 0:
-        return "0"
-    if abs(value) >= 1e5 or abs(value) < 1e-3:
+def _percent(value: float, position: object = None) -> str:
+    return f"{100 * value:g} %"
+
+
+def short_number(value: float) -> str:
+    """Return a number with three digits."""
+    if value != 0 and (abs(value) >= 1e5 or abs(value) < 1e-3):
         return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−")
     return f"{value:.3g}".replace("-", "−")
 
 
-def percent(value: float) -> str:
-    """A share in percent, without decimals."""
-    return f"{100 * value:.0f}\u00a0%"
+def axis_ends(values: Sequence[float]) -> tuple[float, float]:
+    """Return round ends of an axis for shares, with a margin and between 0 and 1."""
+    low, high = min(values), max(values)
+    margin = max((high - low) * 0.15, 0.01)
+    span = high - low + 2 * margin
+    step = next(s for s in (0.01, 0.02, 0.05, 0.1, 0.25) if span / s <= 12)
+    ends = math.floor((low - margin) / step) * step, math.ceil((high + margin) / step) * step
+    return max(0.0, ends[0]), min(1.0, ends[1])
+
+
+def score_mark(
+    value: float, ends: tuple[float, float], interval: tuple[float, float], *, main: bool
+) -> Markup:
+    """Return one row of a dot chart in a table.
+
+    Args:
+        value: the score to mark.
+        ends: the ends of the axis.
+        interval: the confidence interval of the main row, drawn as a band in every row.
+        main: whether this is the main row.
+    """
+
+    def position(share: float) -> float:
+        clipped = max(ends[0], min(ends[1], share))
+        return 3 + 294 * (clipped - ends[0]) / (ends[1] - ends[0])
+
+    low, high = (position(end) for end in interval)
+    whisker = '<line class="whisker" x1="{}" x2="{}" y1="12" y2="12"/>' if main else ""
+    return Markup(
+        '<svg class="dots" viewBox="0 0 300 24" preserveAspectRatio="none" aria-hidden="true">'
+        '<rect class="band" x="{}" width="{}" y="0" height="24"/>{}'
+        '<line class="{}" x1="{at}" x2="{at}" y1="{}" y2="{}"/></svg>'
+    ).format(
+        f"{low:.1f}",
+        f"{high - low:.1f}",
+        Markup(whisker).format(f"{low:.1f}", f"{high:.1f}"),
+        "main-row" if main else "base",
+        4 if main else 6,
+        20 if main else 18,
+        at=f"{position(value):.1f}",
+    )
+
+
+def share_bar(share: float) -> Markup:
+    """Return a share as a thin bar for a table cell."""
+    return Markup(
+        '<svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">'
+        '<rect class="rest" width="100" height="6"/><rect width="{}" height="6"/></svg>'
+    ).format(f"{100 * share:.1f}")

@@ -1,19 +1,20 @@
-"""What the page says: the template's values, made from the records of a run."""
+"""The variables of the report's template, made from the records of a run."""
 
-import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from scs_supcon.evaluation.format import BASELINE_TITLES, SCORE_TITLES, leakage_sentence
+from scs_supcon.evaluation.record import Evaluation, LabelError
 from scs_supcon.progress import spell_seconds
-from scs_supcon.report import panels
-from scs_supcon.report import text as words
-from scs_supcon.report.gallery import Gallery, Pair, hardest_pairs
-from scs_supcon.report.inputs import Inputs
-from scs_supcon.report.text import share
+from scs_supcon.report import charts, text
+from scs_supcon.report.gallery import Gallery, HardPair, hardest_pairs
+from scs_supcon.report.inputs import RunRecords
+from scs_supcon.report.text import percent
 
-CONTENTS = {
+SECTIONS = {
     "result": "Result",
     "boundary": "Boundary",
     "explore": "Neighbours",
@@ -21,220 +22,273 @@ CONTENTS = {
     "classes": "Classes",
     "pairs": "Hardest pairs",
     "calibration": "Calibration",
-    "leakage": "Fields",
+    "leakage": "Leakage",
     "curves": "Training",
     "labels": "Labels",
     "data": "Data",
-    "reuse": "Use it",
+    "use": "Use it",
     "recipe": "Recipe",
 }
-SCORES = {
-    "acc1": "accuracy",
-    "acc5": "among the first five",
-    "macro_f1": "macro-F1",
-    "balanced_acc": "balanced accuracy",
-}
-FIELDS = {
+FIELD_TITLES = {
     "common": ("Common field", "what images of a class share"),
     "style": ("Style field", "what varies within a class"),
 }
-CONFUSED = 12
+MOST_CONFUSED = 12
 
 
-def view(inputs: Inputs, gallery: Gallery) -> dict[str, Any]:
-    """Every value of the template but the scripts."""
-    evaluation = inputs.evaluation
-    pairs = evaluation["pairs"]
-    fields = ("common", "style") if gallery.style.shape[1] else ("common",)
+@dataclass(frozen=True)
+class ScoreRow:
+    """A score with its interval, or a baseline with its mark."""
+
+    title: str
+    value: str
+    interval: str = ""
+    mark: str = ""
+    main: bool = False
+
+
+@dataclass(frozen=True)
+class ConfusedRow:
+    """A confusion and its cell in the matrix."""
+
+    label: str
+    prediction: str
+    count: int
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """A number in a sortable table."""
+
+    value: float
+    text: str
+    bar: str = ""
+
+
+@dataclass(frozen=True)
+class PairImage:
+    """One image of a hard pair."""
+
+    index: int
+    label: str
+    alt: str
+
+
+@dataclass(frozen=True)
+class PairRow:
+    """A hard pair."""
+
+    images: tuple[PairImage, PairImage]
+    similarity: str
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A suspected label error; `index` is None if the page does not show the image."""
+
+    index: int | None
+    name: str
+    label: str
+    label_probability: str
+    suggested: str
+    suggested_probability: str
+
+
+def report_context(records: RunRecords, gallery: Gallery) -> dict[str, Any]:
+    """Return all variables of the template except scripts and data."""
+    evaluation, curves = records.evaluation, records.curves
+    pairs, leakage, score = evaluation.pairs, evaluation.leakage, evaluation.scores.accuracy
+    baselines = {BASELINE_TITLES[k]: v for k, v in evaluation.baselines.measured().items()}
+    split = {"test": "test image", "val": "validation image"}.get(evaluation.split, "image")
+    ends = charts.axis_ends([score.low, score.high, score.value, *baselines.values()])
     return {
-        "title": inputs.path.resolve().name,
+        "title": records.path.resolve().name,
         "version": version("scs-supcon"),
-        "contents": CONTENTS.items(),
-        "facts": facts(inputs),
-        **result(evaluation),
-        "pairs": words.about_pairs(pairs),
-        "similarity_chart": panels.similarity_chart(pairs),
-        "roc_chart": panels.roc_chart(pairs) if pairs["roc"] else None,
-        "auc": None if pairs["auc"] is None else f"{pairs['auc']:.3f}",
-        "imaged": bool(gallery.names),
-        "unseen": "train" in gallery.splits,
-        "shown": words.about_shown(gallery.splits) if gallery.names else "",
-        "fields": [
-            {"name": name, "title": FIELDS[name][0], "words": FIELDS[name][1]} for name in fields
-        ],
-        "classes": evaluation["classes"],
-        "many_classes": len(evaluation["classes"]) > 25,
-        "confused": confused(evaluation),
-        "per_class": per_class(evaluation["per_class"]),
-        "hard": hard(gallery, evaluation["classes"]),
-        "calibration": words.about_calibration(evaluation["calibration"]),
-        "calibration_chart": panels.calibration_chart(evaluation["calibration"]),
-        "leakage": leakage(evaluation["leakage"]),
-        "curves": panels.curve_groups(inputs.curves),
-        "label_errors": label_errors(evaluation["label_errors"], gallery),
-        "problems": words.problem_groups(inputs.problems),
-        "problem_count": words.many(len(inputs.problems), "problem"),
-        "commands": commands(inputs),
-        "recipe": inputs.recipe,
-        "environment": json.dumps(inputs.environment, indent=2),
+        "sections": SECTIONS.items(),
+        "facts": facts(records),
+        "accuracy": percent(score.value),
+        "evaluated_images": text.plural(evaluation.images, split),
+        "interval": f"{percent(score.low)} to {percent(score.high)}",
+        "about_baselines": text.about_baselines(score, baselines),
+        "about_retrieval": text.about_retrieval(evaluation.retrieval),
+        "about_rejection": text.about_rejection(evaluation.rejection),
+        "accuracy_rows": accuracy_rows(evaluation, baselines, ends),
+        "axis_ends": [percent(end, 0) for end in ends],
+        "scores": score_rows(evaluation),
+        "about_pairs": text.about_pairs(pairs),
+        "similarity_chart": charts.similarity_chart(pairs),
+        "roc_chart": charts.roc_chart(pairs) if pairs.roc else None,
+        "auc": None if pairs.auc is None else f"{pairs.auc:.3f}",
+        "has_images": bool(gallery.names),
+        "has_training_images": "train" in gallery.splits,
+        "about_images": text.about_shown_images(gallery.splits) if gallery.names else "",
+        "fields": [(name, *FIELD_TITLES[name]) for name in gallery.fields],
+        "class_count": len(evaluation.classes),
+        "confused": confused_rows(evaluation),
+        "per_class": class_rows(evaluation),
+        "hard_pairs": hard_pair_lists(gallery, evaluation.classes),
+        "about_calibration": text.about_calibration(evaluation.calibration),
+        "calibration_chart": charts.calibration_chart(evaluation.calibration),
+        "leakage": leakage,
+        "about_leakage": leakage_sentence(leakage) if leakage else "",
+        "about_style": text.about_style(leakage) if leakage else "",
+        "leakage_rows": leakage_rows(evaluation),
+        "curves": {
+            title: [charts.curve_chart(curves, key) for key in keys]
+            for title, keys in charts.curve_groups(curves).items()
+        },
+        "suspects": suspects(evaluation.label_errors, gallery),
+        "problems": text.problem_groups(records.problems),
+        "problem_count": text.plural(len(records.problems), "problem"),
+        "commands": commands(records),
+        "recipe": records.recipe,
+        "environment": records.environment,
     }
 
 
-def facts(inputs: Inputs) -> list[tuple[str, str]]:
-    """The first lines: what was trained on what."""
-    settings, evaluation = inputs.settings, inputs.evaluation
+def facts(records: RunRecords) -> list[tuple[str, str]]:
+    """Return what was trained on what, as titles and values."""
+    settings = records.settings
     method, encoder = settings["method"], settings["encoder"]
     preset = method.get("preset")
-    counts = {split: inputs.embeddings["split"].count(split) for split in ("train", "val", "test")}
-    found = {
+    splits = records.embeddings["split"]
+    counts = {split: splits.count(split) for split in ("train", "val", "test")}
+    values = {
         "Data": str(settings["data"]["source"]),
-        "Classes": f"{len(evaluation['classes']):,}",
+        "Classes": f"{len(records.evaluation.classes):,}",
         "Images": ", ".join(f"{count:,} {split}" for split, count in counts.items() if count),
         "Method": f"{method['name']}@{preset}" if preset else method["name"],
-        "Encoder": encoder["name"] + (", kept as it came" if encoder["frozen"] else ", trained"),
+        "Encoder": encoder["name"] + (", frozen" if encoder["frozen"] else ", trained"),
         "Seed": str(settings["seed"]),
     }
-    if "seconds" in inputs.summary:
-        found["Time"] = spell_seconds(inputs.summary["seconds"])
-    return list(found.items())
+    if records.seconds is not None:
+        values["Time"] = spell_seconds(records.seconds)
+    return list(values.items())
 
 
-def result(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """The headline, and what stands beside it."""
-    score, baselines = evaluation["scores"]["acc1"], evaluation["baselines"]
-    split = {"test": "test image", "val": "validation image"}[evaluation["split"]]
-    band = (score["low"], score["high"])
-    ends = panels.spread([*band, score["value"], *baselines.values()])
-    entries = [("this model", score["value"], True)]
-    entries += sorted(((n, v, False) for n, v in baselines.items()), key=lambda e: -e[1])
-    return {
-        "accuracy": share(score["value"]),
-        "judged": words.many(evaluation["images"], split),
-        "interval": f"{share(band[0])} to {share(band[1])}",
-        "verdict": words.beside_baselines(score, baselines),
-        "retrieval": words.about_retrieval(evaluation["retrieval"]),
-        "refusals": words.about_refusals(evaluation["refused"]),
-        "rows": [
-            {
-                "name": name,
-                "value": share(value),
-                "own": own,
-                "dots": panels.row_of_dots(value, ends, band, own),
-            }
-            for name, value, own in entries
-        ],
-        "ends": [share(end, 0) for end in ends],
-        "scores": [
-            {
-                "name": title,
-                "value": share(evaluation["scores"][key]["value"]),
-                "interval": " to ".join(
-                    share(evaluation["scores"][key][e]) for e in ("low", "high")
-                ),
-            }
-            for key, title in SCORES.items()
-            if key in evaluation["scores"]
-        ],
-    }
-
-
-def confused(evaluation: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The worst confusions, and where they lie in the matrix."""
-    at = {name: number for number, name in enumerate(evaluation["classes"])}
+def accuracy_rows(
+    evaluation: Evaluation, baselines: dict[str, float], ends: tuple[float, float]
+) -> list[ScoreRow]:
+    """Return the accuracy of the model and of the baselines, the best baseline first."""
+    score = evaluation.scores.accuracy
+    rows = [("this model", score.value, True)]
+    rows += sorted(((title, v, False) for title, v in baselines.items()), key=lambda row: -row[1])
     return [
-        {**pair, "row": at[pair["label"]], "column": at[pair["prediction"]]}
-        for pair in evaluation["confused"][:CONFUSED]
+        ScoreRow(
+            title,
+            percent(value),
+            mark=charts.score_mark(value, ends, (score.low, score.high), main=main),
+            main=main,
+        )
+        for title, value, main in rows
     ]
 
 
-def per_class(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The table of classes; the recall has a bar."""
-    found = []
-    for row in rows:
-        cells = [{"value": row["images"], "text": f"{row['images']:,}", "bar": ""}]
-        for key in ("precision", "recall", "f1", "refused"):
-            value = row[key]
-            cells.append(
-                {
-                    "value": -1 if value is None else value,
-                    "text": "–" if value is None else share(value, 0),
-                    "bar": panels.share_bar(value or 0.0) if key == "recall" else "",
-                }
-            )
-        found.append({"name": row["name"], "cells": cells})
-    return found
+def score_rows(evaluation: Evaluation) -> list[ScoreRow]:
+    """Return the scores with their intervals."""
+    scores = {title: getattr(evaluation.scores, name) for name, title in SCORE_TITLES.items()}
+    return [
+        ScoreRow(title, percent(score.value), f"{percent(score.low)} to {percent(score.high)}")
+        for title, score in scores.items()
+    ]
 
 
-def hard(gallery: Gallery, classes: Sequence[str]) -> list[tuple[str, str, list[dict[str, Any]]]]:
-    """Pairs of images that the common field gets least right."""
-    alike, apart = hardest_pairs(gallery)
+def confused_rows(evaluation: Evaluation) -> list[ConfusedRow]:
+    """Return the most frequent confusions."""
+    index = {name: number for number, name in enumerate(evaluation.classes)}
+    return [
+        ConfusedRow(p.label, p.prediction, p.count, index[p.label], index[p.prediction])
+        for p in evaluation.confused_pairs[:MOST_CONFUSED]
+    ]
 
-    def side(index: int) -> dict[str, Any]:
-        name = classes[gallery.labels[index]]
-        return {"index": index, "label": name, "alt": f"{name}: {gallery.names[index]}"}
 
-    def shown(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+def class_rows(evaluation: Evaluation) -> list[tuple[str, list[TableCell]]]:
+    """Return the scores of each class."""
+    return [
+        (
+            row.name,
+            [
+                TableCell(row.images, f"{row.images:,}"),
+                TableCell(row.precision, percent(row.precision, 0)),
+                TableCell(row.recall, percent(row.recall, 0), charts.share_bar(row.recall)),
+                TableCell(row.f1, percent(row.f1, 0)),
+                TableCell(row.rejected, percent(row.rejected, 0)),
+            ],
+        )
+        for row in evaluation.per_class
+    ]
+
+
+def hard_pair_lists(
+    gallery: Gallery, classes: Sequence[str]
+) -> list[tuple[str, str, list[PairRow]]]:
+    """Return title, explanation and pairs of both kinds of hard pairs."""
+
+    def image(index: int) -> PairImage:
+        label = classes[gallery.labels[index]]
+        return PairImage(index, label, f"{label}: {gallery.names[index]}")
+
+    def rows(pairs: Sequence[HardPair]) -> list[PairRow]:
         return [
-            {
-                "first": side(pair.first),
-                "second": side(pair.second),
-                "similarity": f"{pair.similarity:.2f}".replace("-", "−"),
-            }
+            PairRow(
+                (image(pair.first), image(pair.second)),
+                f"{pair.similarity:.2f}".replace("-", "−"),
+            )
             for pair in pairs
         ]
 
+    different, same = hardest_pairs(gallery)
     return [
         (
-            "Different classes, almost the same",
-            "The closest images of different classes: a label may be wrong, or a line very fine.",
-            shown(alike),
+            "Most similar images of different classes",
+            "A label may be wrong, or the classes differ only in details.",
+            rows(different),
         ),
         (
-            "One class, far apart",
-            "The farthest images of one class: outliers, odd views, or two classes in one.",
-            shown(apart),
+            "Least similar images of one class",
+            "Outliers, unusual views, or two classes under one label.",
+            rows(same),
         ),
     ]
 
 
-def leakage(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """How much of the class is in the style field."""
-    if found is None:
-        return None
+def leakage_rows(evaluation: Evaluation) -> list[ScoreRow]:
+    """Return how well the class can be predicted from each field."""
+    leakage = evaluation.leakage
+    if leakage is None:
+        return []
     values = {
-        "from the common field": found["class_from_common"],
-        "from the style field": found["class_from_style"],
-        "by guessing": found["chance"],
+        "from the common field": leakage.class_from_common,
+        "from the style field": leakage.class_from_style,
+        "by chance": leakage.chance,
     }
-    return {
-        "sentence": found["sentence"],
-        "rows": [
-            {"name": name, "value": share(value), "bar": panels.share_bar(value)}
-            for name, value in values.items()
-        ],
-        "more": words.about_style(found),
-    }
-
-
-def label_errors(rows: Sequence[Mapping[str, Any]], gallery: Gallery) -> list[dict[str, Any]]:
-    """Suspected label errors, with their images where there are any."""
-    at = {name: index for index, name in enumerate(gallery.names)}
     return [
-        {
-            "index": at.get(row["name"]),
-            "name": row["name"],
-            "label": row["label"],
-            "own": share(row["own_probability"], 0),
-            "suggested": row["suggested"],
-            "other": share(row["suggested_probability"], 0),
-        }
-        for row in rows
+        ScoreRow(title, percent(value), mark=charts.share_bar(value))
+        for title, value in values.items()
     ]
 
 
-def commands(inputs: Inputs) -> list[tuple[str, str]]:
-    """How to use the model, ready to be copied."""
-    run = str(inputs.path)
+def suspects(errors: Sequence[LabelError], gallery: Gallery) -> list[Suspect]:
+    """Return the suspected label errors."""
+    index = {name: number for number, name in enumerate(gallery.names)}
+    return [
+        Suspect(
+            index.get(error.image),
+            error.image,
+            error.label,
+            percent(error.label_probability, 0),
+            error.suggested,
+            percent(error.suggested_probability, 0),
+        )
+        for error in errors
+    ]
+
+
+def commands(records: RunRecords) -> list[tuple[str, str]]:
+    """Return commands that use the model, ready to copy."""
+    run = str(records.path)
     quoted = shlex.quote(run)
     python = (
         f"import scs_supcon\n\nmodel = scs_supcon.load({run!r})\n"
@@ -242,10 +296,10 @@ def commands(inputs: Inputs) -> list[tuple[str, str]]:
         'vectors = model.embed(["photo.jpg"]).common'
     )
     return [
-        ("Name images:", f"scs predict {quoted} photo.jpg more/ --format csv -o names.csv"),
-        ("Get their vectors:", f"scs embed {quoted} more/ -o vectors.parquet"),
-        ("Judge it on other images:", f"scs evaluate {quoted} other-images/"),
-        ("Take it to another program:", f"scs export {quoted} --onnx -o model.onnx"),
-        ("From Python:", python),
-        ("Make this page again:", f"scs report {quoted}"),
+        ("Classify images:", f"scs predict {quoted} photo.jpg more/ --format csv -o names.csv"),
+        ("Compute embeddings:", f"scs embed {quoted} more/ -o vectors.parquet"),
+        ("Evaluate on other images:", f"scs evaluate {quoted} other-images/"),
+        ("Export to ONNX:", f"scs export {quoted} --onnx -o model.onnx"),
+        ("In Python:", python),
+        ("Rebuild this page:", f"scs report {quoted}"),
     ]

@@ -1,4 +1,4 @@
-"""What the page's scripts need to know, as JSON that is safe inside HTML."""
+"""The data of the page's scripts, as JSON that is safe inside HTML."""
 
 import base64
 import json
@@ -9,25 +9,28 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from scs_supcon.report.gallery import Floats, Gallery, nearest
+from scs_supcon.evaluation.record import Evaluation
+from scs_supcon.report.figures import CLASS_COLOURS
+from scs_supcon.report.gallery import FloatArray, Gallery, nearest
 
-Places = Mapping[str, Floats]
+MapPoints = FloatArray
 
-MOST = 400  # classes that are put in order by what they are confused with
+MOST_CLASSES = 400  # that are ordered by confusion
 
 
-def page_data(evaluation: Mapping[str, Any], gallery: Gallery, places: Places) -> Markup:
-    """The images, their neighbours and places, and the confusion matrix."""
-    fields = [_field(getattr(gallery, name), at) for name, at in places.items()]
-    return embedded(
+def page_data(evaluation: Evaluation, gallery: Gallery, maps: Mapping[str, MapPoints]) -> Markup:
+    """Return the images with their neighbours and map points, and the confusion matrix."""
+    fields = [_field(gallery.fields[name], points) for name, points in maps.items()]
+    return safe_json(
         {
-            "classes": evaluation["classes"],
+            "classes": evaluation.classes,
+            "colours": CLASS_COLOURS,
             "names": gallery.names,
             "splits": gallery.splits,
             "labels": gallery.labels.tolist(),
             "predictions": gallery.predictions.tolist(),
-            "chances": _short(gallery.chances),
-            "refused": [int(refused) for refused in gallery.refused],
+            "confidences": _rounded(gallery.confidences),
+            "rejected": [int(rejected) for rejected in gallery.rejected],
             "jpegs": [base64.b64encode(jpeg).decode() for jpeg in gallery.jpegs],
             "fields": fields,
             "confusion": _confusion(evaluation),
@@ -35,48 +38,48 @@ def page_data(evaluation: Mapping[str, Any], gallery: Gallery, places: Places) -
     )
 
 
-def embedded(value: Any) -> Markup:
-    """JSON that no name in it can end or turn into markup."""
+def safe_json(value: Any) -> Markup:
+    """Return JSON in which no text can end the script element or become markup."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
-def _field(vectors: Floats, places: Floats) -> dict[str, Any]:
-    order, likeness = nearest(vectors)
+def _field(vectors: FloatArray, points: MapPoints) -> dict[str, Any]:
+    order, similarity = nearest(vectors)
     return {
-        "x": _short(places[:, 0]),
-        "y": _short(places[:, 1]),
-        "near": order.tolist(),
-        "like": [_short(row) for row in likeness],
+        "x": _rounded(points[:, 0]),
+        "y": _rounded(points[:, 1]),
+        "neighbours": order.tolist(),
+        "similarities": [_rounded(row) for row in similarity],
     }
 
 
-def _short(values: Floats) -> list[float]:
+def _rounded(values: FloatArray) -> list[float]:
     return [round(value, 4) for value in values.tolist()]
 
 
-def _confusion(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    matrix = np.array(evaluation["confusion"], np.int64)
+def _confusion(evaluation: Evaluation) -> dict[str, Any]:
+    matrix = np.array(evaluation.confusion, np.int64)
     rows, columns = np.nonzero(matrix)
     return {
-        "split": evaluation["split"],
+        "split": evaluation.split,
         "cells": np.stack([rows, columns, matrix[rows, columns]], axis=1).tolist(),
         "totals": matrix.sum(1).tolist(),
-        "order": together(matrix),
+        "order": confusion_order(matrix),
     }
 
 
-def together(matrix: NDArray[np.int64]) -> Sequence[int]:
-    """Put classes that are taken for each other side by side."""
+def confusion_order(matrix: NDArray[np.int64]) -> Sequence[int]:
+    """Return an order of the classes in which classes that are often confused are adjacent."""
     count = len(matrix)
-    if not 2 < count <= MOST:
+    if not 2 < count <= MOST_CLASSES:
         return list(range(count))
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 
     shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
-    apart = 1 - (shares + shares.T) / 2
-    np.fill_diagonal(apart, 0)
-    tree = linkage(squareform(apart, checks=False), "average", optimal_ordering=True)
+    distance = 1 - (shares + shares.T) / 2
+    np.fill_diagonal(distance, 0)
+    tree = linkage(squareform(distance, checks=False), "average", optimal_ordering=True)
     order: list[int] = leaves_list(tree).tolist()
     return order

@@ -1,4 +1,4 @@
-"""The images a report can show, which of them are neighbours, and which pairs are hard."""
+"""The images of a report: their predictions, neighbours, hardest pairs and 2-D maps."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,130 +6,175 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scs_supcon.report.inputs import Inputs
+from scs_supcon.report.inputs import RunRecords
 
-NEAREST = 8
-PAIRS = 8
-BUDGET = 9_000_000  # bytes of JPEGs, so that the page stays below 15 MB
+NEIGHBOURS = 8
+HARD_PAIRS = 8
+JPEG_BUDGET = 9_000_000  # bytes, so that the page stays below 15 MB
+FEWEST_FOR_TSNE = 12
 
-Floats = NDArray[np.float32]
-Indices = NDArray[np.int64]
+FloatArray = NDArray[np.float32]
+IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """Images with a thumbnail, one row each.
+    """The images that have a thumbnail, one row each.
 
     Attributes:
-        names: as the data names them.
+        names: names of the images as in the data.
         splits: train, val or test.
-        labels: true class by number.
-        predictions: what the model says, by number; -1 where it was not asked.
-        chances: the probability it gives to that.
-        refused: whether it calls the image none of these.
-        jpegs: thumbnails; empty where the page has no room for more.
-        common: unit vectors.
-        style: unit vectors, without columns where the method has no style field.
+        labels: index of the true class.
+        predictions: index of the predicted class; -1 for training images.
+        confidences: probability of the predicted class.
+        rejected: whether the model rejects the image as unknown.
+        jpegs: thumbnails; empty beyond the size limit of the page.
+        common: unit vectors of the common field.
+        style: unit vectors of the style field; no columns if the method has none.
     """
 
     names: list[str]
     splits: list[str]
-    labels: Indices
-    predictions: Indices
-    chances: Floats
-    refused: list[bool]
+    labels: IntArray
+    predictions: IntArray
+    confidences: FloatArray
+    rejected: list[bool]
     jpegs: list[bytes]
-    common: Floats
-    style: Floats
+    common: FloatArray
+    style: FloatArray
+
+    @property
+    def fields(self) -> dict[str, FloatArray]:
+        """The fields that have columns, by name."""
+        return {"common": self.common} | ({"style": self.style} if self.style.shape[1] else {})
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two images and how alike they are in the common field."""
+class HardPair:
+    """Two images, by index, and their similarity in the common field."""
 
     first: int
     second: int
     similarity: float
 
 
-def hang(inputs: Inputs) -> Gallery:
-    """Bring together what is known of each image that has a thumbnail."""
-    numbers = {name: number for number, name in enumerate(inputs.evaluation["classes"])}
-    embedded = {name: row for row, name in enumerate(inputs.embeddings["name"])}
-    asked = {name: row for row, name in enumerate(inputs.predictions["name"])}
-    names = [name for name in inputs.thumbnails["name"] if name in embedded]
-    rows = [embedded[name] for name in names]
-    said = [asked.get(name) for name in names]
-    predicted = inputs.predictions
-    jpegs = dict(zip(inputs.thumbnails["name"], inputs.thumbnails["jpeg"], strict=True))
+def build_gallery(records: RunRecords) -> Gallery:
+    """Collect thumbnail, label, prediction and embedding of each image."""
+    class_index = {name: index for index, name in enumerate(records.evaluation.classes)}
+    embeddings, predictions = records.embeddings, records.predictions
+    embedding_row = {name: row for row, name in enumerate(embeddings["name"])}
+    prediction_row = {name: row for row, name in enumerate(predictions["name"])}
+    jpegs = dict(zip(records.thumbnails["name"], records.thumbnails["jpeg"], strict=True))
+    names = [name for name in records.thumbnails["name"] if name in embedding_row]
+    rows = [embedding_row[name] for name in names]
+    predicted = [prediction_row.get(name) for name in names]
     return Gallery(
         names=names,
-        splits=[inputs.embeddings["split"][row] for row in rows],
-        labels=np.array([numbers[inputs.embeddings["label"][row]] for row in rows], np.int64),
+        splits=[embeddings["split"][row] for row in rows],
+        labels=np.array([class_index[embeddings["label"][row]] for row in rows], np.int64),
         predictions=np.array(
-            [-1 if row is None else numbers[predicted["prediction"][row]] for row in said], np.int64
+            [-1 if row is None else class_index[predictions["prediction"][row]]
+             for row in predicted],
+            np.int64,
         ),
-        chances=np.array(
-            [0.0 if row is None else max(predicted["probabilities"][row]) for row in said],
+        confidences=np.array(
+            [0.0 if row is None else max(predictions["probabilities"][row]) for row in predicted],
             np.float32,
         ),
-        refused=[row is not None and predicted["none_of_these"][row] for row in said],
+        rejected=[row is not None and predictions["rejected"][row] for row in predicted],
         jpegs=_within_budget([jpegs[name] for name in names]),
-        common=_stacked([inputs.embeddings["common"][row] for row in rows]),
-        style=_stacked([inputs.embeddings["style"][row] for row in rows]),
-    )
+        common=_stack([embeddings["common"][row] for row in rows]),
+        style=_stack([embeddings["style"][row] for row in rows]),
+    )  # fmt: skip
 
 
-def _stacked(vectors: Sequence[Floats]) -> Floats:
+def _stack(vectors: Sequence[FloatArray]) -> FloatArray:
     return np.stack(vectors) if vectors else np.zeros((0, 0), np.float32)
 
 
 def _within_budget(jpegs: list[bytes]) -> list[bytes]:
     sizes = np.cumsum([len(jpeg) for jpeg in jpegs])
-    return [jpeg if size <= BUDGET else b"" for jpeg, size in zip(jpegs, sizes, strict=True)]
+    return [jpeg if size <= JPEG_BUDGET else b"" for jpeg, size in zip(jpegs, sizes, strict=True)]
 
 
-def nearest(vectors: Floats, count: int = NEAREST) -> tuple[Indices, Floats]:
-    """For each row the most similar other rows, nearest first, and their similarities."""
-    likeness = vectors @ vectors.T
-    np.fill_diagonal(likeness, -np.inf)
-    order = np.argsort(-likeness, axis=1, kind="stable")[:, : min(count, len(vectors) - 1)]
-    return order, np.take_along_axis(likeness, order, axis=1)
+def nearest(vectors: FloatArray, count: int = NEIGHBOURS) -> tuple[IntArray, FloatArray]:
+    """Return for each row the most similar other rows, nearest first, and the similarities."""
+    similarity = vectors @ vectors.T
+    np.fill_diagonal(similarity, -np.inf)
+    order = np.argsort(-similarity, axis=1, kind="stable")[:, : min(count, len(vectors) - 1)]
+    return order, np.take_along_axis(similarity, order, axis=1)
 
 
-def hardest_pairs(gallery: Gallery, count: int = PAIRS) -> tuple[list[Pair], list[Pair]]:
-    """The most alike of different classes, and the least alike of one class.
+def hardest_pairs(
+    gallery: Gallery, count: int = HARD_PAIRS
+) -> tuple[list[HardPair], list[HardPair]]:
+    """Return the most similar different-class pairs and the least similar same-class pairs.
 
-    Only images that were kept out of training are compared; each takes part once in a list.
+    Training images are left out; an image appears at most once in each list.
     """
-    held_out = np.array([split != "train" for split in gallery.splits], bool)
-    rows = np.flatnonzero(held_out)
+    rows = np.flatnonzero([split != "train" for split in gallery.splits])
     vectors, labels = gallery.common[rows], gallery.labels[rows]
     first, second = np.triu_indices(len(rows), k=1)
-    likeness = (vectors @ vectors.T)[first, second] if len(rows) else np.zeros(0, np.float32)
+    similarity = (vectors @ vectors.T)[first, second] if len(rows) else np.zeros(0, np.float32)
     same = labels[first] == labels[second]
-    found = []
-    for keys in (np.where(same, np.inf, -likeness), np.where(same, likeness, np.inf)):
-        pairs = _each_once(keys, first, second)
-        picked = [next(pairs, None) for _ in range(count)]
-        found.append(
-            [
-                Pair(int(rows[first[at]]), int(rows[second[at]]), float(likeness[at]))
-                for at in picked
-                if at is not None
-            ]
-        )
-    return found[0], found[1]
+
+    def pairs(keys: FloatArray) -> list[HardPair]:
+        order = zip(range(count), _each_image_once(keys, first, second), strict=False)
+        return [
+            HardPair(int(rows[first[pair]]), int(rows[second[pair]]), float(similarity[pair]))
+            for _, pair in order
+        ]
+
+    return pairs(np.where(same, np.inf, -similarity)), pairs(np.where(same, similarity, np.inf))
 
 
-def _each_once(keys: Floats, first: Indices, second: Indices) -> Iterator[int]:
-    """Pairs by rising key; an image that came is not brought again; infinite keys never come."""
+def _each_image_once(keys: FloatArray, first: IntArray, second: IntArray) -> Iterator[int]:
+    """Yield pairs by rising key without repeating an image; infinite keys are left out."""
     keys = keys.copy()
     while len(keys):
-        at = int(np.argmin(keys))
-        if not np.isfinite(keys[at]):
+        pair = int(np.argmin(keys))
+        if not np.isfinite(keys[pair]):
             return
-        yield at
-        keys[np.isin(first, (first[at], second[at])) | np.isin(second, (first[at], second[at]))] = (
-            np.inf
-        )
+        yield pair
+        images = (first[pair], second[pair])
+        keys[np.isin(first, images) | np.isin(second, images)] = np.inf
+
+
+def map_points(vectors: FloatArray) -> FloatArray:
+    """Return deterministic map coordinates (n, 2) between 0 and 1, by t-SNE.
+
+    Fewer than 12 images are placed by their two principal components. Both axes have the same
+    scale.
+    """
+    few = len(vectors) < FEWEST_FOR_TSNE
+    points = _principal_components(vectors) if few else _tsne(vectors)
+    if not len(points):
+        return points
+    low, high = points.min(0), points.max(0)
+    span = max(float((high - low).max()), 1e-9)
+    return np.asarray((points - (low + high) / 2) / span + 0.5, np.float32)
+
+
+def _principal_components(vectors: FloatArray) -> FloatArray:
+    if len(vectors) < 2 or vectors.shape[1] < 2:
+        return np.zeros((len(vectors), 2), np.float32)
+    left, scale, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
+    return np.asarray(left[:, :2] * scale[:2], np.float32)
+
+
+def _tsne(vectors: FloatArray) -> FloatArray:
+    from openTSNE import TSNE
+
+    # Half of the default iterations and a coarser theta give the same map in a third of the time.
+    embedding = TSNE(
+        perplexity=min(30.0, (len(vectors) - 1) / 3),
+        metric="cosine",
+        neighbors="exact",
+        initialization="pca",
+        early_exaggeration_iter=150,
+        n_iter=300,
+        theta=0.8,
+        n_jobs=1,  # threads cost more than they gain here
+        random_state=0,
+    ).fit(vectors)
+    return np.asarray(embedding, np.float32)

@@ -1,4 +1,4 @@
-"""What a report is made of: the files of one finished run."""
+"""The files of a finished run that its report is made from."""
 
 import csv
 import json
@@ -13,55 +13,56 @@ from scs_supcon.evaluation.record import Evaluation
 
 Curves = Mapping[tuple[str, str], tuple[list[int], list[float]]]
 
+OLD_COLUMNS = {"none_of_these": "rejected"}  # of predictions.parquet
+
 
 @dataclass(frozen=True)
-class Inputs:
-    """The records of one run.
+class RunRecords:
+    """The records of a finished run.
 
     Attributes:
-        path: the run's folder.
-        summary: finished.json.
+        path: the run directory.
         evaluation: evaluation.json.
-        problems: what the check of the data found.
+        seconds: how long the run took; None if it is unknown.
+        problems: problems found by the data checks.
         recipe: the recipe as TOML.
         settings: the same, parsed.
-        environment: where it was trained.
-        curves: epochs and values of each (stage, metric), in the order in which they came.
+        environment: environment.json as text.
+        curves: epochs and values of each (stage, metric), in order of appearance.
         predictions: columns of predictions.parquet.
         embeddings: columns of embeddings.parquet.
         thumbnails: columns of thumbnails.parquet.
     """
 
     path: Path
-    summary: Mapping[str, Any]
-    evaluation: Mapping[str, Any]
+    evaluation: Evaluation
+    seconds: float | None
     problems: list[Mapping[str, str]]
     recipe: str
     settings: Mapping[str, Any]
-    environment: Mapping[str, Any]
+    environment: str
     curves: Curves
     predictions: Mapping[str, list[Any]]
     embeddings: Mapping[str, list[Any]]
     thumbnails: Mapping[str, list[Any]]
 
 
-def read_inputs(run: Path) -> Inputs:
-    """Read what a finished run left.
+def read_records(run: Path) -> RunRecords:
+    """Read the records of a finished run.
 
     Raises:
-        UserError: it is not a run, not finished, of another version, or damaged.
+        UserError: the folder is not a finished run, or a file is missing, damaged or too new.
     """
-    _check(run)
-    evaluation = _read(run / "evaluation.json", _evaluation)
+    _check_finished(run)
     recipe = _read(run / "recipe.toml", _text)
-    return Inputs(
+    return RunRecords(
         path=run,
-        summary=_read(run / "finished.json", _json),
-        evaluation=evaluation,
+        evaluation=_read(run / "evaluation.json", _evaluation),
+        seconds=_read(run / "finished.json", _json).get("seconds"),
         problems=_read(run / "problems.json", _json),
         recipe=recipe,
         settings=_read(run / "recipe.toml", lambda file: tomllib.loads(_text(file))),
-        environment=_read(run / "environment.json", _json),
+        environment=json.dumps(_read(run / "environment.json", _json), indent=2),
         curves=_read(run / "metrics.csv", _curves),
         predictions=_read(run / "predictions.parquet", _columns),
         embeddings=_read(run / "embeddings.parquet", _columns),
@@ -69,30 +70,32 @@ def read_inputs(run: Path) -> Inputs:
     )
 
 
-def _check(run: Path) -> None:
+def _check_finished(run: Path) -> None:
     if not (run / "recipe.toml").exists():
-        raise UserError(f"{run} is not a run: it holds no recipe.toml; name what --out named")
+        raise UserError(f"{run} is not a run directory: it has no recipe.toml; give the path that "
+                        "was given as --out")  # fmt: skip
     if not (run / "finished.json").exists():
         raise UserError(
-            f"{run} is not finished: repeat the line that began it, which makes the report as well"
+            f"{run} is not finished: run the command that started it again, which also makes the "
+            "report"
         )
 
 
-def _read(file: Path, how: Callable[[Path], Any]) -> Any:
+def _read(file: Path, parse: Callable[[Path], Any]) -> Any:
     from pyarrow.lib import ArrowInvalid
 
     try:
-        return how(file)
-    except FileNotFoundError as error:
-        raise UserError(
-            f"{file.parent} has no {file.name}: the run was finished by an older version, or the "
-            "file was removed; train it again with --overwrite to have a report"
-        ) from error
+        return parse(file)
     except UserError:
         raise
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{file.parent} has no {file.name}: it was removed, or an older version finished the "
+            "run; train it again with --overwrite to get a report"
+        ) from error
     except (ValueError, KeyError, ArrowInvalid) as error:
         raise UserError(
-            f"{file} is damaged ({error}): bring it back, or train the run again with --overwrite"
+            f"{file} is damaged ({error}): restore it, or train the run again with --overwrite"
         ) from error
 
 
@@ -100,32 +103,34 @@ def _text(file: Path) -> str:
     return file.read_text(encoding="utf-8")
 
 
-def _evaluation(file: Path) -> Any:
-    if not file.exists():
-        raise FileNotFoundError(file)
-    return Evaluation.read(file).as_format_1()
-
-
 def _json(file: Path) -> Any:
     return json.loads(_text(file))
+
+
+def _evaluation(file: Path) -> Evaluation:
+    if not file.exists():
+        raise FileNotFoundError(file)
+    return Evaluation.read(file)
 
 
 def _columns(file: Path) -> dict[str, list[Any]]:
     import pyarrow.parquet as pq
 
     table = pq.read_table(file)
-    as_arrays = {"common", "style", "probabilities"}
+    arrays = {"common", "style", "probabilities"}
     return {
-        name: list(table[name].to_numpy()) if name in as_arrays else table[name].to_pylist()
+        OLD_COLUMNS.get(name, name): list(table[name].to_numpy())
+        if name in arrays
+        else table[name].to_pylist()
         for name in table.column_names
     }
 
 
 def _curves(file: Path) -> dict[tuple[str, str], tuple[list[int], list[float]]]:
-    found: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
+    curves: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
     with file.open(newline="", encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
-            epochs, values = found.setdefault((row["stage"], row["metric"]), ([], []))
+            epochs, values = curves.setdefault((row["stage"], row["metric"]), ([], []))
             epochs.append(int(row["epoch"]))
             values.append(float(row["value"]))
-    return found
+    return curves

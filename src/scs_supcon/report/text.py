@@ -1,135 +1,146 @@
-"""What the numbers of a run say, in sentences."""
+"""Sentences about the results of a run."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from scs_supcon.data.dataset import problem_title
+from scs_supcon.evaluation.record import (
+    Calibration,
+    Leakage,
+    PairStatistics,
+    Rejection,
+    Retrieval,
+    Score,
+)
 
 
-def share(value: float, digits: int = 1) -> str:
-    """A share in percent."""
-    return f"{100 * value:.{digits}f}\u00a0%"  # never broken before the sign
+def percent(value: float, digits: int = 1) -> str:
+    """Return a share in per cent, with a non-breaking space."""
+    return f"{100 * value:.{digits}f}\u00a0%"
 
 
-def many(count: int, thing: str) -> str:
-    """A count with its noun."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def beside_baselines(score: Mapping[str, float], baselines: Mapping[str, float]) -> str:
-    """Whether the model is worth its training, said plainly."""
+def about_baselines(score: Score, baselines: Mapping[str, float]) -> str:
+    """Return how the model compares to the best baseline.
+
+    Args:
+        score: the accuracy of the model.
+        baselines: accuracies by title.
+    """
     if not baselines:
-        return "Nothing was measured beside it."
+        return "No baseline was measured."
     name = max(baselines, key=lambda title: baselines[title])
-    best, value = baselines[name], score["value"]
-    points = 100 * abs(best - value)
-    if points < 0.05:
-        return f"The best of the baselines, {name}, does exactly as well."
-    if best > value:
-        inside = best <= score["high"]
-        much = "within what chance can do" if inside else "and more than chance explains"
-        advice = "it is level, not better" if inside else f"use the {name} where accuracy is all"
+    difference = baselines[name] - score.value
+    points = f"{100 * abs(difference):.1f} points"
+    inside = score.low <= baselines[name] <= score.high
+    if abs(difference) < 0.0005:
+        return f"The best baseline, {name}, is exactly as accurate."
+    if difference > 0 and inside:
         return (
-            f"The best of the baselines, {name}, is {points:.1f} points better, {much}: {advice}."
+            f"The best baseline, {name}, is {points} better, within the confidence interval: the "
+            "two are level."
         )
-    if best >= score["low"]:
+    if difference > 0:
         return (
-            f"It is {points:.1f} points better than the best of the baselines, {name}, which is "
-            "within what chance can do: count it as level."
+            f"The best baseline, {name}, is {points} better, outside the confidence interval: use "
+            "it if accuracy is all that counts."
         )
-    return (
-        f"It is {points:.1f} points better than the best of the baselines, {name}, and more than "
-        "chance explains."
-    )
+    if inside:
+        return (
+            f"It is {points} better than the best baseline, {name}, within the confidence "
+            "interval: the two are level."
+        )
+    return f"It is {points} better than the best baseline, {name}, outside the confidence interval."
 
 
-def about_pairs(pairs: Mapping[str, Any]) -> str:
-    """What the boundary does to pairs."""
-    right, wrong, auc = (pairs[k] for k in ("true_positive_rate", "false_positive_rate", "auc"))
-    if right is None or wrong is None:
-        return "There are too few images to compare pairs of one class and of different classes."
+def about_pairs(pairs: PairStatistics) -> str:
+    """Return how well the boundary separates pairs."""
+    true_rate, false_rate = pairs.true_positive_rate, pairs.false_positive_rate
+    if true_rate is None or false_rate is None:
+        return "There are too few images to compare same-class and different-class pairs."
     origin = {
-        "boundary": "the boundary that training found",
-        "quantile": "the line drawn on validation images, as this method learns none",
-    }[pairs["rule"]]
-    ranked = "" if auc is None else f" Without any line, {_often(auc)}"
+        "boundary": "the learned boundary",
+        "quantile": "the threshold chosen on the validation split (this method learns no boundary)",
+    }[pairs.rule]
+    ranked = ""
+    if pairs.auc is not None:
+        ranked = (
+            " A random same-class pair is more similar than a random different-class pair in "
+            f"{percent(pairs.auc)} of cases (AUC)."
+        )
     return (
-        f"{share(right)} of the pairs of one class are more alike than {origin} "
-        f"({pairs['threshold']:.2f}), and "
-        f"{share(wrong, 2 if wrong < 0.01 else 1)} of the pairs of different classes.{ranked}"
+        f"{percent(true_rate)} of the same-class pairs are more similar than {origin} "
+        f"({pairs.threshold:.2f}), and {percent(false_rate, 2 if false_rate < 0.01 else 1)} of the "
+        f"different-class pairs.{ranked}"
     )
 
 
-def _often(auc: float) -> str:
-    return f"a pair of one class is the more alike of two pairs in {share(auc)} of cases."
-
-
-def about_calibration(calibration: Mapping[str, Any]) -> str:
-    """Whether stated probabilities can be believed."""
-    before, after = calibration["before"]["ece"], calibration["after"]["ece"]
-    moved = "down from" if after < before else "not better than"
+def about_calibration(calibration: Calibration) -> str:
+    """Return whether the probabilities are calibrated."""
+    before, after = calibration.before.ece, calibration.after.ece
+    change = "down from" if after < before else "not better than"
     return (
-        f"What the model says and how often it is right differ by {100 * after:.1f} points on "
-        f"average, {moved} {100 * before:.1f} before its probabilities were scaled "
-        f"(temperature {calibration['temperature']:.2f})."
+        f"Confidence and accuracy differ by {100 * after:.1f} points on average (expected "
+        f"calibration error), {change} {100 * before:.1f} before temperature scaling (temperature "
+        f"{calibration.temperature:.2f})."
     )
 
 
-def about_refusals(refused: Mapping[str, Any]) -> str:
-    """How often "none of these" is said, rightly and wrongly."""
-    words = f"{share(refused['known'])} of these images would be called none of these classes."
-    if refused.get("unknown") is not None:
-        asked = many(refused["unknown_images"], "image")
-        words += f" Of {asked} of other classes it turns away {share(refused['unknown'])}."
-    return words
+def about_rejection(rejection: Rejection) -> str:
+    """Return how many images are rejected as unknown, correctly and wrongly."""
+    text = f"{percent(rejection.known_rejected)} of these images are wrongly rejected as unknown."
+    if rejection.unknown_rejected is not None:
+        images = plural(rejection.unknown_images, "image")
+        text += (
+            f" Of {images} of unknown classes, {percent(rejection.unknown_rejected)} are rejected."
+        )
+    return text
 
 
-def about_retrieval(retrieval: Mapping[str, float | None]) -> str:
-    """Whether neighbours are classmates."""
-    first, precision = retrieval["p_at_1"], retrieval["map_at_r"]
-    if first is None or precision is None:
+def about_retrieval(retrieval: Retrieval) -> str:
+    """Return how often neighbours are of the same class."""
+    if retrieval.precision_at_1 is None or retrieval.map_at_r is None:
         return ""
     return (
-        f"The nearest other image is of the same class {share(first)} of the time (P@1); "
-        f"MAP@R is {share(precision)}."
+        f"The nearest other image is of the same class in {percent(retrieval.precision_at_1)} of "
+        f"cases (P@1); MAP@R is {percent(retrieval.map_at_r)}."
     )
 
 
-def about_shown(splits: Sequence[str]) -> str:
-    """Which images a page can show."""
-    kinds = {
-        "test": "test image",
-        "val": "validation image",
-        "train": "training image",
-    }
-    counts = [many(splits.count(key), kind) for key, kind in kinds.items() if key in splits]
+def about_shown_images(splits: Sequence[str]) -> str:
+    """Return which images the page shows."""
+    nouns = {"test": "test image", "val": "validation image", "train": "training image"}
+    counts = [plural(splits.count(key), noun) for key, noun in nouns.items() if key in splits]
     listed = " and ".join([", ".join(counts[:-1]), counts[-1]] if counts[1:] else counts)
-    doubtful = " whose label is in doubt" if "train" in splits else ""
-    return f"Shown are {listed}{doubtful}."
+    doubtful = " with a doubtful label" if "train" in splits else ""
+    return f"The page shows {listed}{doubtful}."
 
 
-def about_style(found: Mapping[str, Any]) -> str:
-    """What else the style field holds."""
+def about_style(leakage: Leakage) -> str:
+    """Return the rank of the style field and the agreement of views."""
     rank = (
-        f"The style field fills {found['style_rank']:.1f} of its {found['style_columns']} "
-        "directions (effective rank)."
+        f"The effective rank of the style field is {leakage.style_rank:.1f} of "
+        f"{leakage.style_dim} dimensions."
     )
-    agreement = found["view_agreement"]
+    agreement = leakage.view_agreement
     if agreement is None:
         return rank
-    beside = agreement["classmates"]
-    classmates = "" if beside is None else f" (two images of a class: {beside:.2f})"
+    same_class = agreement.style_same_class
+    compared = "" if same_class is None else f" (two images of one class: {same_class:.2f})"
     return (
-        f"Two views of one image agree by {agreement['same_image']:.2f} in the style field"
-        f"{classmates} and by {agreement['common_same_image']:.2f} in the common field. {rank}"
+        f"Two views of one image have a similarity of {agreement.style_same_image:.2f} in the "
+        f"style field{compared} and {agreement.common_same_image:.2f} in the common field. {rank}"
     )
 
 
 def problem_groups(
     problems: Sequence[Mapping[str, str]],
 ) -> list[tuple[str, list[Mapping[str, str]]]]:
-    """Problems by kind, the most frequent first."""
+    """Return the problems by kind, the most frequent kind first."""
     counts = Counter(problem["kind"] for problem in problems)
     return [
         (problem_title(kind), [p for p in problems if p["kind"] == kind])

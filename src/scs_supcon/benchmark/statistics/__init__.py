@@ -1,48 +1,49 @@
-"""Which differences between methods are more than chance: plain functions, numbers and a sentence.
+"""Statistical tests that compare methods: plain functions that return numbers and a sentence.
 
 Many methods over many columns (dataset + encoder):
-    `friedman` asks whether any method stands out, `nemenyi` which pairs do, `bonferroni_dunn`
-    which methods differ from one control, `wilcoxon_holm` the same pair by pair.
+    `friedman` tests whether any method differs, `nemenyi` which pairs do, `bonferroni_dunn` which
+    methods differ from a control, `wilcoxon_holm` the same pair by pair.
 Two methods over the same folds, seeds or columns:
-    `paired_t`, `corrected_t` (when training sets overlap, as folds do), `wilcoxon`; how large the
-    difference is: `cohens_dz`, `rank_biserial`.
+    `paired_t`, `corrected_t` (for overlapping training sets, as in cross-validation), `wilcoxon`;
+    the size of the difference: `cohens_dz`, `rank_biserial`.
 Two methods on the same images:
-    `mcnemar` on their predictions, `bootstrap` for an interval around any number.
+    `mcnemar` on their predictions, `bootstrap` for the interval of any number.
 
 Every result is a frozen dataclass with its numbers, a `sentence` in plain words, and `warnings`
-where the design cannot show what is asked of it. Scores are `{method: one number per column}`,
-higher is better.
+where the design cannot support a conclusion. Scores are `{method: one number per column}`; higher
+is better. scipy, statsmodels and scikit-posthocs compute what they offer; the corrected t-test and
+the exact signed-rank test with ties are implemented here.
 """
 
-from scs_supcon.benchmark.statistics.effects import (
+from scs_supcon.benchmark.statistics.paired import (
+    AdjustedPair,
     Effect,
     Interval,
+    McNemar,
+    TTest,
+    Wilcoxon,
+    WilcoxonHolm,
     bootstrap,
     cohens_dz,
+    corrected_t,
+    holm,
+    mcnemar,
+    paired_t,
     rank_biserial,
+    wilcoxon,
+    wilcoxon_holm,
 )
-from scs_supcon.benchmark.statistics.predictions import McNemar, mcnemar
 from scs_supcon.benchmark.statistics.ranks import (
     BonferroniDunn,
     Friedman,
     Nemenyi,
     RankGap,
     bonferroni_dunn,
-    cliques,
     critical_difference,
     friedman,
     nemenyi,
 )
 from scs_supcon.benchmark.statistics.scores import average_ranks, complete_rows
-from scs_supcon.benchmark.statistics.signed_ranks import (
-    AdjustedPair,
-    Wilcoxon,
-    WilcoxonHolm,
-    holm,
-    wilcoxon,
-    wilcoxon_holm,
-)
-from scs_supcon.benchmark.statistics.t_tests import TTest, corrected_t, paired_t
 
 __all__ = [
     "AdjustedPair",
@@ -59,7 +60,6 @@ __all__ = [
     "average_ranks",
     "bonferroni_dunn",
     "bootstrap",
-    "cliques",
     "cohens_dz",
     "complete_rows",
     "corrected_t",

@@ -1,40 +1,42 @@
 """Many methods over many columns: Friedman, then Nemenyi or Bonferroni–Dunn.
 
-R_j is the mean rank of method j among K methods over N columns, and every test below compares
-rank gaps with the same standard error sqrt(K (K + 1) / (6 N)). Formulas: J. Demšar, "Statistical
-Comparisons of Classifiers over Multiple Data Sets", JMLR 7, 2006.
+R_j is the mean rank of method j among K methods over N columns. All tests below compare gaps
+between mean ranks with the standard error sqrt(K (K + 1) / (6 N)). Formulas: J. Demšar,
+"Statistical Comparisons of Classifiers over Multiple Data Sets", JMLR 7, 2006.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+import scikit_posthocs
 from scipy import stats
 
 from scs_supcon.benchmark.statistics.scores import (
-    Floats,
     Scores,
     average_ranks,
     check_control,
+    join,
+    p_text,
     rank_rows,
+    score_matrix,
     shared_columns,
-    table,
+    significance_text,
 )
-from scs_supcon.benchmark.statistics.wording import join, p_text, verdict
 
 
 @dataclass(frozen=True)
 class Friedman:
-    """Does any method stand out?
+    """Does any method differ from the others?
 
     Attributes:
-        ranks: Mean rank of every method, best first.
-        chi2: The paper's statistic, which takes no account of ties.
-        chi2_ties: The same corrected for ties; without ties the two are equal.
-        f: Iman and Davenport's F, made from `chi2`; less conservative.
-        p: Belongs to `chi2`; likewise `p_ties`, `p_f`.
+        ranks: mean rank of every method, best first.
+        chi2: the paper's statistic, without correction for ties.
+        chi2_ties: the statistic corrected for ties.
+        f: Iman and Davenport's F computed from `chi2`; less conservative.
+        p: p-value of `chi2`; likewise `p_ties`, `p_f`.
     """
 
     ranks: dict[str, float]
@@ -51,7 +53,7 @@ class Friedman:
 
 @dataclass(frozen=True)
 class RankGap:
-    """Two methods: how far their mean ranks lie apart, and p after correction for many tests."""
+    """Two methods: the gap between their mean ranks, and p corrected for multiple tests."""
 
     first: str
     second: str
@@ -65,10 +67,9 @@ class Nemenyi:
     """Which pairs differ? Those whose mean ranks differ by more than `cd`.
 
     Attributes:
-        ranks: Mean rank of every method, best first.
-        q: Upper alpha point of the studentised range for K groups, divided by sqrt(2).
-        pairs: Every pair of methods, the better one first.
-        cliques: The bars of a critical-difference diagram.
+        ranks: mean rank of every method, best first.
+        q: upper alpha point of the studentised range for K groups, divided by sqrt(2).
+        pairs: every pair of methods, the better one first.
     """
 
     ranks: dict[str, float]
@@ -76,17 +77,16 @@ class Nemenyi:
     q: float
     cd: float
     pairs: tuple[RankGap, ...]
-    cliques: tuple[tuple[str, ...], ...]
     warnings: tuple[str, ...]
     sentence: str
 
 
 @dataclass(frozen=True)
 class BonferroniDunn:
-    """Which methods differ from the control? Fewer questions than Nemenyi, so a smaller `cd`.
+    """Which methods differ from the control? Fewer comparisons than Nemenyi, so a smaller `cd`.
 
     Attributes:
-        pairs: The control against every other method; a positive gap means the control is better.
+        pairs: the control against every other method; a positive gap means the control is better.
     """
 
     ranks: dict[str, float]
@@ -102,21 +102,21 @@ class BonferroniDunn:
 def friedman(
     scores: Scores, *, alpha: float = 0.05, groups: Sequence[str] | None = None
 ) -> Friedman:
-    """Test whether all methods could have the same mean rank.
+    """Test whether all methods have the same mean rank.
 
     chi2 = 12 N / (K (K + 1)) [sum_j R_j² − K (K + 1)² / 4]
 
     Args:
-        scores: One score per column for every method; higher is better.
-        alpha: Level the sentence speaks of.
-        groups: What each column was measured on; columns of one group are not independent.
+        scores: one score per column for every method; higher is better.
+        alpha: significance level of the sentence.
+        groups: the dataset of each column; columns of one dataset are not independent.
     """
-    values = table(scores)
-    k, n = values.shape
-    means = rank_rows(values).mean(axis=1)
-    chi2 = float(12 * n / (k * (k + 1)) * (np.sum(means**2) - k * (k + 1) ** 2 / 4))
-    untied = _untied_share(values)
-    chi2_ties = chi2 / untied if untied > 0 else 0.0
+    ranks = rank_rows(score_matrix(scores))
+    k, n = ranks.shape
+    chi2 = float(12 * n / (k * (k + 1)) * (np.sum(ranks.mean(axis=1) ** 2) - k * (k + 1) ** 2 / 4))
+    # scipy's friedmanchisquare needs three methods, and some ranks that are not tied.
+    correction = float(np.mean([stats.tiecorrect(column) for column in ranks.T]))
+    chi2_ties = chi2 / correction if correction > 0 else 0.0
     remainder = n * (k - 1) - chi2
     f = (n - 1) * chi2 / remainder if remainder > 1e-9 else math.inf
     p_ties = float(stats.chi2.sf(chi2_ties, k - 1))
@@ -135,48 +135,52 @@ def friedman(
         warnings=warnings,
         sentence=f"Over {n} columns the mean ranks of {k} methods differ by"
         f" χ² = {chi2_ties:.2f} ({k - 1} degrees of freedom, corrected for ties,"
-        f" {p_text(p_ties)}): {verdict(p_ties, alpha)}.",
+        f" {p_text(p_ties)}): {significance_text(p_ties, alpha)}.",
     )
 
 
 def nemenyi(scores: Scores, *, alpha: float = 0.05, groups: Sequence[str] | None = None) -> Nemenyi:
-    """Compare every method with every other: do their mean ranks lie further apart than the CD?
+    """Compare every pair of methods: do their mean ranks differ by more than the CD?
 
     Args:
-        scores: One score per column for every method; higher is better.
-        alpha: Chance of any false difference among all pairs.
-        groups: What each column was measured on; columns of one group are not independent.
+        scores: one score per column for every method; higher is better.
+        alpha: probability of any false difference among all pairs.
+        groups: the dataset of each column; columns of one dataset are not independent.
     """
-    k, n = table(scores).shape
+    values = score_matrix(scores)
+    k, n = values.shape
     ranks = _best_first(scores)
-    error = _standard_error(k, n)
     cd = critical_difference(k, n, alpha=alpha)
-    names = list(combinations(ranks, 2))
-    gaps = np.array([ranks[second] - ranks[first] for first, second in names])
-    p = stats.studentized_range.sf(gaps / error * math.sqrt(2), k, math.inf)
+    p = scikit_posthocs.posthoc_nemenyi_friedman(-values.T).to_numpy()
+    row = {name: index for index, name in enumerate(scores)}
     pairs = tuple(
-        RankGap(first, second, float(gap), float(p_pair), bool(gap > cd))
-        for (first, second), gap, p_pair in zip(names, gaps, p, strict=True)
+        RankGap(
+            first,
+            second,
+            ranks[second] - ranks[first],
+            float(p[row[first], row[second]]),
+            ranks[second] - ranks[first] > cd,
+        )
+        for first, second in combinations(ranks, 2)
     )
     best = next(iter(ranks))
     worse = [pair.second for pair in pairs if pair.first == best and pair.significant]
-    apart = sum(pair.significant for pair in pairs)
+    count = sum(pair.significant for pair in pairs)
     return Nemenyi(
         ranks=ranks,
         alpha=alpha,
-        q=cd / error,
+        q=cd / _standard_error(k, n),
         cd=cd,
         pairs=pairs,
-        cliques=cliques(ranks, cd),
         warnings=_no_power(cd, k, n) + shared_columns(groups, n),
-        sentence=f"Mean ranks must differ by more than {cd:.2f}; {apart} of {len(pairs)} pairs do."
-        f" {best} has the best mean rank ({ranks[best]:.2f}) and is set apart from"
+        sentence=f"Mean ranks must differ by more than {cd:.2f}; {count} of {len(pairs)} pairs do."
+        f" {best} has the best mean rank ({ranks[best]:.2f}) and differs from"
         f" {join(worse) or 'no other method'}.",
     )
 
 
 def critical_difference(methods: int, columns: int, *, alpha: float = 0.05) -> float:
-    """Return Nemenyi's CD = q sqrt(K (K + 1) / (6 N)), before anything has been run.
+    """Return Nemenyi's CD = q sqrt(K (K + 1) / (6 N)).
 
     Printed tables of q end at 10 methods; the studentised range gives it for any number.
     """
@@ -187,15 +191,15 @@ def critical_difference(methods: int, columns: int, *, alpha: float = 0.05) -> f
 def bonferroni_dunn(
     scores: Scores, control: str, *, alpha: float = 0.05, groups: Sequence[str] | None = None
 ) -> BonferroniDunn:
-    """Compare one control with every other method: q is the normal point of alpha / (2 (K − 1)).
+    """Compare a control with every other method: q is the normal point of alpha / (2 (K − 1)).
 
     Args:
-        scores: One score per column for every method; higher is better.
-        control: The method all others are compared with, chosen before looking at the scores.
-        alpha: Chance of any false difference among the K − 1 comparisons.
-        groups: What each column was measured on; columns of one group are not independent.
+        scores: one score per column for every method; higher is better.
+        control: the method to compare with the others, chosen before the scores are known.
+        alpha: probability of any false difference among the K − 1 comparisons.
+        groups: the dataset of each column; columns of one dataset are not independent.
     """
-    k, n = table(scores).shape
+    k, n = score_matrix(scores).shape
     check_control(control, scores)
     ranks = _best_first(scores)
     error = _standard_error(k, n)
@@ -207,7 +211,7 @@ def bonferroni_dunn(
             gap = ranks[other] - ranks[control]
             p = min(1.0, 2 * (k - 1) * float(stats.norm.sf(abs(gap) / error)))
             pairs.append(RankGap(control, other, gap, p, abs(gap) > cd))
-    apart = [pair.second for pair in pairs if pair.significant]
+    different = [pair.second for pair in pairs if pair.significant]
     return BonferroniDunn(
         ranks=ranks,
         control=control,
@@ -217,22 +221,8 @@ def bonferroni_dunn(
         pairs=tuple(pairs),
         warnings=_no_power(cd, k, n) + shared_columns(groups, n),
         sentence=f"A mean rank must differ by more than {cd:.2f} from that of {control}"
-        f" ({ranks[control]:.2f}); that holds for {join(apart) or 'no other method'}.",
+        f" ({ranks[control]:.2f}); this holds for {join(different) or 'no other method'}.",
     )
-
-
-def cliques(ranks: Mapping[str, float], cd: float) -> tuple[tuple[str, ...], ...]:
-    """Return the largest runs of methods whose mean ranks all lie within cd: the diagram's bars."""
-    names = sorted(ranks, key=lambda name: ranks[name])
-    runs = [
-        tuple(name for name in names[start:] if ranks[name] - ranks[first] <= cd)
-        for start, first in enumerate(names)
-    ]
-    # a run that ends where the one before it ended lies inside it
-    fresh = [
-        run for before, run in zip([("",), *runs], runs, strict=False) if run[-1] != before[-1]
-    ]
-    return tuple(run for run in fresh if len(run) > 1)
 
 
 def _best_first(scores: Scores) -> dict[str, float]:
@@ -244,20 +234,13 @@ def _standard_error(k: int, n: int) -> float:
     return math.sqrt(k * (k + 1) / (6 * n))
 
 
-def _untied_share(values: Floats) -> float:
-    """Return 1 − Σ (g³ − g) / (N (K³ − K)) over groups of g tied scores; 0 if all are tied."""
-    k, n = values.shape
-    sizes = np.concatenate([np.unique(column, return_counts=True)[1] for column in values.T])
-    return 1.0 - float(np.sum(sizes**3 - sizes)) / float(n * (k**3 - k))
-
-
 def _no_power(cd: float, k: int, n: int) -> tuple[str, ...]:
-    """Warn when the gap to be shown is a large part of the largest gap there can be, K − 1."""
+    """Return a warning if the CD is a large part of the largest possible gap, K − 1."""
     if cd < (k - 1) / 2:
         return ()
-    scope = "nothing" if cd >= k - 1 else "almost nothing"
+    scope = "no" if cd >= k - 1 else "almost no"
     return (
-        f"With {k} methods on {n} columns {scope} can be told apart: mean ranks can differ by"
-        f" {k - 1} at most and must differ by {cd:.2f}. No difference found is no sign of equality."
-        " Fewer methods help, and four times as many columns halve the gap.",
+        f"With {k} methods on {n} columns {scope} differences can be shown: mean ranks can differ"
+        f" by {k - 1} at most and must differ by {cd:.2f}. A missing difference does not mean that"
+        " methods are equal. Fewer methods help, and four times as many columns halve the gap.",
     )

@@ -1,61 +1,68 @@
-// What every part of the page shares: the run's data, and how an image is shown and named.
-const data = JSON.parse(document.getElementById("data-of-run").textContent);
+// Shared by the sections of the report: the data of the run, and how images are shown and described.
+const data = JSON.parse(document.getElementById("page-data").textContent);
 const byId = (id) => document.getElementById(id);
 
-function make(tag, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
+function createElement(tag, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
 }
 
-function show(image, index) {
+function showImage(image, index) {
   image.alt = data.names[index];
   if (!data.jpegs[index]) return image.removeAttribute("src");
-  // Images of a few pixels look best as they are, not smoothed.
+  // Do not smooth images of a few pixels.
   image.addEventListener("load", () => image.classList.toggle("pixels", image.naturalWidth < 48), {
     once: true,
   });
   image.src = "data:image/jpeg;base64," + data.jpegs[index];
 }
 
-// A name may go on in the next line after a stroke or a slash.
+// Insert <wbr> after _, - and / so that long names can wrap.
 function breakable(name) {
-  return name.split(/(?<=[_/-])/).flatMap((part, at) => (at ? [make("wbr"), part] : [part]));
+  return name
+    .split(/(?<=[_/-])/)
+    .flatMap((piece, position) => (position ? [createElement("wbr"), piece] : [piece]));
 }
 
-const label = (index) => data.classes[data.labels[index]];
-const asked = (index) => data.predictions[index] >= 0;
-const wrong = (index) => asked(index) && data.predictions[index] !== data.labels[index];
+const labelOf = (index) => data.classes[data.labels[index]];
+const hasPrediction = (index) => data.predictions[index] >= 0;
+const isWrong = (index) =>
+  hasPrediction(index) && data.predictions[index] !== data.labels[index];
+const confidence = (index) => Math.round(100 * data.confidences[index]) + " % confidence";
 
-function verdict(index) {
-  if (!asked(index)) return "a training image";
-  const sure = Math.round(100 * data.chances[index]) + " %";
-  const said = wrong(index)
-    ? "taken for " + data.classes[data.predictions[index]] + ", " + sure + " sure"
-    : "named rightly, " + sure + " sure";
-  return data.refused[index] ? said + "; would be called none of these" : said;
+function describePrediction(index) {
+  if (!hasPrediction(index)) return "training image";
+  const result = isWrong(index)
+    ? "predicted as " + data.classes[data.predictions[index]]
+    : "correct";
+  return result + ", " + confidence(index) + (data.rejected[index] ? "; rejected as unknown" : "");
 }
 
-function thumb(index, note, strange) {
-  const image = make("img");
-  show(image, index);
+function thumbnail(index, note, otherClass) {
+  const image = createElement("img");
+  showImage(image, index);
   image.alt = "";
-  const button = make(
+  const button = createElement(
     "button",
-    { type: "button", className: strange ? "thumb strange" : "thumb", title: data.names[index] },
+    {
+      type: "button",
+      className: otherClass ? "thumb other-class" : "thumb",
+      title: data.names[index],
+    },
     image,
-    make("span", {}, ...breakable(label(index))),
-    make("small", { textContent: note }),
+    createElement("span", {}, ...breakable(labelOf(index))),
+    createElement("small", { textContent: note }),
   );
-  button.addEventListener("click", () => choose(index, true));
-  return make("li", {}, button);
+  button.addEventListener("click", () => select(index, true));
+  return createElement("li", {}, button);
 }
 
 for (const image of document.querySelectorAll("img[data-image]")) {
   const alt = image.alt;
-  show(image, Number(image.dataset.image));
+  showImage(image, Number(image.dataset.image));
   image.alt = alt;
 }
 for (const button of document.querySelectorAll("button[data-choose]")) {
-  button.addEventListener("click", () => choose(Number(button.dataset.choose), true));
+  button.addEventListener("click", () => select(Number(button.dataset.choose), true));
 }

@@ -1,16 +1,19 @@
-// Tables that are sorted by a click on the head of a column, and turned round by another.
+// Sortable tables: click a column header to sort, click it again to reverse the order.
 for (const table of document.querySelectorAll("table.sortable")) {
-  const heads = [...table.tHead.rows[0].cells];
-  heads.forEach((head, column) => {
-    head.querySelector("button").addEventListener("click", () => {
-      // Names go up first, numbers down; the second click turns round.
-      const first = column === 0 ? "ascending" : "descending";
-      const other = column === 0 ? "descending" : "ascending";
-      const order = head.getAttribute("aria-sort") === first ? other : first;
-      heads.forEach((one) => one.setAttribute("aria-sort", one === head ? order : "none"));
+  const headers = [...table.tHead.rows[0].cells];
+  headers.forEach((header, column) => {
+    header.querySelector("button").addEventListener("click", () => {
+      // Names start in ascending order, numbers in descending order.
+      const [first, second] =
+        column === 0 ? ["ascending", "descending"] : ["descending", "ascending"];
+      const order = header.getAttribute("aria-sort") === first ? second : first;
+      headers.forEach((other) => other.setAttribute("aria-sort", other === header ? order : "none"));
       const sign = order === "ascending" ? 1 : -1;
-      const value = (row) => Number(row.cells[column].dataset.value);
-      const rows = [...table.tBodies[0].rows].sort((a, b) => sign * (value(a) - value(b)));
+      const key = (row) => row.cells[column].dataset.value ?? row.cells[column].textContent;
+      const compare = (a, b) =>
+        isNaN(a) || isNaN(b) ? a.localeCompare(b) : Number(a) - Number(b);
+      const rows = [...table.tBodies[0].rows];
+      rows.sort((a, b) => sign * compare(key(a), key(b)));
       table.tBodies[0].append(...rows);
     });
   });
