@@ -171,7 +171,7 @@ def test_stopping_saves_the_runs_and_leaves_no_process(
     os.kill(process, number)
     result = processes.wait()
     assert result.code == code
-    assert number == signal.SIGKILL or "run the same line again" in result.err
+    assert number == signal.SIGKILL or "run the same command again" in result.err
     psutil.wait_procs(members, 120)
     assert not [member for member in members if member.is_running()]
     for run in runs_in(tmp_path / "runs", "recipe.toml"):

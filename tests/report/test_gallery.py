@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from scs_supcon.report import gallery as module
-from scs_supcon.report.gallery import Gallery, build_gallery, hardest_pairs, map_points, nearest
+from scs_supcon.report.gallery import (
+    ImageGallery,
+    build_gallery,
+    hardest_pairs,
+    map_points,
+    nearest,
+)
 from scs_supcon.report.inputs import read_records
 
 
@@ -17,7 +23,7 @@ def angles(*degrees):
 
 def gallery_of(vectors, labels, splits=None):
     count = len(labels)
-    return Gallery(
+    return ImageGallery(
         names=[f"{number}.jpg" for number in range(count)],
         splits=splits or ["test"] * count,
         labels=np.array(labels),

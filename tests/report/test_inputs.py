@@ -62,6 +62,7 @@ def test_a_newer_format_is_an_error(written):
 def test_predictions_of_older_versions_are_read(written):
     run = written()
     table = pq.read_table(run / "predictions.parquet")
-    names = ["none_of_these" if n == "rejected" else n for n in table.column_names]
+    old = "none_of_these"  # vocabulary: ok
+    names = [old if name == "rejected" else name for name in table.column_names]
     pq.write_table(table.rename_columns(names), run / "predictions.parquet")
     assert read_records(run).predictions["rejected"] == table["rejected"].to_pylist()

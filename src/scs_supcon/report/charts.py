@@ -27,7 +27,7 @@ from scs_supcon.report.figures import (
     new_figure,
     save_figure,
 )
-from scs_supcon.report.gallery import Gallery
+from scs_supcon.report.gallery import ImageGallery
 from scs_supcon.report.inputs import Curves, RunRecords
 
 if TYPE_CHECKING:
@@ -225,7 +225,9 @@ def draw_confusion(axes: "Axes", evaluation: Evaluation) -> None:
     axes.figure.colorbar(image, label="share of the true class", shrink=0.6)
 
 
-def draw_map(axes: "Axes", classes: Sequence[str], gallery: Gallery, points: MapPoints) -> None:
+def draw_map(
+    axes: "Axes", classes: Sequence[str], gallery: ImageGallery, points: MapPoints
+) -> None:
     """Draw a t-SNE map: up to ten classes in colours with names, otherwise only errors marked."""
     wrong = (gallery.predictions >= 0) & (gallery.predictions != gallery.labels)
     named = len(classes) <= len(CLASS_COLOURS)
@@ -243,7 +245,7 @@ def draw_map(axes: "Axes", classes: Sequence[str], gallery: Gallery, points: Map
 
 
 def write_figures(
-    folder: Path, records: RunRecords, gallery: Gallery, maps: Mapping[str, MapPoints]
+    folder: Path, records: RunRecords, gallery: ImageGallery, maps: Mapping[str, MapPoints]
 ) -> None:
     """Write curves, similarities, confusion, calibration and tsne as PNG and SVG."""
     evaluation, curves = records.evaluation, records.curves

@@ -10,7 +10,7 @@ from scs_supcon.evaluation.format import BASELINE_TITLES, SCORE_TITLES, leakage_
 from scs_supcon.evaluation.record import Evaluation, LabelError
 from scs_supcon.progress import spell_seconds
 from scs_supcon.report import charts, text
-from scs_supcon.report.gallery import Gallery, HardPair, hardest_pairs
+from scs_supcon.report.gallery import HardPair, ImageGallery, hardest_pairs
 from scs_supcon.report.inputs import RunRecords
 from scs_supcon.report.text import percent
 
@@ -96,7 +96,7 @@ class Suspect:
     suggested_probability: str
 
 
-def report_context(records: RunRecords, gallery: Gallery) -> dict[str, Any]:
+def report_context(records: RunRecords, gallery: ImageGallery) -> dict[str, Any]:
     """Return all variables of the template except scripts and data."""
     evaluation, curves = records.evaluation, records.curves
     pairs, leakage, score = evaluation.pairs, evaluation.leakage, evaluation.scores.accuracy
@@ -222,7 +222,7 @@ def class_rows(evaluation: Evaluation) -> list[tuple[str, list[TableCell]]]:
 
 
 def hard_pair_lists(
-    gallery: Gallery, classes: Sequence[str]
+    gallery: ImageGallery, classes: Sequence[str]
 ) -> list[tuple[str, str, list[PairRow]]]:
     """Return title, explanation and pairs of both kinds of hard pairs."""
 
@@ -270,7 +270,7 @@ def leakage_rows(evaluation: Evaluation) -> list[ScoreRow]:
     ]
 
 
-def suspects(errors: Sequence[LabelError], gallery: Gallery) -> list[Suspect]:
+def suspects(errors: Sequence[LabelError], gallery: ImageGallery) -> list[Suspect]:
     """Return the suspected label errors."""
     index = {name: number for number, name in enumerate(gallery.names)}
     return [

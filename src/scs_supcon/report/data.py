@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 
 from scs_supcon.evaluation.record import Evaluation
 from scs_supcon.report.figures import CLASS_COLOURS
-from scs_supcon.report.gallery import FloatArray, Gallery, nearest
+from scs_supcon.report.gallery import FloatArray, ImageGallery, nearest
 
 MapPoints = FloatArray
 
 MOST_CLASSES = 400  # that are ordered by confusion
 
 
-def page_data(evaluation: Evaluation, gallery: Gallery, maps: Mapping[str, MapPoints]) -> Markup:
+def page_data(
+    evaluation: Evaluation, gallery: ImageGallery, maps: Mapping[str, MapPoints]
+) -> Markup:
     """Return the images with their neighbours and map points, and the confusion matrix."""
     fields = [_field(gallery.fields[name], points) for name, points in maps.items()]
     return safe_json(

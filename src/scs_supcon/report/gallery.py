@@ -18,7 +18,7 @@ IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Gallery:
+class ImageGallery:
     """The images that have a thumbnail, one row each.
 
     Attributes:
@@ -58,7 +58,7 @@ class HardPair:
     similarity: float
 
 
-def build_gallery(records: RunRecords) -> Gallery:
+def build_gallery(records: RunRecords) -> ImageGallery:
     """Collect thumbnail, label, prediction and embedding of each image."""
     class_index = {name: index for index, name in enumerate(records.evaluation.classes)}
     embeddings, predictions = records.embeddings, records.predictions
@@ -68,7 +68,7 @@ def build_gallery(records: RunRecords) -> Gallery:
     names = [name for name in records.thumbnails["name"] if name in embedding_row]
     rows = [embedding_row[name] for name in names]
     predicted = [prediction_row.get(name) for name in names]
-    return Gallery(
+    return ImageGallery(
         names=names,
         splits=[embeddings["split"][row] for row in rows],
         labels=np.array([class_index[embeddings["label"][row]] for row in rows], np.int64),
@@ -106,7 +106,7 @@ def nearest(vectors: FloatArray, count: int = NEIGHBOURS) -> tuple[IntArray, Flo
 
 
 def hardest_pairs(
-    gallery: Gallery, count: int = HARD_PAIRS
+    gallery: ImageGallery, count: int = HARD_PAIRS
 ) -> tuple[list[HardPair], list[HardPair]]:
     """Return the most similar different-class pairs and the least similar same-class pairs.
 
