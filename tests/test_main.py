@@ -44,7 +44,7 @@ def test_the_module_is_the_command():
 def test_a_real_process_ends_with_the_code_of_its_error():
     done = python("-m", "scs_supcon", "runs", "/no/such/folder")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: there is no folder /no/such/folder")
+    assert done.stderr.startswith("error: folder /no/such/folder does not exist")
     assert "Traceback" not in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""Small image folders, made on the spot."""
+"""Fixtures that write small image folders."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ Paint = Callable[..., Path]
 
 @pytest.fixture
 def paint() -> Paint:
-    """`paint(path, seed)` writes an image of coarse noise, another one for every seed."""
+    """`paint(path, seed)` writes an image of coarse noise that depends on the seed."""
 
     def paint(path: Path, seed: int = 0, size: tuple[int, int] = (24, 16)) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,7 +25,7 @@ def paint() -> Paint:
 
 @pytest.fixture
 def class_folders(tmp_path: Path, paint: Paint) -> Callable[[dict[str, int]], Path]:
-    """`class_folders({"birds/finch": 3})` paints that many different images in each folder."""
+    """`class_folders({"birds/finch": 3})` writes that many different images to each folder."""
 
     def make(counts: dict[str, int]) -> Path:
         seed = 0
@@ -44,7 +44,7 @@ Scene = Callable[..., Image.Image]
 
 @pytest.fixture(scope="session")
 def scene() -> Scene:
-    """`scene(seed)`: soft blobs of many sizes, with detail at every scale as photographs have."""
+    """`scene(seed)` returns smooth noise with detail at every scale, as in photographs."""
 
     def scene(seed: int, size: tuple[int, int] = (120, 90)) -> Image.Image:
         rng = np.random.default_rng(seed)

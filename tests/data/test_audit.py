@@ -30,7 +30,7 @@ def copy(root: Path, source: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_good_set_has_no_problems(class_folders: ClassFolders, workers: int) -> None:
+def test_a_valid_dataset_has_no_problems(class_folders: ClassFolders, workers: int) -> None:
     done: list[int] = []
     images = load_images(class_folders({"a": 3, "b": 3}))
     assert check_images(images, workers, done.append) == []
@@ -38,7 +38,7 @@ def test_a_good_set_has_no_problems(class_folders: ClassFolders, workers: int) -
 
 
 @pytest.mark.filterwarnings("error::PIL.Image.DecompressionBombWarning")
-def test_images_that_cannot_be_used(
+def test_unusable_images_are_reported(
     class_folders: ClassFolders, paint: Callable[..., Path]
 ) -> None:
     root = class_folders({"a": 3, "b": 3})
@@ -59,12 +59,12 @@ def test_images_that_cannot_be_used(
     }
     for problem in problems:
         assert problem.name in problem.detail
-    left = without(images, unusable(images, problems))
-    assert len(left) == 5
-    assert check_images(left, workers=2) == []
+    remaining = without(images, unusable(images, problems))
+    assert len(remaining) == 5
+    assert check_images(remaining, workers=2) == []
 
 
-def test_duplicates_inside_and_across(class_folders: ClassFolders) -> None:
+def test_duplicates_are_reported_by_kind(class_folders: ClassFolders) -> None:
     root = class_folders({"train/a": 2, "train/b": 2, "test/a": 1, "test/b": 1})
     copy(root, "train/a/000.png", "train/a/again.png")
     copy(root, "train/a/001.png", "test/a/again.png")
@@ -77,7 +77,7 @@ def test_duplicates_inside_and_across(class_folders: ClassFolders) -> None:
     }
 
 
-def test_a_class_with_one_training_image(class_folders: ClassFolders) -> None:
+def test_a_class_with_one_training_image_is_reported(class_folders: ClassFolders) -> None:
     images = load_images(class_folders({"a": 1, "b": 2}))
     (problem,) = check_images(images, workers=1)
     assert (problem.kind, problem.name) == ("single_image_class", "a")
@@ -87,16 +87,16 @@ def test_a_class_with_one_training_image(class_folders: ClassFolders) -> None:
     assert single_image_classes(np.array([0, 1]), ("a", "b")) == problems
 
 
-def test_a_group_in_two_splits() -> None:
+def test_a_group_in_two_splits_is_reported() -> None:
     images = shapes(per_class=2)
     groups = np.array(["", "", "g", "g", *[f"g{n}" for n in range(8)]])
     splits = np.array(["train", "test"] * 6)
     problems = check_images(replace(images, groups=groups, splits=splits), workers=1)
-    torn = [problem for problem in problems if problem.kind == "group_across_splits"]
-    assert [problem.name for problem in torn] == ["g"]
+    separated = [problem for problem in problems if problem.kind == "group_across_splits"]
+    assert [problem.name for problem in separated] == ["g"]
 
 
-def test_copies_and_groups_torn_by_given_folds(class_folders: ClassFolders) -> None:
+def test_duplicates_and_groups_across_folds_are_reported(class_folders: ClassFolders) -> None:
     root = class_folders({"a": 3, "b": 3})
     copy(root, "a/000.png", "a/001.png")
     copy(root, "b/000.png", "b/002.png")
@@ -111,28 +111,28 @@ def test_copies_and_groups_torn_by_given_folds(class_folders: ClassFolders) -> N
         ("duplicate", "b/002.png"),
         ("group_across_folds", "g"),
     }
-    torn = next(problem for problem in problems if problem.kind == "duplicate_across_folds")
-    assert torn.detail == "a/001.png has the same content as a/000.png (fold 0)"
+    duplicate = next(problem for problem in problems if problem.kind == "duplicate_across_folds")
+    assert duplicate.detail == "a/001.png has the same content as a/000.png (fold 0)"
 
 
-def test_duplicates_are_never_torn_apart_by_a_drawn_split(class_folders: ClassFolders) -> None:
+def test_no_split_separates_duplicates(class_folders: ClassFolders) -> None:
     root = class_folders({"a": 12, "b": 12})
     for number in range(6):
         copy(root, f"a/{number:03d}.png", f"a/copy{number}.png")
         copy(root, f"a/{number:03d}.png", f"a/third{number}.png")
     images = load_images(root)
     problems = check_images(images, workers=2)
-    together = keep_duplicates_together(images, problems)
+    grouped = keep_duplicates_together(images, problems)
     for seed in range(5):
-        splits = assign_splits(together, 0.1, 0.2, seed)
-        place = dict(zip(images.names, splits.tolist(), strict=True))
+        splits = assign_splits(grouped, 0.1, 0.2, seed)
+        split_of = dict(zip(images.names, splits.tolist(), strict=True))
         for number in range(6):
             names = (f"a/{number:03d}.png", f"a/copy{number}.png", f"a/third{number}.png")
-            assert len({place[name] for name in names}) == 1
+            assert len({split_of[name] for name in names}) == 1
     assert keep_duplicates_together(images, []) is images
 
 
-def test_duplicates_join_the_groups_they_are_in() -> None:
+def test_duplicates_merge_their_groups() -> None:
     images = replace(shapes(per_class=1), groups=np.array(["g", "g", "h", "h", "", ""]))
     names = images.names
     duplicate = check_images(images, workers=1)[0]
@@ -146,13 +146,13 @@ def test_duplicates_join_the_groups_they_are_in() -> None:
 Scene = Callable[..., Image.Image]
 
 
-def found(problems: tuple[Problem, ...]) -> set[tuple[str, str, str]]:
+def listed(problems: tuple[Problem, ...]) -> set[tuple[str, str, str]]:
     return {(problem.kind, problem.name, problem.same_as) for problem in problems}
 
 
 @pytest.fixture
 def root(tmp_path: Path, scene: Scene) -> Path:
-    """Healthy: three classes, split, different images of several sizes."""
+    """A valid dataset: three classes in two splits, different images of several sizes."""
     seed = 0
     for split, count in (("train", 6), ("test", 2)):
         for name in ("finch", "owl", "wren"):
@@ -164,24 +164,24 @@ def root(tmp_path: Path, scene: Scene) -> Path:
     return tmp_path / "birds"
 
 
-def test_a_healthy_folder_has_nothing(root: Path) -> None:
-    told: list[tuple[int, int]] = []
+def test_a_healthy_folder_has_no_problems(root: Path) -> None:
+    progress: list[tuple[int, int]] = []
     diagnosis = diagnose(
-        load_images(root, forgiving=True), 2, lambda done, total: told.append((done, total))
+        load_images(root, forgiving=True), 2, lambda done, total: progress.append((done, total))
     )
     assert diagnosis.problems == ()
     assert diagnosis.conversions == {}
     assert diagnosis.healthy
-    assert told[0] == (1, 48)
-    assert told[-1] == (48, 48)
+    assert progress[0] == (1, 48)
+    assert progress[-1] == (48, 48)
 
 
 @pytest.mark.parametrize("name", ["digits", "shapes"])
-def test_the_built_in_sets_are_healthy(name: str) -> None:
+def test_the_built_in_datasets_are_healthy(name: str) -> None:
     assert diagnose(load_images(name, forgiving=True)).problems == ()
 
 
-def test_every_problem_and_nothing_else(root: Path, scene: Scene) -> None:
+def test_every_problem_is_found_and_no_other(root: Path, scene: Scene) -> None:
     train, test = root / "train", root / "test"
     (train / "finch/page.jpg").write_text("<html>404</html>")
     cut = scene(100).resize((400, 300))
@@ -214,7 +214,7 @@ def test_every_problem_and_nothing_else(root: Path, scene: Scene) -> None:
     scene(115).save(test / "robin/0.jpg")
 
     diagnosis = diagnose(load_images(root, forgiving=True), 2)
-    assert found(diagnosis.problems) == {
+    assert listed(diagnosis.problems) == {
         ("unreadable", "train/finch/page.jpg", ""),
         ("truncated", "train/finch/cut.jpg", ""),
         ("too_large", "train/finch/bomb.bmp", ""),
@@ -242,8 +242,8 @@ def test_every_problem_and_nothing_else(root: Path, scene: Scene) -> None:
         assert problem.name in problem.detail
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
-def test_names_that_are_no_utf_8_can_be_printed(root: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not allow such names")
+def test_names_that_are_not_utf_8_can_be_printed(root: Path) -> None:
     for name in (b"wren/\xff.txt", b"wren/.\xfe", b"\xfd/"):
         path = root / "train" / os.fsdecode(name)
         if name.endswith(b"/"):
@@ -251,7 +251,7 @@ def test_names_that_are_no_utf_8_can_be_printed(root: Path) -> None:
         else:
             path.touch()
     problems = diagnose(load_images(root, forgiving=True)).problems
-    assert found(problems) == {
+    assert listed(problems) == {
         ("skipped_file", r"train/wren/\xff.txt", ""),
         ("hidden", r"train/wren/.\xfe", ""),
         ("empty_folder", r"train/\xfd", ""),
@@ -261,16 +261,16 @@ def test_names_that_are_no_utf_8_can_be_printed(root: Path) -> None:
         problem.detail.encode()
 
 
-def test_odd_files_are_handled_and_counted_but_no_problem(root: Path, scene: Scene) -> None:
+def test_conversions_are_counted_but_are_not_problems(root: Path, scene: Scene) -> None:
     folder = root / "train/finch"
     scene(100).convert("CMYK").save(folder / "ink.jpg")
     scene(101).convert("P").save(folder / "palette.png")
     scene(102).convert("RGBA").save(folder / "alpha.png")
     levels = np.asarray(scene(103).convert("L")).astype(np.uint16) * 257
     Image.fromarray(levels).save(folder / "deep.png")
-    turned = Image.Exif()
-    turned[0x0112] = 6
-    scene(104).save(folder / "turned.jpg", exif=turned)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    scene(104).save(folder / "turned.jpg", exif=exif)
     frames = [scene(105), scene(106)]
     frames[0].save(folder / "frames.webp", save_all=True, append_images=frames[1:], lossless=True)
     diagnosis = diagnose(load_images(root, forgiving=True))
@@ -285,19 +285,19 @@ def test_odd_files_are_handled_and_counted_but_no_problem(root: Path, scene: Sce
     }
 
 
-def test_one_class_far_larger_than_another_is_a_note(root: Path, scene: Scene) -> None:
+def test_imbalance_is_not_harmful(root: Path, scene: Scene) -> None:
     for seed in range(60):
         scene(200 + seed, (40, 40)).save(root / f"train/owl/more{seed}.png")
     diagnosis = diagnose(load_images(root, forgiving=True))
-    assert found(diagnosis.problems) == {("imbalance", "finch", "owl")}
+    assert listed(diagnosis.problems) == {("imbalance", "finch", "owl")}
     assert diagnosis.healthy
 
 
-def test_a_table_with_missing_files_groups_and_an_unknown_column(root: Path) -> None:
+def test_missing_files_groups_and_unread_columns_of_a_table_are_reported(root: Path) -> None:
     rows = ["image_path,label,split,group,camera"]
-    for at, path in enumerate(sorted(root.rglob("*.jpg"))):
+    for index, path in enumerate(sorted(root.rglob("*.jpg"))):
         split, label, _ = path.relative_to(root).parts
-        rows.append(f"birds/{path.relative_to(root)},{label},{split},g{at % 23},x")
+        rows.append(f"birds/{path.relative_to(root)},{label},{split},g{index % 23},x")
     rows.append("birds/gone.jpg,owl,train,,x")
     table = root.parent / "birds.csv"
     table.write_text("\n".join(rows))
@@ -307,7 +307,7 @@ def test_a_table_with_missing_files_groups_and_an_unknown_column(root: Path) -> 
     assert kinds == {"unreadable": 1, "group_across_splits": 1, "unread_column": 1}
 
 
-def test_copies_and_look_alikes_across_the_folds_of_a_table(root: Path) -> None:
+def test_duplicates_across_the_folds_of_a_table_are_reported(root: Path) -> None:
     shutil.copy(root / "train/owl/0.jpg", root / "train/owl/again.jpg")
     Image.open(root / "train/owl/1.jpg").save(root / "train/owl/like.jpg", quality=90)
     rows = ["image_path,label,fold"]
@@ -322,7 +322,7 @@ def test_copies_and_look_alikes_across_the_folds_of_a_table(root: Path) -> None:
     assert kinds == {"duplicate_across_folds": 1, "near_duplicate_across_folds": 1}
 
 
-def test_of_several_look_alikes_the_worst_is_named(root: Path) -> None:
+def test_the_most_harmful_near_duplicate_is_reported(root: Path) -> None:
     copy = Image.open(root / "train/owl/0.jpg")
     copy.save(root / "train/owl/y.jpg", quality=90)
     copy.save(root / "train/wren/z.jpg", quality=50)
@@ -333,7 +333,7 @@ def test_of_several_look_alikes_the_worst_is_named(root: Path) -> None:
     assert problems["train/wren/z.jpg"].kind == "near_duplicate_with_other_label"
 
 
-def test_look_alikes_of_one_group_are_known_about(root: Path) -> None:
+def test_near_duplicates_in_one_group_are_not_reported(root: Path) -> None:
     Image.open(root / "train/owl/0.jpg").save(root / "train/owl/y.jpg", quality=90)
     for group, problems in (("", {"near_duplicate"}), ("owl 0", set())):
         rows = ["image_path,label,split,group"]
@@ -347,7 +347,7 @@ def test_look_alikes_of_one_group_are_known_about(root: Path) -> None:
         } == problems
 
 
-def test_accents_stored_in_two_ways_are_alike(tmp_path: Path, scene: Scene) -> None:
+def test_labels_that_differ_in_unicode_form_are_similar(tmp_path: Path, scene: Scene) -> None:
     for seed, name in enumerate(("Käuzchen", "Ka\u0308uzchen", "käuz chen")):
         (tmp_path / name).mkdir()
         for number in range(6):

@@ -1,4 +1,4 @@
-"""Mended tables: what stays, where it goes, and that it trains."""
+"""Clean tables: which images stay, in which split, and that they can be trained on."""
 
 import csv
 import shutil
@@ -29,7 +29,7 @@ def root(tmp_path: Path, scene: Scene) -> Path:
 
 
 def with_splits(root: Path, test: set[str]) -> Path:
-    """The same images as a table; those named are the test part."""
+    """Write the images as a table; the given names are the test split."""
     names = sorted(path.relative_to(root.parent).as_posix() for path in root.rglob("*.*"))
     rows = [
         f"{name},{name.split('/')[1]},{'test' if Path(name).name in test else 'train'}"
@@ -51,7 +51,7 @@ def splits(images) -> dict[str, str]:
     }
 
 
-def test_a_healthy_set_stays_and_gets_its_splits(root: Path) -> None:
+def test_a_healthy_dataset_gets_splits(root: Path) -> None:
     cleaned = clean(diagnose(load_images(root, forgiving=True)))
     assert cleaned.left_out == {}
     assert cleaned.moved == 0
@@ -60,7 +60,7 @@ def test_a_healthy_set_stays_and_gets_its_splits(root: Path) -> None:
 
 
 def test_unusable_images_copies_and_two_labels_are_left_out(root: Path) -> None:
-    (root / "owl/bad.png").write_text("no image")
+    (root / "owl/bad.png").write_text("not an image")
     shutil.copy(root / "owl/02.png", root / "owl/copy.png")
     shutil.copy(root / "owl/04.png", root / "wren/what.png")
     cleaned = clean(diagnose(load_images(root, forgiving=True)))
@@ -68,7 +68,7 @@ def test_unusable_images_copies_and_two_labels_are_left_out(root: Path) -> None:
     assert names(cleaned.images) == {f"{at:02d}.png" for at in range(16) if at != 4}
 
 
-def test_of_copies_the_tested_one_stays(root: Path) -> None:
+def test_the_copy_in_the_test_split_stays(root: Path) -> None:
     for name in ("a.png", "z.png"):
         shutil.copy(root / "owl/02.png", root / "owl" / name)
     cleaned = clean(diagnose(load_images(with_splits(root, {"z.png", "01.png"}), forgiving=True)))
@@ -85,33 +85,33 @@ def test_a_class_keeps_its_last_training_image(root: Path) -> None:
     assert "z.png" not in names(cleaned.images)
 
 
-def test_look_alikes_go_where_most_of_them_are(root: Path) -> None:
+def test_near_duplicates_move_to_the_split_of_most_of_them(root: Path) -> None:
     for number, quality in enumerate((90, 70)):
         Image.open(root / "owl/02.png").save(root / f"owl/like{number}.jpg", quality=quality)
     cleaned = clean(diagnose(load_images(with_splits(root, {"02.png", "01.png"}), forgiving=True)))
     assert cleaned.moved == 1
-    found = splits(cleaned.images)
-    assert {found[name] for name in ("02.png", "like0.jpg", "like1.jpg")} == {"train"}
+    split_of = splits(cleaned.images)
+    assert {split_of[name] for name in ("02.png", "like0.jpg", "like1.jpg")} == {"train"}
     assert len(set(cleaned.images.groups.tolist()) - {""}) == 1
 
 
-def test_look_alikes_never_take_a_classes_training_away(root: Path) -> None:
+def test_a_class_keeps_training_images_when_near_duplicates_move(root: Path) -> None:
     Image.open(root / "owl/02.png").save(root / "owl/like.jpg", quality=90)
     test = {f"{at:02d}.png" for at in range(0, 16, 2)} - {"02.png"} | {"like.jpg"}
-    found = splits(clean(diagnose(load_images(with_splits(root, test), forgiving=True))).images)
-    assert found["02.png"] == found["like.jpg"] == "train"
+    split_of = splits(clean(diagnose(load_images(with_splits(root, test), forgiving=True))).images)
+    assert split_of["02.png"] == split_of["like.jpg"] == "train"
 
 
-def test_drawn_splits_keep_look_alikes_together(root: Path) -> None:
+def test_assigned_splits_keep_near_duplicates_together(root: Path) -> None:
     for at in range(0, 8, 2):
         Image.open(root / f"owl/{at:02d}.png").save(root / f"owl/like{at}.jpg", quality=80)
     diagnosis = diagnose(load_images(root, forgiving=True))
     for seed in range(5):
-        found = splits(clean(diagnosis, seed).images)
-        assert all(found[f"{at:02d}.png"] == found[f"like{at}.jpg"] for at in range(0, 8, 2))
+        split_of = splits(clean(diagnosis, seed).images)
+        assert all(split_of[f"{at:02d}.png"] == split_of[f"like{at}.jpg"] for at in range(0, 8, 2))
 
 
-def test_folds_follow_their_group(root: Path) -> None:
+def test_a_group_is_in_one_fold(root: Path) -> None:
     Image.open(root / "owl/02.png").save(root / "owl/like.jpg", quality=90)
     diagnosis = diagnose(load_images(root, forgiving=True))
     folds = np.arange(len(diagnosis.images)) % 5
@@ -128,22 +128,22 @@ def test_classes_without_training_images_are_left_out(root: Path, scene: Scene) 
     assert cleaned.images.classes == ("owl", "wren")
 
 
-def test_a_class_of_unusable_images_vanishes(root: Path) -> None:
+def test_a_class_of_unusable_images_is_removed(root: Path) -> None:
     (root / "auk").mkdir()
-    (root / "auk/bad.png").write_text("no image")
+    (root / "auk/bad.png").write_text("not an image")
     assert clean(diagnose(load_images(root, forgiving=True))).images.classes == ("owl", "wren")
     for path in (root / "owl").iterdir():
-        path.write_text("no image")
+        path.write_text("not an image")
     with pytest.raises(UserError, match="fewer than two classes"):
         clean(diagnose(load_images(root, forgiving=True)))
 
 
-def test_a_built_in_set_is_refused() -> None:
-    with pytest.raises(UserError, match="built-in"):
-        clean(diagnose(load_images("drawn", forgiving=True)))
+def test_a_built_in_dataset_is_an_error() -> None:
+    with pytest.raises(UserError, match="--fix needs image files; built-in datasets have none"):
+        clean(diagnose(load_images("shapes", forgiving=True)))
 
 
-def test_the_table_reads_back_from_anywhere(root: Path, tmp_path: Path) -> None:
+def test_the_table_can_be_read_from_any_folder(root: Path, tmp_path: Path) -> None:
     Image.open(root / "owl/02.png").save(root / "owl/like, here.jpg", quality=90)
     cleaned = clean(diagnose(load_images(root, forgiving=True)))
     for folder in (tmp_path, root, tmp_path / "lists" / "deep"):
@@ -162,8 +162,8 @@ def test_the_table_reads_back_from_anywhere(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_table_trains(root: Path, train_small, tmp_path: Path) -> None:
-    (root / "owl/bad.png").write_text("no image")
+def test_the_table_can_be_trained_on(root: Path, train_small, tmp_path: Path) -> None:
+    (root / "owl/bad.png").write_text("not an image")
     shutil.copy(root / "owl/02.png", root / "owl/copy.png")
     (root / "empty").mkdir()
     table = tmp_path / "fixed.csv"

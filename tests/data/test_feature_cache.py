@@ -36,7 +36,7 @@ Folders = Callable[[dict[str, int]], Path]
 
 
 class Small(nn.Module):
-    """Quick, with batch statistics that must not be used; counts the images it is shown."""
+    """A fast encoder with batch statistics that must not be used; counts its forward passes."""
 
     num_features = 6
 
@@ -47,10 +47,10 @@ class Small(nn.Module):
         self.passes = [0]  # deep copies of the module share it
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Small":
-        twin = Small()
-        twin.load_state_dict(self.state_dict())
-        twin.passes = self.passes
-        return twin
+        clone = Small()
+        clone.load_state_dict(self.state_dict())
+        clone.passes = self.passes
+        return clone
 
     def forward(self, images: Tensor) -> Tensor:
         self.passes[0] += 1
@@ -82,7 +82,7 @@ def shards(cache: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in cache.glob("*/*.safetensors")}
 
 
-def test_features_are_those_of_a_plain_loop(birds: ImageDataset, cache: Path) -> None:
+def test_features_match_a_plain_loop(birds: ImageDataset, cache: Path) -> None:
     views = [*keyed_views("train", DATA, 2), *keyed_views("eval", DATA)]
     encoder = Small().eval()
     expected = []
@@ -100,29 +100,27 @@ def test_features_are_those_of_a_plain_loop(birds: ImageDataset, cache: Path) ->
 
 def test_a_second_call_computes_nothing(birds: ImageDataset, cache: Path) -> None:
     first = extract(birds, cache)
-    encoder, said = Small(), []
-    again = extract(birds, cache, encoder=encoder, progress=lambda *now: said.append(now))
+    encoder, progress = Small(), []
+    again = extract(birds, cache, encoder=encoder, progress=lambda *now: progress.append(now))
     assert encoder.passes == [0]
-    assert said == [(165, 165)]
+    assert progress == [(165, 165)]
     assert np.array_equal(first, again)
 
 
-def test_progress_counts_from_what_is_known_to_all(birds: ImageDataset, cache: Path) -> None:
-    said: list[tuple[int, int]] = []
+def test_progress_starts_with_the_cached_rows(birds: ImageDataset, cache: Path) -> None:
+    progress: list[tuple[int, int]] = []
     extract(birds, cache, indices=range(10))
-    extract(birds, cache, progress=lambda *now: said.append(now))
-    assert said[0] == (30, 165)
-    assert said[-1] == (165, 165)
-    assert all(SHARD_ROWS >= b[0] - a[0] > 0 for a, b in itertools.pairwise(said))
+    extract(birds, cache, progress=lambda *now: progress.append(now))
+    assert progress[0] == (30, 165)
+    assert progress[-1] == (165, 165)
+    assert all(SHARD_ROWS >= b[0] - a[0] > 0 for a, b in itertools.pairwise(progress))
 
 
-def test_images_and_views_added_later_cost_only_themselves(
-    birds: ImageDataset, cache: Path
-) -> None:
-    some = extract(birds, cache, indices=range(40), transforms=keyed_views("train", DATA, 2))
+def test_only_added_images_and_views_are_computed(birds: ImageDataset, cache: Path) -> None:
+    first = extract(birds, cache, indices=range(40), transforms=keyed_views("train", DATA, 2))
     before = shards(cache)
     more = extract(birds, cache)
-    assert np.array_equal(more[:40, :2], some)
+    assert np.array_equal(more[:40, :2], first)
     added = shards(cache).keys() - before.keys()
     assert before.items() <= shards(cache).items()
     assert sum(len(shards(cache)[name]) for name in added) < 4 * (40 + 15 * 3) * 6 + 15000
@@ -130,7 +128,9 @@ def test_images_and_views_added_later_cost_only_themselves(
     np.testing.assert_allclose(more, fresh, rtol=1e-6, atol=1e-6)
 
 
-def test_rows_go_by_content_not_by_name(birds: ImageDataset, cache: Path, tmp_path: Path) -> None:
+def test_rows_depend_on_content_not_on_names(
+    birds: ImageDataset, cache: Path, tmp_path: Path
+) -> None:
     first = extract(birds, cache)
     shutil.copytree(tmp_path / "birds" / "wren", tmp_path / "moved" / "zebra")
     (tmp_path / "moved" / "zebra" / "000.png").rename(tmp_path / "moved" / "zebra" / "zzz.png")
@@ -140,7 +140,7 @@ def test_rows_go_by_content_not_by_name(birds: ImageDataset, cache: Path, tmp_pa
     assert np.array_equal(features, np.roll(first[30:], -1, axis=0))
 
 
-def test_order_and_repetition_of_indices(birds: ImageDataset, cache: Path, tmp_path: Path) -> None:
+def test_indices_may_repeat_in_any_order(birds: ImageDataset, cache: Path, tmp_path: Path) -> None:
     features = extract(birds, cache)
     indices = [7, 3, 7, 54]
     assert np.array_equal(extract(birds, cache, indices=indices), features[indices])
@@ -148,7 +148,7 @@ def test_order_and_repetition_of_indices(birds: ImageDataset, cache: Path, tmp_p
     assert extract(birds, cache, indices=[]).shape == (0, 3, 6)
 
 
-def test_worker_count_and_threads_change_no_bit(birds: ImageDataset, tmp_path: Path) -> None:
+def test_workers_and_threads_do_not_change_the_result(birds: ImageDataset, tmp_path: Path) -> None:
     before = torch.get_num_threads()
     reference = extract(birds, tmp_path / "0")
     for workers in (1, 2):
@@ -162,7 +162,7 @@ def test_worker_count_and_threads_change_no_bit(birds: ImageDataset, tmp_path: P
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_encoding_in_this_process_as_for_an_accelerator_gives_the_same(
+def test_encoding_in_the_main_process_gives_the_same_features(
     birds: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     reference = extract(birds, tmp_path / "workers")
@@ -175,7 +175,7 @@ def test_encoding_in_this_process_as_for_an_accelerator_gives_the_same(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_runs_random_numbers_neither_matter_nor_move(
+def test_the_random_state_of_the_run_is_neither_used_nor_changed(
     birds: ImageDataset, tmp_path: Path, workers: int
 ) -> None:
     torch.manual_seed(1)
@@ -187,28 +187,28 @@ def test_the_runs_random_numbers_neither_matter_nor_move(
     assert np.array_equal(extract(birds, tmp_path / "2", workers=workers), one)
 
 
-def test_views_differ_from_each_other_and_follow_their_seed(
-    birds: ImageDataset, cache: Path
-) -> None:
+def test_views_are_different_and_depend_on_the_seed(birds: ImageDataset, cache: Path) -> None:
     features = extract(birds, cache)
     assert len(np.unique(features.reshape(-1, 6), axis=0)) == 165
     other = extract(birds, cache, transforms=keyed_views("train", DATA, 3, seed=1))
     assert not np.isclose(features, other).all(axis=2).any()
 
 
-def test_another_encoder_or_view_shares_nothing(birds: ImageDataset, cache: Path) -> None:
+def test_another_encoder_or_view_does_not_share_rows(birds: ImageDataset, cache: Path) -> None:
     extract(birds, cache)
     for change in (
         {"encoder_key": "smaller"},
         {"transforms": keyed_views("probe", DATA, 3)},
         {"transforms": keyed_views("train", DATA.model_copy(update={"jitter": 0.1}), 3)},
     ):
-        said: list[tuple[int, int]] = []
-        extract(birds, cache, progress=lambda *now, said=said: said.append(now), **change)
-        assert said[0] == (0, 165)
+        progress: list[tuple[int, int]] = []
+        extract(
+            birds, cache, progress=lambda *now, progress=progress: progress.append(now), **change
+        )
+        assert progress[0] == (0, 165)
 
 
-def test_keys_hold_every_number_of_the_view_and_no_other() -> None:
+def test_keys_contain_exactly_the_settings_of_the_view() -> None:
     def key(kind: str, **changes: object) -> str:
         return keyed_views(kind, DATA.model_copy(update=changes))[0][0]  # type: ignore[arg-type]
 
@@ -230,12 +230,12 @@ def test_keys_hold_every_number_of_the_view_and_no_other() -> None:
     assert keys[:2] == [key for key, _ in keyed_views("train", DATA, 2)]
 
 
-def test_two_views_of_one_key_are_a_mistake(birds: ImageDataset, cache: Path) -> None:
+def test_two_views_with_the_same_key_are_an_error(birds: ImageDataset, cache: Path) -> None:
     with pytest.raises(ValueError, match="same key"):
         extract(birds, cache, transforms=keyed_views("eval", DATA) * 2)
 
 
-def test_a_damaged_shard_is_computed_again_to_the_last_bit(
+def test_a_damaged_shard_is_computed_again_with_the_same_bits(
     birds: ImageDataset, cache: Path
 ) -> None:
     features, before = extract(birds, cache), shards(cache)
@@ -248,18 +248,18 @@ def test_a_damaged_shard_is_computed_again_to_the_last_bit(
         assert shards(cache) == before
 
 
-def test_the_encoder_stays_as_it_is(birds: ImageDataset, cache: Path) -> None:
+def test_the_encoder_is_not_changed(birds: ImageDataset, cache: Path) -> None:
     encoder = Small().train()
     before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
     extract(birds, cache, encoder=encoder)
     assert encoder.training
     for name, tensor in encoder.state_dict().items():
         assert torch.equal(tensor, before[name])
-        assert tensor.is_contiguous()  # safetensors would refuse another layout
+        assert tensor.is_contiguous()  # safetensors accepts no other layout
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_unreadable_image_is_named_and_the_rest_is_kept(
+def test_an_unreadable_image_is_an_error_and_finished_shards_stay(
     birds: ImageDataset, cache: Path, tmp_path: Path, workers: int
 ) -> None:
     good = (tmp_path / "birds" / "wren" / "024.png").read_bytes()
@@ -272,7 +272,7 @@ def test_an_unreadable_image_is_named_and_the_rest_is_kept(
     assert np.array_equal(extract(birds, cache), extract(birds, tmp_path / "fresh"))
 
 
-def test_a_killed_process_ends_the_work_with_advice(birds: ImageDataset, cache: Path) -> None:
+def test_a_killed_worker_is_an_error_with_advice(birds: ImageDataset, cache: Path) -> None:
     main = os.getpid()
 
     def die(index: int, at_least: int = 0) -> NoReturn:
@@ -284,7 +284,7 @@ def test_a_killed_process_ends_the_work_with_advice(birds: ImageDataset, cache: 
         extract(replace(birds, open=die), cache, workers=2)
 
 
-def test_features_that_are_not_finite_are_refused_and_not_kept(
+def test_features_that_are_not_finite_are_an_error_and_not_cached(
     birds: ImageDataset, cache: Path
 ) -> None:
     encoder = Small()
@@ -294,7 +294,7 @@ def test_features_that_are_not_finite_are_refused_and_not_kept(
     assert not shards(cache)
 
 
-def test_an_exception_from_progress_ends_the_work_and_keeps_what_is_done(
+def test_an_exception_from_progress_stops_the_work_and_finished_shards_stay(
     birds: ImageDataset, cache: Path
 ) -> None:
     def stop(done: int, total: int) -> None:
@@ -342,32 +342,30 @@ def start(source: Path, cache: Path, out: Path, pause: float = 0) -> "subprocess
 
 
 @pytest.mark.slow
-def test_killed_again_and_again_it_ends_with_the_same_bytes(
-    class_folders: Folders, tmp_path: Path
-) -> None:
+def test_repeated_kills_do_not_change_the_result(class_folders: Folders, tmp_path: Path) -> None:
     source = class_folders({"birds/finch": 12, "birds/wren": 13}) / "birds"
     assert start(source, tmp_path / "whole", tmp_path / "whole.bin").wait(timeout=200) == 0
-    kept = 0
+    cached = 0
     for lines, delay in ((1, 0.0), (2, 0.01), (2, 0.05)):
-        run = start(source, tmp_path / "torn", tmp_path / "torn.bin", pause=0.1)
+        run = start(source, tmp_path / "killed", tmp_path / "killed.bin", pause=0.1)
         assert run.stdout is not None
         for _ in range(lines):
             done = int(run.stdout.readline())
-        assert done >= kept  # what was on disk before the kill is there after it
-        kept = done
+        assert done >= cached  # rows cached before the kill are still there
+        cached = done
         time.sleep(delay)
         workers = psutil.Process(run.pid).children()
         run.kill()
         run.wait(timeout=60)
-        assert not psutil.wait_procs(workers, timeout=60)[1]  # nobody is left behind
-        assert not (tmp_path / "torn.bin").exists()
-    assert start(source, tmp_path / "torn", tmp_path / "torn.bin").wait(timeout=200) == 0
-    assert (tmp_path / "torn.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
-    assert shards(tmp_path / "torn") == shards(tmp_path / "whole")
+        assert not psutil.wait_procs(workers, timeout=60)[1]  # no worker is left
+        assert not (tmp_path / "killed.bin").exists()
+    assert start(source, tmp_path / "killed", tmp_path / "killed.bin").wait(timeout=200) == 0
+    assert (tmp_path / "killed.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
+    assert shards(tmp_path / "killed") == shards(tmp_path / "whole")
 
 
 @pytest.mark.slow
-def test_two_processes_at_once_do_no_harm(class_folders: Folders, tmp_path: Path) -> None:
+def test_two_processes_can_fill_one_cache(class_folders: Folders, tmp_path: Path) -> None:
     source = class_folders({"birds/finch": 12, "birds/wren": 13}) / "birds"
     outs = [tmp_path / "1.bin", tmp_path / "2.bin"]
     runs = [start(source, tmp_path / "cache", out, pause=0.05) for out in outs]
@@ -384,7 +382,7 @@ def digest(text: str) -> bytes:
 
 
 def rows(images: str, views: str) -> np.ndarray:
-    """Features that say whose they are."""
+    """Return features that encode their image and view."""
     values = [[[ord(p), ord(v), 0, 0, 0] for v in views] for p in images]
     return np.array(values, dtype=np.float32)
 
@@ -395,46 +393,46 @@ def write(folder: Path, images: str, views: str) -> None:
 
 def read(folder: Path, images: str, views: str) -> tuple[np.ndarray, np.ndarray]:
     table = np.full((len(images), len(views), WIDTH), -1, dtype=np.float32)
-    found = read_shards(
+    filled = read_shards(
         folder,
         {digest(name): row for row, name in enumerate(images)},
         {digest(name): column for column, name in enumerate(views)},
         table,
     )
-    return found, table
+    return filled, table
 
 
-def test_rows_are_found_whatever_shard_they_lie_in(tmp_path: Path) -> None:
+def test_rows_are_read_from_any_shard(tmp_path: Path) -> None:
     write(tmp_path, "abc", "xy")
     write(tmp_path, "cd", "yz")
-    found, table = read(tmp_path, "dbca", "zy")
-    assert found.tolist() == [[True, True], [False, True], [True, True], [False, True]]
-    assert np.array_equal(table[found], rows("dbca", "zy")[found])
-    assert (table[~found] == -1).all()
+    filled, table = read(tmp_path, "dbca", "zy")
+    assert filled.tolist() == [[True, True], [False, True], [True, True], [False, True]]
+    assert np.array_equal(table[filled], rows("dbca", "zy")[filled])
+    assert (table[~filled] == -1).all()
 
 
-def test_an_absent_folder_holds_nothing(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_empty_cache(tmp_path: Path) -> None:
     assert not read(tmp_path / "absent", "ab", "x")[0].any()
     assert read(tmp_path, "", "x")[0].shape == (0, 1)
 
 
-@pytest.mark.parametrize("place", ["header", "images", "features", "end"])
-def test_one_changed_byte_is_noticed(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("part", ["header", "images", "features", "end"])
+def test_a_changed_byte_is_detected(tmp_path: Path, part: str) -> None:
     write(tmp_path, "ab", "x")
     (path,) = tmp_path.iterdir()
     content = bytearray(path.read_bytes())
     at = {"header": 3, "features": content.index(rows("a", "x").tobytes()), "end": -1}
-    content[at.get(place, content.index(digest("a")))] ^= 1
+    content[at.get(part, content.index(digest("a")))] ^= 1
     path.write_bytes(content)
-    found, table = read(tmp_path, "ab", "x")
-    assert not found.any()
+    filled, table = read(tmp_path, "ab", "x")
+    assert not filled.any()
     assert (table == -1).all()
     write(tmp_path, "ab", "x")
     assert read(tmp_path, "ab", "x")[0].all()
 
 
 @pytest.mark.parametrize("kept", [0, 4, 100, -1])
-def test_a_shard_cut_short_is_noticed(tmp_path: Path, kept: int) -> None:
+def test_a_truncated_shard_is_detected(tmp_path: Path, kept: int) -> None:
     write(tmp_path, "ab", "x")
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:kept])
@@ -442,22 +440,22 @@ def test_a_shard_cut_short_is_noticed(tmp_path: Path, kept: int) -> None:
     assert not path.exists()
 
 
-def test_features_of_another_width_are_not_taken(tmp_path: Path) -> None:
+def test_features_of_another_width_are_not_used(tmp_path: Path) -> None:
     write_shard(tmp_path, [digest("a")], [digest("x")], np.zeros((1, 1, 3), dtype=np.float32))
     assert not read(tmp_path, "a", "x")[0].any()
 
 
-def test_abandoned_files_are_swept_and_fresh_ones_are_left(tmp_path: Path) -> None:
-    fresh, old = tmp_path / "1.tmp", tmp_path / "2.tmp"
-    for path in (fresh, old):
+def test_old_temporary_files_are_removed_and_new_ones_stay(tmp_path: Path) -> None:
+    new, old = tmp_path / "1.tmp", tmp_path / "2.tmp"
+    for path in (new, old):
         path.write_bytes(b"half")
     os.utime(old, (time.time() - 7200, time.time() - 7200))
     read(tmp_path, "a", "x")
-    assert fresh.exists()
+    assert new.exists()
     assert not old.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(
         UserError, match=r"cannot write .*file/cache.*: a file exists where a folder"
@@ -465,7 +463,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         write(tmp_path / "file" / "cache", "a", "x")
 
 
-def test_one_at_a_time_fills_a_folder(tmp_path: Path) -> None:
+def test_one_process_at_a_time_fills_a_folder(tmp_path: Path) -> None:
     order = []
 
     def fill() -> None:

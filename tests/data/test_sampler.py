@@ -22,7 +22,7 @@ class_sizes = st.lists(st.integers(0, 15), min_size=1, max_size=12).filter(lambd
 
 
 def labels_of(sizes: list[int]) -> np.ndarray:
-    """So many positions of each class, not in order."""
+    """Return shuffled labels with the given class sizes."""
     labels = np.repeat(np.arange(len(sizes)), sizes)
     return np.random.default_rng(0).permutation(labels)
 
@@ -42,7 +42,7 @@ def sizes_of(batches: Plan) -> list[int]:
 
 @examples
 @given(class_sizes, st.integers(4, 20), st.integers(2, 5), st.sampled_from(["shuffle", "balanced"]))
-def test_every_position_exactly_once(
+def test_every_position_is_visited_exactly_once(
     sizes: list[int], batch_size: int, per_class: int, kind: str
 ) -> None:
     labels = labels_of(sizes)
@@ -73,12 +73,12 @@ def test_epochs_and_seeds_differ(kind: str) -> None:
 
 @examples
 @given(class_sizes, st.integers(8, 20), st.sampled_from(KINDS))
-def test_processes_share_the_same_batches(sizes: list[int], batch_size: int, kind: str) -> None:
+def test_processes_divide_the_same_batches(sizes: list[int], batch_size: int, kind: str) -> None:
     labels = labels_of(sizes)
     alone = plan(labels, batch_size, kind)
     for world in (1, 2, 3, 4):
         if min(sizes_of(alone)) < world:
-            with pytest.raises(UserError, match="cannot be shared"):
+            with pytest.raises(UserError, match="cannot be divided"):
                 plan(labels, batch_size, kind, world=world)
             continue
         together = plan(labels, batch_size, kind, world=world)
@@ -91,7 +91,7 @@ def test_processes_share_the_same_batches(sizes: list[int], batch_size: int, kin
 
 @examples
 @given(class_sizes, st.integers(6, 20), st.integers(2, 5), st.integers(0, 3))
-def test_balanced_leaves_alone_only_classes_of_one(
+def test_balanced_batches_have_positives_for_all_but_single_images(
     sizes: list[int], batch_size: int, per_class: int, epoch: int
 ) -> None:
     labels = labels_of(sizes)
@@ -113,7 +113,7 @@ def test_no_batch_is_a_single_image(
     assert min(sizes_of(batches)) >= 2
 
 
-def test_equal_classes_give_exactly_p_times_k() -> None:
+def test_equal_classes_give_batches_of_p_classes_times_k_images() -> None:
     labels = labels_of([24] * 16)
     for batch in joined(plan(labels, 32, "balanced", per_class=4)):
         counts = Counter(labels[batch].tolist())
@@ -130,13 +130,13 @@ def test_balanced_batches_are_nearly_full() -> None:
         assert min(sizes_of(batches)) > np.mean(sizes_of(batches)) - 10
 
 
-def test_a_large_class_is_met_throughout_the_epoch() -> None:
+def test_a_large_class_occurs_throughout_the_epoch() -> None:
     labels = labels_of([300] + [20] * 15)
     shares = [np.mean(labels[b] == 0) for b in joined(plan(labels, 40, "balanced", per_class=4))]
     assert 0.3 < min(shares) <= max(shares) < 0.7
 
 
-def test_shuffling_gives_full_batches_and_two_halves() -> None:
+def test_shuffling_gives_full_batches_and_halves_the_rest() -> None:
     assert sizes_of(plan(labels_of([100]), 32, "shuffle")) == [32, 32, 18, 18]
     assert sizes_of(plan(labels_of([96]), 32, "shuffle")) == [32, 32, 32]
     assert sizes_of(plan(labels_of([116]), 32, "shuffle")) == [32, 32, 32, 20]
@@ -146,7 +146,7 @@ def test_shuffling_gives_full_batches_and_two_halves() -> None:
 
 @examples
 @given(class_sizes, st.integers(4, 20), st.integers(0, 3))
-def test_long_tail_repeats_by_the_square_root(
+def test_long_tail_repeats_classes_by_the_square_root_of_the_ratio(
     sizes: list[int], batch_size: int, epoch: int
 ) -> None:
     labels = labels_of(sizes)
@@ -169,7 +169,7 @@ def test_long_tail_keeps_copies_apart() -> None:
         assert len(set(batch.tolist())) == len(batch)
 
 
-def test_keys_count_the_visits() -> None:
+def test_keys_count_the_visits_to_a_position() -> None:
     labels = labels_of([40, 4])
     batches = plan(labels, 10, "long_tail", world=2, epoch=7)
     keys = [batch_keys(batches, 7, rank) for rank in (0, 1)]
@@ -198,7 +198,7 @@ def reference_lonely(labels: np.ndarray, batches: Plan) -> tuple[float, float]:
 
 @examples
 @given(class_sizes, st.integers(4, 12), st.sampled_from(KINDS))
-def test_share_without_positives_and_positives(
+def test_positives_are_counted_as_in_a_plain_loop(
     sizes: list[int], batch_size: int, kind: str
 ) -> None:
     labels = labels_of(sizes)
@@ -208,7 +208,7 @@ def test_share_without_positives_and_positives(
     assert positives_per_anchor(labels, batches) == pytest.approx(others)
 
 
-def test_choose_batches_where_shuffling_leaves_anchors_alone() -> None:
+def test_balanced_batches_are_chosen_if_shuffling_leaves_anchors_without_positives() -> None:
     birds = labels_of([30] * 200)
     assert choose_batches(birds, 96) == ("balanced", 4)
     assert choose_batches(labels_of([100] * 10), 96) == ("shuffle", 4)
@@ -225,9 +225,10 @@ def test_choose_batches_where_shuffling_leaves_anchors_alone() -> None:
 
 @given(class_sizes.filter(lambda sizes: max(sizes) > 1), st.integers(4, 30))
 @settings(max_examples=40, deadline=None, derandomize=True)
-def test_the_choice_can_be_planned(sizes: list[int], batch_size: int) -> None:
+def test_the_chosen_batches_can_be_planned(sizes: list[int], batch_size: int) -> None:
     kind, per_class = choose_batches(labels_of(sizes), batch_size)
-    plan(labels_of(sizes), batch_size, kind, per_class=per_class)
+    batches = plan(labels_of(sizes), batch_size, kind, per_class=per_class)
+    assert sum(len(rank) for batch in batches for rank in batch) == sum(sizes)
 
 
 @pytest.mark.parametrize(
@@ -235,12 +236,12 @@ def test_the_choice_can_be_planned(sizes: list[int], batch_size: int) -> None:
     [
         ([], 8, "shuffle", 2, "no training images"),
         ([0, 1], 1, "shuffle", 2, "at least 2"),
-        ([0, 1], 8, "random", 2, "expected shuffle, balanced or long_tail"),
-        ([0, 1], 8, "balanced", 1, "per_class is 1"),
-        ([0, 1], 8, "balanced", 5, "per_class is 5"),
+        ([0, 1], 8, "random", 2, "must be shuffle, balanced or long_tail, got 'random'"),
+        ([0, 1], 8, "balanced", 1, r"between 2 and half of batch_size \(8\).*got 1"),
+        ([0, 1], 8, "balanced", 5, "got 5"),
     ],
 )
-def test_impossible_batches(
+def test_invalid_batch_settings_are_errors(
     labels: list[int], batch_size: int, kind: str, per_class: int, text: str
 ) -> None:
     with pytest.raises(UserError, match=text):

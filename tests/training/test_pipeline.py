@@ -18,7 +18,7 @@ def test_images_that_changed_since_the_run_began_are_refused(shapes, train_small
     train_small(data, run)
     (run / "finished.json").unlink()
     (data / "bar" / "00.png").rename(data / "bar" / "renamed.png")
-    with pytest.raises(UserError, match=r"00\.png.*not in the data any more"):
+    with pytest.raises(UserError, match=r"00\.png.*no longer in the data"):
         train_small(data, run)
 
 

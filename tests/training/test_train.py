@@ -101,7 +101,9 @@ def test_a_finished_run_says_so_and_is_left_alone(finished, shapes, train_small,
 
 
 def test_another_recipe_is_refused_by_the_value_that_differs(finished, shapes, train_small):
-    with pytest.raises(UserError, match=r"(?s)another recipe:.*seed: 0 then, 1 now.*--overwrite"):
+    with pytest.raises(
+        UserError, match=r"(?s)a different recipe:.*seed: 0 then, 1 now.*--overwrite"
+    ):
         train_small(shapes, finished, seed=1)
 
 
@@ -336,9 +338,9 @@ def table_with_a_missing_image(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda folder: folder / "dtaa", r"there is no .*dtaa"),
-        (folder_with_one_class, r"one class only \('only'\)"),
-        (folder_with_an_empty_class, r"class folder .*empty has no image"),
+        (lambda folder: folder / "dtaa", r"dtaa' does not exist"),
+        (folder_with_one_class, r"only one class \('only'\)"),
+        (folder_with_an_empty_class, r"class folder .*empty has no images"),
         (folder_with_a_class_that_is_only_tested, r"class 'c' is in test but has no training"),
         (folder_without_a_readable_image, r"class 'bad' has no usable image left"),
         (table_with_a_bad_column, r"no column 'label'.*rename 'lable' to 'label'"),

@@ -1,18 +1,20 @@
-"""Images that show the same thing: re-encoded, resized, slightly cropped or brightened copies.
+"""Find near duplicates: re-encoded, resized, slightly cropped or brightened copies.
 
-Every image becomes a grey thumbnail of 32 × 32 pixels. Two thumbnails are compared in two steps.
-*Coarse*: the correlation of the two at 8 × 8 pixels; one product of matrices compares all with all,
-and each image's five nearest above 0.8 are candidates. *Fine*: the cosine of their edges (the
-differences of neighbouring pixels at 16 × 16), which do not know brightness and contrast; the
-largest over 19 ways to lay one onto the other, whole or with 5 or 10 % cut off. Edges tell images
-of one kind apart where levels do not: a dark tree on white is like any other dark tree on white.
+Every image becomes a grey thumbnail of 32 × 32 pixels. Pairs are compared in two steps.
 
-A pair is near where the fine similarity reaches 0.9. On 2,889 photographs of birds that gives 3
-pairs, on 12,000 small images of CIFAR-100 about 150, and nearly all of them are one photograph
-twice. Of copies (JPEG at quality 30, half the size, 5 % cut off, brightness × 0.7 or × 1.3) it
-finds 94 to 100 %. Mirrored copies, and crops of 10 % and more on all sides, it does not find. Where
-all images look alike, as scans do, a copy has to be nearer: with s the coarse similarity of the
-fifth neighbour, at the median, the fine similarity has to reach 1 − 1.4 (1 − s)².
+*Coarse*: the correlation of the thumbnails at 8 × 8 pixels. One matrix product compares all images;
+each image's five nearest neighbours above 0.8 are candidates.
+
+*Fine*: the cosine of the edges (differences of neighbouring pixels at 16 × 16), which do not depend
+on brightness and contrast, maximised over 19 alignments: whole images, or one of them with 5 or
+10 % cut off. Edges separate images of one kind where grey levels do not: dark trees on white look
+alike.
+
+A pair is a near duplicate if its fine similarity reaches 0.9. If all images look alike, as scans
+do, the threshold is higher: 1 − 1.4 (1 − s)², where s is the median coarse similarity of the fifth
+neighbour. `benchmarks/near_duplicates.py` measures precision and recall;
+`docs/benchmarks/near_duplicates.md` has the results. Mirrored copies, and crops that cut off 10 %
+or more on all sides, are not found.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,15 +30,16 @@ Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
 SIDE, FINE, COARSE = 32, 16, 8
-CANDIDATE, NEAR = 0.8, 0.9
+COARSE_THRESHOLD, FINE_THRESHOLD = 0.8, 0.9
 NEIGHBOURS = 5
-ROWS = 1000  # compared with all others at a time
-PAIRS = 1000  # looked at closely at a time
-SAMPLE = 2000  # images from which to learn how alike they are
+ALIKE_FACTOR = 1.4
+ROWS_AT_ONCE = 1000  # compared with all others
+PAIRS_AT_ONCE = 1000  # compared in detail
+SAMPLE = 2000  # images from which the threshold is estimated
 
 
-class Pair(NamedTuple):
-    """Two positions, the lower one first, and how similar they are: 1 is the same."""
+class NearDuplicate(NamedTuple):
+    """The positions of two images, the lower one first, and their similarity, at most 1."""
 
     first: int
     second: int
@@ -45,36 +48,38 @@ class Pair(NamedTuple):
 
 def thumbnail(image: Image.Image) -> Bytes:
     """Return the grey thumbnail (32, 32) of an image."""
-    smoother = Image.Resampling.BOX if min(image.size) >= SIDE else Image.Resampling.BILINEAR
-    return np.asarray(image.convert("L").resize((SIDE, SIDE), smoother))
+    filter_ = Image.Resampling.BOX if min(image.size) >= SIDE else Image.Resampling.BILINEAR
+    return np.asarray(image.convert("L").resize((SIDE, SIDE), filter_))
 
 
 def near_duplicates(
     thumbnails: Bytes, workers: int = 1, progress: Callable[[int, int], None] | None = None
-) -> list[Pair]:
-    """Return all pairs of thumbnails (n, 32, 32) that are near.
+) -> list[NearDuplicate]:
+    """Return all pairs of near duplicates among thumbnails (n, 32, 32).
 
     Args:
-        thumbnails: as `thumbnail` gives them; equal ones are pairs of similarity 1.
-        workers: threads.
-        progress: called with (images compared, images in all).
+        thumbnails: As returned by `thumbnail`; equal ones have similarity 1.
+        workers: Threads.
+        progress: Called with (images compared, images in total).
     """
     levels = _levels(thumbnails)
     candidates = _candidates(levels, progress)
-    needed = _needed(levels)
+    threshold = _threshold(levels)
 
-    def compared(start: int) -> Floats:
-        first, second = candidates[start : start + PAIRS].T
+    def compare(start: int) -> Floats:
+        first, second = candidates[start : start + PAIRS_AT_ONCE].T
         return _similarity(thumbnails[first], thumbnails[second])
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        parts = list(pool.map(compared, range(0, len(candidates), PAIRS)))
-    found = zip(*candidates.T.tolist(), np.concatenate([[], *parts]).tolist(), strict=True)
-    return [Pair(a, b, similarity) for a, b, similarity in found if similarity >= needed]
+        chunks = list(pool.map(compare, range(0, len(candidates), PAIRS_AT_ONCE)))
+    pairs = zip(*candidates.T.tolist(), np.concatenate([[], *chunks]).tolist(), strict=True)
+    return [
+        NearDuplicate(a, b, similarity) for a, b, similarity in pairs if similarity >= threshold
+    ]
 
 
 def _levels(thumbnails: Bytes) -> Floats:
-    """Coarse levels (n, 64) without their mean, at unit length; a blank image is all zeros."""
+    """Return coarse grey levels (n, 64), centred and of unit length; a blank image is all zeros."""
     step = SIDE // COARSE
     blocks = thumbnails.reshape(-1, COARSE, step, COARSE, step)
     levels = blocks.mean((2, 4), dtype=np.float32).reshape(-1, COARSE**2)
@@ -82,41 +87,41 @@ def _levels(thumbnails: Bytes) -> Floats:
 
 
 def _candidates(levels: Floats, progress: Callable[[int, int], None] | None) -> NDArray[np.int64]:
-    """Pairs (m, 2) worth a closer look: each image's nearest ones."""
+    """Return candidate pairs (m, 2): each image with its nearest neighbours."""
     n = len(levels)
-    found = [np.empty((0, 2), dtype=np.int64)]
-    for start in range(0, n, ROWS):
-        similar = levels[start : start + ROWS] @ levels.T
-        own = np.arange(len(similar))
-        similar[own, start + own] = -1
-        rows = np.flatnonzero(similar.max(1) > CANDIDATE)
+    pairs = [np.empty((0, 2), dtype=np.int64)]
+    for start in range(0, n, ROWS_AT_ONCE):
+        similar = levels[start : start + ROWS_AT_ONCE] @ levels.T
+        diagonal = np.arange(len(similar))
+        similar[diagonal, start + diagonal] = -1
+        rows = np.flatnonzero(similar.max(1) > COARSE_THRESHOLD)
         if len(rows):
             close = similar[rows]
             count = min(NEIGHBOURS, n)
             nearest = np.argpartition(close, n - count, axis=1)[:, n - count :]
-            at, column = np.nonzero(np.take_along_axis(close, nearest, 1) > CANDIDATE)
-            pairs = np.stack([start + rows[at], nearest[at, column]], axis=1)
-            found.append(np.sort(pairs, axis=1))
+            row, column = np.nonzero(np.take_along_axis(close, nearest, 1) > COARSE_THRESHOLD)
+            chunk = np.stack([start + rows[row], nearest[row, column]], axis=1)
+            pairs.append(np.sort(chunk, axis=1))
         if progress is not None:
-            progress(min(start + ROWS, n), n)
-    return np.unique(np.concatenate(found), axis=0)
+            progress(min(start + ROWS_AT_ONCE, n), n)
+    return np.unique(np.concatenate(pairs), axis=0)
 
 
-def _needed(levels: Floats) -> float:
-    """The similarity that makes a pair: more where everything looks alike."""
+def _threshold(levels: Floats) -> float:
+    """Return the similarity of near duplicates: higher if all images look alike."""
     n = len(levels)
     if n <= NEIGHBOURS:
-        return NEAR
+        return FINE_THRESHOLD
     sample = np.random.default_rng(0).permutation(n)[:SAMPLE]
     similar = levels[sample] @ levels.T
     similar[np.arange(len(sample)), sample] = -1
     fifth = np.partition(similar, n - NEIGHBOURS, axis=1)[:, n - NEIGHBOURS]
-    return max(NEAR, 1 - 1.4 * (1 - float(np.median(fifth))) ** 2)
+    return max(FINE_THRESHOLD, 1 - ALIKE_FACTOR * (1 - float(np.median(fifth))) ** 2)
 
 
-def _similarity(one: Bytes, other: Bytes) -> Floats:
-    """How similar thumbnails (m, 32, 32) are, row by row, laid onto each other as best they go."""
-    a, b = one.astype(np.float32), other.astype(np.float32)
+def _similarity(first: Bytes, second: Bytes) -> Floats:
+    """Return the similarity of thumbnails (m, 32, 32), pair by pair, over all windows."""
+    a, b = first.astype(np.float32), second.astype(np.float32)
     windows = _windows()
     whole_a, whole_b = _edges(a, windows[0]), _edges(b, windows[0])
     best: Floats = np.einsum("ij,ij->i", whole_a, whole_b)
@@ -127,18 +132,18 @@ def _similarity(one: Bytes, other: Bytes) -> Floats:
 
 
 def _edges(images: Floats, window: tuple[Floats, Floats]) -> Floats:
-    """Differences of neighbouring pixels inside a window, (m, 480) at unit length."""
+    """Return the differences of neighbouring pixels in a window, (m, 480) of unit length."""
     down, across = window
-    seen = down @ images @ across.T
-    sideways = seen[:, :, 1:] - seen[:, :, :-1]
-    downwards = seen[:, 1:] - seen[:, :-1]
+    view = down @ images @ across.T
+    horizontal = view[:, :, 1:] - view[:, :, :-1]
+    vertical = view[:, 1:] - view[:, :-1]
     m = len(images)
-    return _unit(np.concatenate([sideways.reshape(m, -1), downwards.reshape(m, -1)], axis=1))
+    return _unit(np.concatenate([horizontal.reshape(m, -1), vertical.reshape(m, -1)], axis=1))
 
 
 @cache
 def _windows() -> list[tuple[Floats, Floats]]:
-    """The whole image first, then nine places each for windows of 95 and 90 % of its sides."""
+    """Return the whole image, then nine positions each of windows with 95 and 90 % of its sides."""
     windows = []
     for share in (1.0, 0.95, 0.9):
         lines = [_resampled(share, start) for start in _starts(share)]
@@ -153,19 +158,19 @@ def _starts(share: float) -> Iterator[float]:
 
 
 def _resampled(share: float, start: float) -> Floats:
-    """Matrix (16, 32) that reads 16 pixels from a part of a line of 32: linear, then averaged."""
-    places = (np.arange(SIDE) + 0.5) * share + start * SIDE - 0.5
-    below = np.clip(np.floor(places).astype(int), 0, SIDE - 2)
-    part = np.clip(places - below, 0, 1)
+    """Return a matrix (16, 32) that resamples part of a line of 32 pixels to 16 pixels."""
+    positions = (np.arange(SIDE) + 0.5) * share + start * SIDE - 0.5
+    below = np.clip(np.floor(positions).astype(int), 0, SIDE - 2)
+    weight = np.clip(positions - below, 0, 1)
     matrix = np.zeros((SIDE, SIDE), dtype=np.float32)
-    matrix[np.arange(SIDE), below] = 1 - part
-    matrix[np.arange(SIDE), below + 1] = part
+    matrix[np.arange(SIDE), below] = 1 - weight
+    matrix[np.arange(SIDE), below + 1] = weight
     averaged: Floats = matrix.reshape(FINE, SIDE // FINE, SIDE).mean(1)
     return averaged
 
 
 def _unit(rows: Floats) -> Floats:
-    """Rows at unit length; what is nearly nothing becomes nothing."""
+    """Return rows of unit length; rows that are nearly zero become zero."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
-    rows_at_unit: Floats = np.divide(rows, length, out=np.zeros_like(rows), where=length > 1)
-    return rows_at_unit
+    unit: Floats = np.divide(rows, length, out=np.zeros_like(rows), where=length > 1)
+    return unit

@@ -1,8 +1,8 @@
-"""Which images meet in which batch: pure functions of the labels, the seed and the epoch.
+"""Plan the batches of an epoch as a pure function of the labels, the seed and the epoch.
 
-A plan is a list of batches; a batch is one array of positions for each process. The batch joined
+A plan is a list of batches; a batch is one array of positions per process. The union of a batch
 over the processes, and the number of batches, are the same for every number of processes and in
-every epoch, so going on after a stop means skipping the batches already done.
+every epoch, so a run resumes by skipping the batches already done.
 """
 
 import math
@@ -17,17 +17,17 @@ from scs_supcon.errors import UserError
 
 Positions = NDArray[np.int64]
 Plan = list[list[Positions]]
-Kind = Literal["shuffle", "balanced", "long_tail"]
+BatchKind = Literal["shuffle", "balanced", "long_tail"]
 
-MAX_REPEATS = 4  # more copies of a few images would only be learnt by heart
-LONELY_LIMIT = 0.05
+MAX_REPEATS = 4  # with more copies the few images of a class would be memorised
+MAX_SHARE_WITHOUT_POSITIVES = 0.05
 
 
 def plan_epoch(
     labels: Positions,
     batch_size: int,
     *,
-    kind: Kind,
+    kind: BatchKind,
     per_class: int,
     seed: int,
     epoch: int,
@@ -37,12 +37,12 @@ def plan_epoch(
 
     Args:
         labels: The class of each position.
-        batch_size: The most positions in a batch, over all processes together.
-        kind: "shuffle" draws without looking at classes. "balanced" puts `per_class` positions of
-            a class side by side, batch_size / per_class classes in a batch. Both visit every
-            position exactly once. "long_tail" is balanced, and repeats the positions of a class
-            with n of at most m positions √(m/n) times, at most 4.
-        per_class: Positions of one class that stay together (K of P × K); unused by "shuffle".
+        batch_size: The maximum number of positions in a batch, over all processes.
+        kind: "shuffle" ignores the classes. "balanced" keeps `per_class` positions of a class
+            together, so that a batch has batch_size / per_class classes. Both visit every position
+            exactly once. "long_tail" is balanced and repeats the positions of a class √(m/n)
+            times, at most 4, where n is the size of the class and m that of the largest one.
+        per_class: Positions of one class that stay together (K in P × K); unused by "shuffle".
         seed: Seed of the run.
         epoch: Number of the epoch.
         world: Number of processes.
@@ -59,8 +59,8 @@ def plan_epoch(
         batches = _balanced(repeated, batch_size, per_class, rng)
     if min(map(len, batches)) < world:
         raise UserError(
-            f"a batch of {min(map(len, batches))} images cannot be shared by {world} processes: "
-            "use fewer processes or a larger batch size"
+            f"a batch of {min(map(len, batches))} images cannot be divided among {world} "
+            "processes: use fewer processes or a larger batch size"
         )
     return [np.array_split(batch, world) for batch in batches]
 
@@ -68,83 +68,83 @@ def plan_epoch(
 def batch_keys(
     plan: Plan, epoch: int, rank: int = 0, skip: int = 0
 ) -> list[list[tuple[int, int, int]]]:
-    """What one process asks of a `ViewDataset`, batch by batch: a `batch_sampler`.
+    """Return the keys of a `ViewDataset` for one process, batch by batch: a `batch_sampler`.
 
-    A key is (epoch, position, copy); the copy counts the visits to a position in this epoch, so
-    that "long_tail" draws new views each time.
+    A key is (epoch, position, copy). The copy counts the visits to a position in this epoch, so
+    that repeated positions of "long_tail" have different views.
     """
     visits: Counter[int] = Counter()
     keys = []
     for batch in plan:
-        mine = []
+        batch_of_rank = []
         for process, positions in enumerate(batch):
             for position in positions.tolist():
                 if process == rank:
-                    mine.append((epoch, position, visits[position]))
+                    batch_of_rank.append((epoch, position, visits[position]))
                 visits[position] += 1
-        keys.append(mine)
+        keys.append(batch_of_rank)
     return keys[skip:]
 
 
-def choose_batches(labels: Positions, batch_size: int) -> tuple[Kind, int]:
-    """Choose "balanced" where plain shuffling would leave more than 5 % of the anchors alone.
+def choose_batches(labels: Positions, batch_size: int) -> tuple[BatchKind, int]:
+    """Return the kind of batches, and the number of images of a class to keep together.
 
-    Anchors whose class has no other image are not counted: no batch can help them. The second
-    value is the number of images of a class to keep together.
+    The kind is "balanced" if shuffling would leave more than 5 % of the anchors without positives.
+    Anchors whose class has no other image are not counted: no batch has positives for them.
     """
     counts = np.bincount(labels)
     counts = counts[counts > 1]
     if not len(counts) or batch_size < 4:
         return "shuffle", 2
-    alone = [_alone_by_chance(int(count), len(labels), batch_size) for count in counts]
-    share = float(np.average(alone, weights=counts))
+    probabilities = [_without_positives(int(n), len(labels), batch_size) for n in counts]
+    share = float(np.average(probabilities, weights=counts))
     per_class = max(2, min(4, int(np.median(counts)), batch_size // 4))
-    return ("balanced" if share > LONELY_LIMIT else "shuffle"), per_class
+    return ("balanced" if share > MAX_SHARE_WITHOUT_POSITIVES else "shuffle"), per_class
 
 
 def share_without_positives(labels: Positions, plan: Plan) -> float:
-    """Share of anchors with no other image of their class in the joined batch."""
+    """Return the share of anchors with no other image of their class in the whole batch."""
     return float(np.mean(_other_images(labels, plan) == 0))
 
 
 def positives_per_anchor(labels: Positions, plan: Plan) -> float:
-    """Mean number of other images of an anchor's class in the joined batch."""
+    """Return the mean number of other images of an anchor's class in the whole batch."""
     return float(np.mean(_other_images(labels, plan)))
 
 
 def _check(n: int, batch_size: int, kind: str, per_class: int) -> None:
     if n == 0:
-        raise UserError("there are no training images to make batches of")
+        raise UserError("there are no training images")
     if batch_size < 2:
-        raise UserError(f"batch_size is {batch_size}: pairs need at least 2")
+        raise UserError(f"batch_size must be at least 2 to form pairs, got {batch_size}")
     if kind not in ("shuffle", "balanced", "long_tail"):
-        raise UserError(f"batches is {kind!r}, expected shuffle, balanced or long_tail")
+        raise UserError(f"batches must be shuffle, balanced or long_tail, got {kind!r}")
     if kind != "shuffle" and not 2 <= per_class <= batch_size // 2:
         raise UserError(
-            f"per_class is {per_class} and batch_size {batch_size}: a batch needs two images or "
-            "more of a class, and two classes or more"
+            f"per_class must be between 2 and half of batch_size ({batch_size}), so that a batch "
+            f"has two classes, got {per_class}"
         )
 
 
 def _cut(positions: Positions, batch_size: int) -> list[Positions]:
-    """Full batches; the last two share what is left if the last would be less than half full."""
+    """Return full batches; if the last would be less than half full, it is merged and halved."""
     n = len(positions)
     ends = [*range(batch_size, n, batch_size), n]
     if len(ends) > 1 and 2 * (n - ends[-2]) < batch_size:
-        begin = ends[-2] - batch_size
-        ends[-2] = begin + (n - begin + 1) // 2
-    return [positions[begin:end] for begin, end in pairwise([0, *ends])]
+        start = ends[-2] - batch_size
+        ends[-2] = start + (n - start + 1) // 2
+    return [positions[start:end] for start, end in pairwise([0, *ends])]
 
 
 def _by_class(labels: Positions, rng: np.random.Generator) -> list[Positions]:
-    """The positions of each class, shuffled."""
+    """Return the positions of each class, shuffled."""
     order = np.argsort(labels, kind="stable")
     ends = np.cumsum(np.bincount(labels))[:-1]
     return [rng.permutation(members) for members in np.split(order, ends) if len(members)]
 
 
 def _repeated(labels: Positions, rng: np.random.Generator) -> list[Positions]:
-    """The same, rare classes several times over; one order, so copies lie far apart."""
+    """Return the positions of each class, those of rare classes repeated in the same order."""
     classes = _by_class(labels, rng)
     most = max(map(len, classes))
     repeats = [min(MAX_REPEATS, math.sqrt(most / len(members))) for members in classes]
@@ -157,22 +157,24 @@ def _repeated(labels: Positions, rng: np.random.Generator) -> list[Positions]:
 def _balanced(
     classes: list[Positions], batch_size: int, per_class: int, rng: np.random.Generator
 ) -> list[Positions]:
-    """Lay the pieces of all classes in one line, each class evenly spaced, and cut the line.
+    """Arrange the pieces of all classes in one sequence and cut it into batches.
 
-    A class with m pieces has one at each (j + u) / m with its own u: neighbours in the line are
-    of different classes, and large classes are met throughout the epoch. Classes of a single
-    position are pooled; a piece that is still single goes first, where it is never cut off alone.
+    A class with m pieces has one at each (j + u) / m with a random u: neighbours in the sequence
+    belong to different classes, and large classes occur throughout the epoch. Classes of a single
+    position are pooled; a piece of one position goes first, where it is never a batch by itself.
     """
     pieces: list[Positions] = []
     places: list[float] = []
     for members in _singles_pooled(classes):
-        mine = _pieces(members, per_class, rng)
-        pieces += mine
+        class_pieces = _pieces(members, per_class, rng)
+        pieces += class_pieces
         first = rng.random() if len(members) > 1 else -1.0
-        places += ((np.arange(len(mine)) + first) / len(mine)).tolist()
-    line = [pieces[index] for index in np.argsort(places, kind="stable")]
-    ends = _cuts(np.array([len(piece) for piece in line]), batch_size)
-    return [rng.permutation(np.concatenate(line[begin:end])) for begin, end in pairwise([0, *ends])]
+        places += ((np.arange(len(class_pieces)) + first) / len(class_pieces)).tolist()
+    sequence = [pieces[index] for index in np.argsort(places, kind="stable")]
+    ends = _cuts(np.array([len(piece) for piece in sequence]), batch_size)
+    return [
+        rng.permutation(np.concatenate(sequence[start:end])) for start, end in pairwise([0, *ends])
+    ]
 
 
 def _singles_pooled(classes: list[Positions]) -> list[Positions]:
@@ -182,8 +184,10 @@ def _singles_pooled(classes: list[Positions]) -> list[Positions]:
 
 
 def _pieces(members: Positions, per_class: int, rng: np.random.Generator) -> list[Positions]:
-    """Pieces of `per_class` or a little less, but at least two: an odd class in pieces of two has
-    one of three. The short ones may be anywhere."""
+    """Divide a class into pieces of about `per_class` positions, but at least two.
+
+    A class of odd size in pieces of two has one piece of three. Sizes are in random order.
+    """
     n = len(members)
     number = max(1, min(-(-n // per_class), n // 2))
     sizes = n // number + (np.arange(number) < n % number)
@@ -191,11 +195,11 @@ def _pieces(members: Positions, per_class: int, rng: np.random.Generator) -> lis
 
 
 def _cuts(sizes: Positions, batch_size: int) -> list[int]:
-    """Where to cut a line of pieces so that no batch is larger than `batch_size`.
+    """Return where to cut a sequence of pieces so that no batch is larger than `batch_size`.
 
-    Two ways, and both give a number of batches that the order of the pieces cannot change: the
-    same number of pieces each, or the same number of positions each up to the next whole piece.
-    The one with fewer batches is taken.
+    Batches have either the same number of pieces, or the same number of positions rounded up to a
+    whole piece, whichever needs fewer batches. For both, the number of batches does not depend on
+    the order of the pieces.
     """
     total, longest = int(sizes.sum()), int(sizes.max())
     if total <= batch_size:
@@ -209,8 +213,8 @@ def _cuts(sizes: Positions, batch_size: int) -> list[int]:
     return [int(end) + 1 for end in np.searchsorted(filled, targets)]
 
 
-def _alone_by_chance(count: int, n: int, batch_size: int) -> float:
-    """Probability that a batch drawn around one anchor holds no other of its `count` images."""
+def _without_positives(count: int, n: int, batch_size: int) -> float:
+    """Return the probability that a random batch has only one of the `count` images of a class."""
     others = min(batch_size, n) - 1
     if n - count < others:
         return 0.0
@@ -222,10 +226,10 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def _other_images(labels: Positions, plan: Plan) -> Positions:
-    """For each anchor: other images of its class in its batch; copies of one count once."""
-    found = []
+    """Return the number of other images of each anchor's class in its batch; copies count once."""
+    counts = []
     for batch in plan:
         positions = np.concatenate(batch)
         images = np.bincount(labels[np.unique(positions)])
-        found.append(images[labels[positions]] - 1)
-    return np.concatenate(found)
+        counts.append(images[labels[positions]] - 1)
+    return np.concatenate(counts)

@@ -1,7 +1,7 @@
-"""Images to views: random crops and colours to learn from, a plain centre crop to judge by.
+"""Views of images: random crops and colours for training, a centre crop for evaluation.
 
-What is random in a view depends on (seed, epoch, image, view) alone, so the number of workers
-and restarts change nothing.
+The random numbers of a view depend only on (seed, epoch, image, view), so the number of workers and
+restarts change nothing.
 """
 
 import hashlib
@@ -20,7 +20,8 @@ from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.recipe import DataRecipe
 
 JITTER_CHANCE = 0.8
-NARROWEST = 3 / 4  # shape of a random crop: between 3:4 and 4:3
+_LUMA = torch.tensor([0.299, 0.587, 0.114])  # luminance of red, green and blue (ITU-R 601)
+MIN_ASPECT_RATIO = 3 / 4  # random crops have aspect ratios between 3:4 and 4:3
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,15 +29,15 @@ class View:
     """Makes a view: image in, normalised float32 tensor (3, size, size) out.
 
     Attributes:
-        place: Crops, mirrors and resizes an image.
+        crop: Crops, mirrors and resizes an image.
         mean: Subtracted from each channel.
         std: Divides each channel.
         jitter: Strength of the colour jitter.
-        grayscale: Share of views without colour.
-        at_least: Short side below which an image would lose detail; 0 asks for all of it.
+        grayscale: Share of grey views.
+        at_least: Short side in pixels that is enough for the view; 0 means the full image.
     """
 
-    place: Callable[[Image.Image], Image.Image]
+    crop: Callable[[Image.Image], Image.Image]
     mean: Tensor
     std: Tensor
     jitter: float = 0.0
@@ -44,7 +45,7 @@ class View:
     at_least: int = 0
 
     def __call__(self, image: Image.Image) -> Tensor:
-        pixels = _to_tensor(self.place(image))
+        pixels = _to_tensor(self.crop(image))
         if self.jitter and torch.rand(()) < JITTER_CHANCE:
             pixels = jitter_colours(pixels, self.jitter)
         if self.grayscale and torch.rand(()) < self.grayscale:
@@ -54,7 +55,7 @@ class View:
 
 @dataclass(frozen=True)
 class Rotate:
-    """Rotates by up to `degrees` either way; the corners take the border's median colour."""
+    """Rotates by up to `degrees` either way; corners get the median colour of the border."""
 
     degrees: float
     resample: Image.Resampling
@@ -68,23 +69,23 @@ class Rotate:
 
 
 def train_view(data: DataRecipe) -> View:
-    """Stage 1: random crop, mirror, rotation, colours, grey."""
+    """Return the view of stage 1: random crop, mirroring, rotation, colour jitter, grey."""
     return View(
-        _random_place(data, rotate=data.rotate),
+        _random_crop(data, rotate=data.rotate),
         *_channels(data),
         jitter=data.jitter,
         grayscale=data.grayscale,
-        at_least=_enough_for_crops(data),
+        at_least=_size_for_crops(data),
     )
 
 
 def probe_view(data: DataRecipe) -> View:
-    """Stage 2: random crop and mirror only."""
-    return View(_random_place(data), *_channels(data), at_least=_enough_for_crops(data))
+    """Return the view of stage 2: random crop and mirroring."""
+    return View(_random_crop(data), *_channels(data), at_least=_size_for_crops(data))
 
 
 def eval_view(data: DataRecipe) -> View:
-    """Nothing random: resize the short side, then the centre crop."""
+    """Return the view for evaluation, without randomness: resize the short side, centre crop."""
     from torchvision.transforms import v2
 
     resized = math.floor(data.image_size / data.crop_pct)
@@ -94,9 +95,9 @@ def eval_view(data: DataRecipe) -> View:
 
 @contextmanager
 def seeded(seed: int, *numbers: int) -> Iterator[None]:
-    """Inside, torch's random numbers depend on these numbers alone; after, they go on as before.
+    """Seed torch's random numbers inside the context, and restore their state afterwards.
 
-    Only the CPU generator is touched: `torch.manual_seed` would reset the accelerators' too.
+    Only the CPU generator is changed: `torch.manual_seed` would also reset the accelerators.
     """
     text = ",".join(str(int(number)) for number in (seed, *numbers))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
@@ -110,10 +111,10 @@ def seeded(seed: int, *numbers: int) -> Iterator[None]:
 
 
 class ViewDataset(Dataset[tuple[Tensor, int, int]]):
-    """Several views of each image; decoded once.
+    """Several views of each image, which is decoded once.
 
-    Keys are (epoch, position) or (epoch, position, copy), as `batch_keys` gives them; an item is
-    the views (V, 3, size, size), the label, and the index of the image in the whole set.
+    Keys are (epoch, position) or (epoch, position, copy), as returned by `batch_keys`. An item is
+    the views (V, 3, size, size), the label, and the index of the image in the dataset.
     """
 
     def __init__(
@@ -145,26 +146,29 @@ class ViewDataset(Dataset[tuple[Tensor, int, int]]):
 
 
 def _to_tensor(image: Image.Image) -> Tensor:
-    """Bytes (height, width, 3) to floats (3, height, width) from 0 to 1."""
+    """Return an image as floats (3, height, width) from 0 to 1."""
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
     return pixels.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
 
 
-def _random_place(data: DataRecipe, rotate: float = 0.0) -> Callable[[Image.Image], Image.Image]:
+def _random_crop(data: DataRecipe, rotate: float = 0.0) -> Callable[[Image.Image], Image.Image]:
     from torchvision.transforms import v2
 
     interpolation = _torch_interpolation(data)
     steps: list[Callable[..., Image.Image]] = [
         v2.RandomResizedCrop(
-            data.image_size, data.crop_scale, (NARROWEST, 1 / NARROWEST), interpolation
+            data.image_size,
+            data.crop_scale,
+            (MIN_ASPECT_RATIO, 1 / MIN_ASPECT_RATIO),
+            interpolation,
         )
     ]
     if data.flip:
         steps.append(v2.RandomHorizontalFlip())
     if rotate:
         steps.append(Rotate(rotate, Image.Resampling[data.interpolation.upper()]))
-    place: Callable[[Image.Image], Image.Image] = v2.Compose(steps)
-    return place
+    crop: Callable[[Image.Image], Image.Image] = v2.Compose(steps)
+    return crop
 
 
 def _torch_interpolation(data: DataRecipe) -> object:
@@ -178,16 +182,19 @@ def _channels(data: DataRecipe) -> tuple[Tensor, Tensor]:
     return mean.view(3, 1, 1), std.view(3, 1, 1)
 
 
-def _enough_for_crops(data: DataRecipe) -> int:
-    """Short side of an image from which no random crop has to be enlarged."""
-    return math.ceil(data.image_size / math.sqrt(data.crop_scale[0] * NARROWEST))
-
-
-_LUMA = torch.tensor([0.299, 0.587, 0.114])  # how bright red, green and blue look (ITU-R 601)
+def _size_for_crops(data: DataRecipe) -> int:
+    """Return the short side of an image from which no random crop has to be enlarged."""
+    return math.ceil(data.image_size / math.sqrt(data.crop_scale[0] * MIN_ASPECT_RATIO))
 
 
 def jitter_colours(pixels: Tensor, strength: float) -> Tensor:
     """Vary brightness, contrast and saturation by ± strength, hue by ± strength / 4 of a turn.
+
+    torchvision's `ColorJitter` applies the four one after the other, and rounds and clips after
+    each: most of the time that a view takes. Here they are one affine map of the three channels,
+    clipped once. Brightness, contrast and saturation are the same maps (without clipping they
+    commute, so their order need not be random). Hue rotates by the same angle, but about the grey
+    axis: the sum of the channels is kept, where HSV keeps the largest and the smallest.
 
     Args:
         pixels: Channels first (3, height, width), from 0 to 1.
@@ -207,7 +214,7 @@ def jitter_colours(pixels: Tensor, strength: float) -> Tensor:
 def adjust_colours(
     pixels: Tensor, *, brightness: float, contrast: float, saturation: float, turn: float
 ) -> Tensor:
-    """Scale the light, the distance to the mean grey, the distance to grey, and turn the hue."""
+    """Scale brightness, contrast and saturation, and rotate the hue by `turn` of the circle."""
     matrix = (brightness * contrast) * (_saturate(saturation) @ _turn(turn))
     grey = _LUMA @ pixels.mean(dim=(1, 2))
     offset = (brightness * (1 - contrast) * grey).expand(3, 1)
@@ -216,7 +223,7 @@ def adjust_colours(
 
 
 def to_grey(pixels: Tensor) -> Tensor:
-    """The same light without colour."""
+    """Return the luminance as three equal channels."""
     return (_LUMA @ pixels.flatten(1)).view(1, *pixels.shape[1:]).repeat(3, 1, 1)
 
 
@@ -225,7 +232,7 @@ def _saturate(factor: float) -> Tensor:
 
 
 def _turn(turn: float) -> Tensor:
-    """Rotation about (1, 1, 1): hue moves by `turn` of the full circle."""
+    """Return the rotation about (1, 1, 1) that moves the hue by `turn` of the full circle."""
     cosine, sine = math.cos(2 * math.pi * turn), math.sin(2 * math.pi * turn)
     same, up, down = (
         (1 + 2 * cosine) / 3,

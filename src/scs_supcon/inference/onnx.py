@@ -281,7 +281,7 @@ def _model_results(
 def _session_results(
     model: Model, session: Any, images: Sequence[ImageLike], progress: ProgressCallback
 ) -> _Results:
-    prepare, total = eval_view(model.info.recipe.data).place, len(images)
+    prepare, total = eval_view(model.info.recipe.data).crop, len(images)
     names = [output.name for output in session.get_outputs()]
     batches = []
     for start in range(0, total, BATCH):
