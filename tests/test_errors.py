@@ -9,6 +9,6 @@ def test_the_closest_option_is_suggested() -> None:
     assert did_you_mean("temprature", ["beta", "temperature"]) == "; did you mean 'temperature'?"
 
 
-def test_nothing_is_suggested_where_nothing_is_close() -> None:
+def test_nothing_is_suggested_if_no_option_is_close() -> None:
     assert did_you_mean("colour", ["beta", "temperature"]) == ""
     assert did_you_mean("colour", []) == ""

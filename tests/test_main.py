@@ -30,7 +30,7 @@ def python(*arguments, **environment):
     )
 
 
-def test_the_module_is_the_command():
+def test_the_module_and_the_script_are_the_same_command():
     done = python("-m", "scs_supcon", "--version")
     assert (done.returncode, done.stdout) == (0, f"scs-supcon {__version__}\n")
     script = Path(sys.executable).with_name("scs")
@@ -41,14 +41,14 @@ def test_the_module_is_the_command():
         assert installed.stdout == done.stdout
 
 
-def test_a_real_process_ends_with_the_code_of_its_error():
+def test_user_errors_end_with_exit_code_2():
     done = python("-m", "scs_supcon", "runs", "/no/such/folder")
     assert done.returncode == 2
     assert done.stderr.startswith("error: folder /no/such/folder does not exist")
     assert "Traceback" not in done.stderr
 
 
-def test_a_missing_extra_is_named_with_the_line_that_installs_it():
+def test_a_missing_extra_is_reported_with_the_command_that_installs_it():
     without = (
         "import sys; sys.modules['typer'] = None; from scs_supcon.__main__ import main; main()"
     )
@@ -57,7 +57,9 @@ def test_a_missing_extra_is_named_with_the_line_that_installs_it():
     assert done.stderr == "error: this needs typer: pip install 'scs-supcon[train]'\n"
 
 
-def test_a_library_that_is_missed_later_is_named_too(scs, finished, shapes, tmp_path, monkeypatch):
+def test_a_library_that_is_missing_later_is_reported_too(
+    scs, finished, shapes, tmp_path, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     said = scs("embed", finished, shapes / "bar", "-o", tmp_path / "v.parquet", "--quiet")
     assert said.code == 2
@@ -68,21 +70,21 @@ def test_a_library_that_is_missed_later_is_named_too(scs, finished, shapes, tmp_
     assert "pip install 'scs-supcon[train]'" in said.err
 
 
-def test_a_search_without_optuna_names_its_extra(scs, shapes, tmp_path, monkeypatch):
+def test_tune_without_optuna_reports_its_extra(scs, shapes, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     said = scs("tune", shapes, "--out", tmp_path / "search", "--quiet")
     assert said.code == 2
     assert said.err == "error: this needs optuna: pip install 'scs-supcon[paper]'\n"
 
 
-def test_a_full_gpu_is_told_with_what_helps(scs, monkeypatch):
+def test_out_of_gpu_memory_is_reported_with_advice(scs, monkeypatch):
     def fail():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has")
 
     monkeypatch.setattr("scs_supcon.cli.app", fail)
     said = scs("--version")
     assert said.code == 2
-    assert said.err.startswith("error: the memory of the GPU is full (CUDA out of memory): ")
+    assert said.err.startswith("error: out of GPU memory (CUDA out of memory): ")
     assert "--micro-batch" in said.err
     assert "--batch-size" in said.err
 
@@ -90,20 +92,20 @@ def test_a_full_gpu_is_told_with_what_helps(scs, monkeypatch):
 @pytest.mark.parametrize(
     "wrong", [("--workers", "-1"), ("--device", "cpu:1"), ("--device", "cpu:x")]
 )
-def test_a_place_that_cannot_be_is_refused(scs, shapes, tmp_path, wrong):
+def test_invalid_workers_and_devices_are_errors(scs, shapes, tmp_path, wrong):
     said = scs("train", shapes, "--out", tmp_path / "run", *wrong)
     assert said.code == 2
     assert said.err.startswith("error: ")
     assert wrong[1] in said.err
 
 
-def test_a_missing_module_of_our_own_is_a_bug_and_looks_like_one(scs, monkeypatch):
+def test_a_missing_module_of_this_package_keeps_its_traceback(scs, monkeypatch):
     monkeypatch.setitem(sys.modules, "scs_supcon.cli", None)
     with pytest.raises(ImportError, match=r"scs_supcon\.cli"):
         scs("--version")
 
 
-def test_any_other_failure_keeps_its_traceback(scs, monkeypatch):
+def test_any_other_exception_keeps_its_traceback(scs, monkeypatch):
     def fail():
         raise ZeroDivisionError("a bug")
 
@@ -126,7 +128,7 @@ def unbroken(shapes, processes, left_by, tmp_path_factory):
     ids=["SIGTERM", "Ctrl-C", "SIGKILL"],
 )
 @pytest.mark.parametrize("stage", ["pretrain", "probe"])
-def test_a_stopped_run_goes_on_to_the_same_end(
+def test_an_interrupted_run_resumes_to_the_same_result(
     number, code, stage, shapes, processes, unbroken, left_by, tmp_path
 ):
     line = ("train", shapes, "--out", tmp_path / "run", *LONG)
@@ -142,7 +144,7 @@ def test_a_stopped_run_goes_on_to_the_same_end(
 
 
 @pytest.mark.slow
-def test_a_second_process_is_refused_and_a_dead_one_holds_nothing(
+def test_a_second_process_is_an_error_and_a_killed_one_leaves_no_lock(
     shapes, processes, scs, left_by, unbroken, tmp_path
 ):
     line = ("train", shapes, "--out", tmp_path / "run", *LONG)
@@ -167,7 +169,7 @@ def numbers(run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["whole", "frozen", "micro-batches"])
-def test_two_processes_of_torchrun_train_as_one_does(how, shapes, weights, scs, tmp_path):
+def test_two_processes_of_torchrun_train_like_one(how, shapes, weights, scs, tmp_path):
     given = {
         "whole": (),
         "frozen": ("--encoder", "tiny", "--weights", str(weights), "--frozen"),

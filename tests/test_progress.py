@@ -1,4 +1,4 @@
-"""What is shown on a terminal (a real pseudo-terminal), in a log, and to nobody."""
+"""Progress on a terminal (a real pseudo-terminal), in a log, and with quiet."""
 
 import os
 import pty
@@ -14,7 +14,7 @@ from scs_supcon.progress import Display, spell_seconds
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that moves when it is told to."""
+    """A clock that only moves when the test moves it."""
     now = [100.0]
     monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
 
@@ -30,45 +30,45 @@ def lines(capsys):
     return err.splitlines()
 
 
-def test_a_log_has_a_line_now_and_then_with_the_time_left(clock, capsys):
-    with Display().progress("stage 1") as tell:
-        tell(0, 100)
+def test_a_log_has_a_line_every_15_seconds_with_the_time_left(clock, capsys):
+    with Display().progress("stage 1") as update:
+        update(0, 100)
         for done in range(1, 41):
             clock(1.0)
-            tell(done, 100)
+            update(done, 100)
     assert lines(capsys) == [
         "stage 1: 15 of 100, about 85 s left",
         "stage 1: 30 of 100, about 70 s left",
     ]
 
 
-def test_the_last_line_is_never_left_out(clock, capsys):
-    with Display().progress("features") as tell:
-        tell(1, 2)
-        tell(2, 2)
+def test_the_last_line_is_always_printed(clock, capsys):
+    with Display().progress("features") as update:
+        update(1, 2)
+        update(2, 2)
     assert lines(capsys) == ["features: 2 of 2"]
 
 
-def test_what_was_done_before_a_restart_does_not_count_for_the_time_left(clock, capsys):
-    with Display().progress("stage 1") as tell:
-        tell(90, 110)
+def test_steps_before_a_resume_do_not_count_for_the_time_left(clock, capsys):
+    with Display().progress("stage 1") as update:
+        update(90, 110)
         clock(20.0)
-        tell(100, 110)
+        update(100, 110)
     assert lines(capsys) == ["stage 1: 100 of 110, about 20 s left"]
 
 
-def test_the_time_left_is_not_told_before_anything_is_done(clock, capsys):
-    with Display().progress("stage 1") as tell:
+def test_no_time_left_is_shown_before_the_first_step(clock, capsys):
+    with Display().progress("stage 1") as update:
         clock(20.0)
-        tell(0, 10)
+        update(0, 10)
     assert lines(capsys) == ["stage 1: 0 of 10"]
 
 
-def test_quiet_is_quiet(clock, capsys):
+def test_quiet_prints_nothing(clock, capsys):
     quiet = Display(quiet=True)
     quiet.line("hello")
-    with quiet.progress("stage 1") as tell:
-        tell(1, 1)
+    with quiet.progress("stage 1") as update:
+        update(1, 1)
     assert lines(capsys) == []
 
 
@@ -87,8 +87,8 @@ def test_a_terminal_gets_a_bar_with_the_time_left(monkeypatch):
         monkeypatch.setattr(sys, "stderr", terminal)
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", "100")
-        with Display().progress("stage 1") as tell:
-            tell(3, 4)
+        with Display().progress("stage 1") as update:
+            update(3, 4)
     reader.join()
     os.close(master)
     shown = b"".join(chunks).decode()
@@ -108,5 +108,5 @@ def test_a_terminal_gets_a_bar_with_the_time_left(monkeypatch):
         (1e5, "27.8 h"),
     ],
 )
-def test_durations_are_spelt_as_people_say_them(seconds, text):
+def test_durations_as_text(seconds, text):
     assert spell_seconds(seconds) == text

@@ -1,4 +1,4 @@
-"""`scs` and `python -m scs_supcon`, which is also what torchrun starts."""
+"""Entry point of `scs`, `python -m scs_supcon` and torchrun."""
 
 import sys
 
@@ -14,7 +14,7 @@ EXTRAS |= dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx")
 
 
 def main() -> None:
-    """Run the command; what a person can put right is told without a traceback."""
+    """Run the command. Errors that the user can fix are printed without a traceback."""
     try:
         from scs_supcon.cli import app
 
@@ -28,9 +28,11 @@ def main() -> None:
         extra = EXTRAS[package]
         sys.exit(_failed(f"error: this needs {package}: pip install 'scs-supcon[{extra}]'", 2))
     except Exception as error:
-        if type(error).__name__ == "OutOfMemoryError":  # torch's, by name: torch loads when used
+        if (
+            type(error).__name__ == "OutOfMemoryError"
+        ):  # of torch, by name: not every command loads torch
             sys.exit(_failed(f"error: {_out_of_memory(error)}", 2))
-        code = getattr(error, "exit_code", None)  # a run that was asked to stop, and was saved
+        code = getattr(error, "exit_code", None)  # a run that was interrupted and saved
         if code is None:
             raise
         sys.exit(_failed(str(error), code))
@@ -39,8 +41,8 @@ def main() -> None:
 def _out_of_memory(error: Exception) -> str:
     reason = str(error).partition(". ")[0]
     return (
-        f"the memory of the GPU is full ({reason}): train with --micro-batch 64 or less, or with a "
-        "smaller --batch-size, or free the GPU of other programs"
+        f"out of GPU memory ({reason}): use --micro-batch 64 or less, or a smaller --batch-size, "
+        "or stop other programs that use the GPU"
     )
 
 

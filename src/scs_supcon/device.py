@@ -1,4 +1,4 @@
-"""Where a run computes: device, processes, cache. Changes nothing in a result but its last bits."""
+"""Where a run computes: device, worker processes, cache. Only the last digits depend on it."""
 
 import os
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Compute:
     """Where a run computes.
 
     Attributes:
-        device: "auto", "cpu", "cuda", …
+        device: "auto", "cpu", "cuda", "cuda:1" or "mps".
         workers: processes that load images.
         cache: folder for the features of frozen encoders.
         offline: never download weights.
@@ -32,29 +32,31 @@ def find_compute(
     cache: str | Path | None = None,
     offline: bool = False,
 ) -> Compute:
-    """Fill in what was not asked for: one worker per core, the cache of this user."""
+    """Return a `Compute` with defaults filled in: one worker per core, the user's cache folder."""
     check_device(device)
     if workers is not None and workers < 0:
-        raise UserError(f"--workers is {workers}: give 0 (this process loads) or more")
+        raise UserError(
+            f"--workers must be 0 (the main process loads the images) or more, got {workers}"
+        )
     return Compute(device, cores() if workers is None else workers, cache_folder(cache), offline)
 
 
 def check_device(device: str) -> None:
-    """Refuse a number where there is none to choose, and what is no number."""
+    """Raise a `UserError` for an index of "auto", "cpu" or "mps", or one that is not a number."""
     kind, colon, number = device.partition(":")
-    if colon and (kind in ("auto", "cpu") or not number.isdecimal()):
-        raise UserError(f"there is no device {device!r}: use auto, cpu, cuda or cuda:1")
+    if colon and (kind in ("auto", "cpu", "mps") or not number.isdecimal()):
+        raise UserError(f"unknown device {device!r}: use auto, cpu, cuda, cuda:1 or mps")
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def cache_folder(given: str | Path | None = None) -> Path:
-    """The folder for features: the one given, or SCS_CACHE, or one in the user's own cache."""
-    if given is not None:
-        return Path(given)
+def cache_folder(path: str | Path | None = None) -> Path:
+    """Return the folder for cached features: `path`, $SCS_CACHE, or one in the user's cache."""
+    if path is not None:
+        return Path(path)
     if "SCS_CACHE" in os.environ:
         return Path(os.environ["SCS_CACHE"])
     home = os.environ.get("XDG_CACHE_HOME")
@@ -62,19 +64,23 @@ def cache_folder(given: str | Path | None = None) -> Path:
 
 
 def first_process() -> bool:
-    """Whether this process is alone, or the first of those that torchrun started."""
+    """Return whether this is the only process, or the first of those that torchrun started."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def has_gpu(device: str) -> bool:
-    """Whether this device is more than a CPU."""
+    """Return whether a device is a GPU; "auto" is one if CUDA is available."""
     if device == "auto":
         return torch.cuda.is_available()
     return not device.startswith("cpu")
 
 
 def torch_device(device: str) -> str:
-    """The device by torch's name: "auto" is the accelerator if there is one."""
+    """Return the name that torch uses: "auto" becomes "cuda" or "cpu".
+
+    "auto" never chooses Apple's "mps": it runs encoders, but cannot train, as the losses sum in
+    float64, which it lacks.
+    """
     if device == "auto":
         return "cuda" if has_gpu(device) else "cpu"
     return device

@@ -1,17 +1,18 @@
-"""What a person sees while a run goes on: bars with the time left, or a plain log."""
+"""Progress of long computations: bars with the time left, or lines of a log."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Tell = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
+"""Called with the number of steps that are done and the total number of steps."""
 
-QUIET_SECONDS = 15.0  # between two lines of a plain log
+LOG_INTERVAL = 15.0  # seconds between two lines of a log
 
 
 class Display:
-    """Lines and progress on the standard error stream, or nothing at all.
+    """Messages and progress on the standard error stream.
 
     Args:
         quiet: show nothing.
@@ -22,23 +23,23 @@ class Display:
         self.terminal = sys.stderr.isatty()
 
     def line(self, text: str = "") -> None:
-        """Say one thing."""
+        """Print one line."""
         if not self.quiet:
             print(text, file=sys.stderr, flush=True)
 
     @contextmanager
-    def progress(self, title: str) -> Iterator[Tell]:
-        """Show how far something is: the yielded function takes (done, total)."""
+    def progress(self, title: str) -> Iterator[ProgressCallback]:
+        """Show the progress of a computation, which calls the yielded function."""
         if self.quiet:
             yield lambda done, total: None
         elif self.terminal:
-            with self._bar(title) as tell:
-                yield tell
+            with self._bar(title) as update:
+                yield update
         else:
             yield self._log(title)
 
     @contextmanager
-    def _bar(self, title: str) -> Iterator[Tell]:
+    def _bar(self, title: str) -> Iterator[ProgressCallback]:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
         from rich.progress import TimeRemainingColumn as TimeLeft
@@ -48,28 +49,28 @@ class Display:
             task = bar.add_task(title, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
 
-    def _log(self, title: str) -> Tell:
+    def _log(self, title: str) -> ProgressCallback:
         start = last = time.monotonic()
-        first: int | None = None
+        first: int | None = None  # steps that were done before a run was resumed
 
-        def tell(done: int, total: int) -> None:
+        def update(done: int, total: int) -> None:
             nonlocal last, first
             first = done if first is None else first
             now = time.monotonic()
-            if done < total and now - last < QUIET_SECONDS:
+            if done < total and now - last < LOG_INTERVAL:
                 return
             last = now
-            ending = ""
+            time_left = ""
             if first < done < total:
-                left = (now - start) / (done - first) * (total - done)
-                ending = f", about {spell_seconds(left)} left"
-            self.line(f"{title}: {done} of {total}{ending}")
+                seconds = (now - start) / (done - first) * (total - done)
+                time_left = f", about {spell_seconds(seconds)} left"
+            self.line(f"{title}: {done} of {total}{time_left}")
 
-        return tell
+        return update
 
 
 def spell_seconds(seconds: float) -> str:
-    """Spell a duration: "40 s", "12 min", "3.5 h"."""
+    """Return a duration as text: "40 s", "12 min", "3.5 h"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 5400:

@@ -1,17 +1,17 @@
-"""What holds for every verb: help, version, and mistakes told in one sentence."""
+"""What holds for every command: help, version, errors in one sentence, shared options."""
 
 import pytest
 
 from scs_supcon.cli import app
 
-VERBS = sorted(command.callback.__name__ for command in app.registered_commands)
+COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_explains_itself(verb, scs):
-    said = scs(verb, "--help")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command, scs):
+    said = scs(command, "--help")
     assert said.code == 0
-    assert f"scs {verb}" in said.out
+    assert f"scs {command}" in said.out
 
 
 def test_the_version(scs):
@@ -36,7 +36,7 @@ def test_the_version(scs):
         (["train", "digts", "--out", "y"], "did you mean 'digits'?"),
     ],
 )
-def test_what_a_person_can_put_right_is_told_in_one_sentence(
+def test_user_errors_are_one_sentence_without_a_traceback(
     arguments, message, scs, runs, shapes, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -53,7 +53,7 @@ def test_what_a_person_can_put_right_is_told_in_one_sentence(
     "arguments",
     [["trian"], ["train"], ["train", "digits", "--epochs", "many"], ["embed", "x", "y"]],
 )
-def test_what_cannot_be_parsed_is_a_usage_error(arguments, scs):
+def test_an_invalid_command_line_is_a_usage_error(arguments, scs):
     said = scs(*arguments)
     assert said.code == 2
     assert "Usage" in said.err

@@ -1,4 +1,4 @@
-"""`scs compare` at the door: what it prints, refuses, and where it puts things."""
+"""`scs compare` on the command line: output, errors, and where results are written."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ def test_a_dry_run_lists_the_cells_and_trains_nothing(scs, shapes, tmp_path, mon
     assert not list(tmp_path.iterdir())
 
 
-def test_tables_of_nothing_have_dashes(scs, shapes, tmp_path):
+def test_tables_without_runs_have_dashes(scs, shapes, tmp_path):
     where = ("--out", tmp_path / "out", "--runs", tmp_path / "runs", "--no-train")
     said = scs("compare", shapes, "--methods", "supcon,simclr", *QUICK, *where)
     assert said.code == 0, said.err
@@ -32,13 +32,13 @@ def test_tables_of_nothing_have_dashes(scs, shapes, tmp_path):
     assert json.loads(again.out)["accuracy"] == {"shapes": {}}
 
 
-def test_results_go_beside_other_comparisons(scs, shapes, tmp_path, monkeypatch):
+def test_results_go_to_comparisons_by_default(scs, shapes, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert scs("compare", shapes, "--methods", "supcon", "--no-train", *QUICK).code == 0
     assert Path("comparisons/shapes/results.csv").is_file()
 
 
-def test_every_folder_of_images_has_a_comparison_of_its_own(scs, shapes, tmp_path, monkeypatch):
+def test_results_are_named_after_the_folder_of_the_images(scs, shapes, tmp_path, monkeypatch):
     for name, data in (("birds.v1", "../birds.v1"), ("birds.v2", "..")):
         place = shutil.copytree(shapes, tmp_path / name) / "bar"
         monkeypatch.chdir(place if data == ".." else place.parent)
@@ -46,7 +46,7 @@ def test_every_folder_of_images_has_a_comparison_of_its_own(scs, shapes, tmp_pat
         assert Path(f"comparisons/{name}/results.csv").is_file()
 
 
-def test_a_table_file_says_it_all(scs, tmp_path):
+def test_a_table_file_cannot_be_combined_with_options_of_the_recipe(scs, tmp_path):
     file = tmp_path / "table.toml"
     file.write_text('methods = ["supcon"]\n[[columns]]\ndata = "shapes"\n')
     said = scs("compare", file, "--seeds", "3", "--epochs", "2")
@@ -57,7 +57,7 @@ def test_a_table_file_says_it_all(scs, tmp_path):
     assert "leave out --seeds, --from-scratch, --no-frozen, or edit the file" in said.err
 
 
-def test_mistakes_are_one_sentence(scs, shapes, tmp_path):
+def test_user_errors_are_one_sentence(scs, shapes, tmp_path):
     for arguments, message in (
         (("compare", shapes, "--methods", "supcom"), "did you mean 'supcon'"),
         (("compare", tmp_path / "gone", "--methods", "supcon@x"), "supcon has no presets"),

@@ -1,4 +1,4 @@
-"""`scs train` from end to end, as a new user would type it."""
+"""`scs train` from end to end."""
 
 import json
 
@@ -12,7 +12,9 @@ def accuracy(run):
     return f"{json.loads((run / 'finished.json').read_text())['accuracy']:.2%}"
 
 
-def test_train_ends_with_the_result_and_says_what_it_expects_before(scs, shapes, tmp_path):
+def test_train_prints_the_cost_before_the_first_epoch_and_the_result_at_the_end(
+    scs, shapes, tmp_path
+):
     said = scs("train", shapes, "--out", tmp_path / "run", *QUICK)
     assert said.code == 0
     assert said.out.startswith(f"{accuracy(tmp_path / 'run')} of 4 test images right (95 % inter")
@@ -25,14 +27,14 @@ def test_train_ends_with_the_result_and_says_what_it_expects_before(scs, shapes,
     assert f"scs predict {tmp_path / 'run'} image.jpg" in said.out
     titles = [line.split()[0] for line in said.err.splitlines()]
     order = ["checking", "data", "encoder", "batches", "pairs", "stage", "stage", "features:"]
-    assert titles[: len(order)] == order, "the forecast comes before the first epoch"
+    assert titles[: len(order)] == order, "the estimate comes before the first epoch"
     again = scs("train", shapes, "--out", tmp_path / "run", *QUICK)
     assert again.code == 0
     assert f"is finished: {accuracy(tmp_path / 'run')}" in again.err
     assert again.out == said.out
 
 
-def test_train_as_json_for_programs(scs, shapes, runs):
+def test_train_as_json(scs, shapes, runs):
     said = scs("train", shapes, "--out", runs / "x", *QUICK, "--json", "--quiet")
     assert said.err == ""
     assert json.loads(said.out) == json.loads((runs / "x" / "finished.json").read_text())
@@ -44,7 +46,7 @@ def test_only_the_first_of_several_processes_prints(scs, shapes, runs, monkeypat
     assert (said.code, said.out, said.err) == (0, "", "")
 
 
-def test_a_printed_recipe_goes_in_again(scs, shapes, finished, tmp_path):
+def test_a_printed_recipe_can_be_used_again(scs, shapes, finished, tmp_path):
     printed = scs("train", shapes, *QUICK, "--method", "supcon", "--print-recipe")
     assert (printed.code, printed.err) == (0, "")
     file = tmp_path / "r.toml"
@@ -56,13 +58,13 @@ def test_a_printed_recipe_goes_in_again(scs, shapes, finished, tmp_path):
     assert seeded.out == printed.out.replace("seed = 0", "seed = 7")
 
 
-def test_a_run_needs_a_place(scs, shapes):
+def test_a_run_needs_an_output_directory(scs, shapes):
     said = scs("train", shapes, *QUICK)
     assert (said.code, said.out) == (2, "")
     assert said.err == f"error: --out is missing: add for example --out runs/{shapes.name}\n"
 
 
-def test_a_dry_run_needs_none(scs, shapes, tmp_path, monkeypatch):
+def test_a_dry_run_needs_no_output_directory(scs, shapes, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = scs("train", shapes, *QUICK, "--dry-run")
     assert (said.code, said.out) == (0, "")
@@ -70,7 +72,7 @@ def test_a_dry_run_needs_none(scs, shapes, tmp_path, monkeypatch):
     assert not any(tmp_path.iterdir())
 
 
-def test_other_recipes_are_refused_unless_overwritten(scs, shapes, runs):
+def test_another_recipe_needs_overwrite(scs, shapes, runs):
     refused = scs("train", shapes, "--out", runs / "x", *QUICK, "--seed", "1")
     assert refused.code == 2
     assert "seed: 0 then, 1 now" in refused.err

@@ -11,7 +11,7 @@ QUICK = (
 
 
 @pytest.mark.slow
-def test_a_search_and_the_recipe_that_comes_of_it(scs, shapes, tmp_path):
+def test_a_search_writes_the_best_recipe(scs, shapes, tmp_path):
     out = tmp_path / "search"
     line = ("tune", shapes, "--out", out, *QUICK, "--over", "pretrain.lr=0.01..0.1:log")
     said = scs(*line)
@@ -28,7 +28,7 @@ def test_a_search_and_the_recipe_that_comes_of_it(scs, shapes, tmp_path):
     assert f"lr = {lr!r}" in (tmp_path / "run" / "recipe.toml").read_text()
 
 
-def test_ranges_that_make_no_sense_leave_nothing_behind(scs, shapes, tmp_path):
+def test_an_invalid_range_leaves_no_folder(scs, shapes, tmp_path):
     said = scs("tune", shapes, "--out", tmp_path / "x", *QUICK, "--over", "pretrain.lrr=1..2")
     assert said.code == 2
     assert said.err.endswith("did you mean 'lr'?\n")

@@ -44,7 +44,8 @@ Seed = Annotated[
 Device = Annotated[
     str,
     typer.Option(
-        help="auto, cpu, cuda, or cuda:1 for the second GPU. auto uses a GPU if there is one.",
+        help="auto, cpu, cuda, cuda:1 for the second GPU, or mps (Apple; not for training). auto "
+        "uses CUDA if it is available.",
         rich_help_panel=COMPUTE,
     ),
 ]

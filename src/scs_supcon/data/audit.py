@@ -21,7 +21,7 @@ from PIL import Image
 from scs_supcon.data.dataset import PROBLEM_KINDS, ImageDataset, Problem
 from scs_supcon.data.image_io import DecodedImage, ImageError, inspect_image
 from scs_supcon.data.near_duplicates import near_duplicates, thumbnail
-from scs_supcon.progress import Tell
+from scs_supcon.progress import ProgressCallback
 
 UNUSABLE = ("unreadable", "truncated", "too_large")
 SMALL_CLASS = 5  # training images below which a class is reported
@@ -125,7 +125,9 @@ class Diagnosis:
         return not any(PROBLEM_KINDS[problem.kind].harmful for problem in self.problems)
 
 
-def diagnose(images: ImageDataset, workers: int = 1, progress: Tell | None = None) -> Diagnosis:
+def diagnose(
+    images: ImageDataset, workers: int = 1, progress: ProgressCallback | None = None
+) -> Diagnosis:
     """Decode every image, compare each with all others, and return all problems.
 
     Args:
@@ -259,7 +261,10 @@ def _wrong_extension(name: str, file_format: str) -> Iterator[Problem]:
 
 
 def _near_duplicate_problems(
-    images: ImageDataset, inspections: Sequence[_Inspection], workers: int, progress: Tell
+    images: ImageDataset,
+    inspections: Sequence[_Inspection],
+    workers: int,
+    progress: ProgressCallback,
 ) -> Iterator[Problem]:
     """Report each image's most harmful near duplicate; identical files are compared once."""
     unique: dict[str | None, tuple[int, NDArray[np.uint8]]] = {}

@@ -26,9 +26,9 @@ from scs_supcon.data.shards import lock_for_writing, read_shards, write_shard
 from scs_supcon.data.transforms import View, eval_view, probe_view, seeded, train_view
 from scs_supcon.errors import UserError
 from scs_supcon.nn.encode import encode, for_inference, on_cpu
+from scs_supcon.progress import ProgressCallback
 from scs_supcon.recipe import DataRecipe
 
-Progress = Callable[[int, int], None]
 ViewKind = Literal["eval", "probe", "train"]
 
 SHARD_ROWS = 128  # seconds of work on a CPU, which is what a killed process loses
@@ -73,7 +73,7 @@ def frozen_features(
     transforms: Sequence[tuple[str, View]],
     cache_dir: str | Path,
     workers: int = 0,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> NDArray[np.float32]:
     """Return the features of every view of every image, from the cache if they are there.
 

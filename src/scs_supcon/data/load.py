@@ -1,6 +1,6 @@
 """Load images from a folder, a table or a built-in dataset."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from glob import glob, has_magic
 from pathlib import Path
 
@@ -11,10 +11,11 @@ from scs_supcon.data.folder import read_folder
 from scs_supcon.data.image_io import SUFFIXES
 from scs_supcon.data.table import read_image_table
 from scs_supcon.errors import UserError, did_you_mean
+from scs_supcon.progress import ProgressCallback
 
 
 def load_dataset(
-    source: str, workers: int, progress: Callable[[int, int], None]
+    source: str, workers: int, progress: ProgressCallback
 ) -> tuple[ImageDataset, list[Problem]]:
     """Read and check a source.
 

@@ -17,7 +17,7 @@ neighbour. `benchmarks/near_duplicates.py` measures precision and recall;
 or more on all sides, are not found.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import NamedTuple
@@ -25,6 +25,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+from scs_supcon.progress import ProgressCallback
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -53,7 +55,7 @@ def thumbnail(image: Image.Image) -> Bytes:
 
 
 def near_duplicates(
-    thumbnails: Bytes, workers: int = 1, progress: Callable[[int, int], None] | None = None
+    thumbnails: Bytes, workers: int = 1, progress: ProgressCallback | None = None
 ) -> list[NearDuplicate]:
     """Return all pairs of near duplicates among thumbnails (n, 32, 32).
 
@@ -86,7 +88,7 @@ def _levels(thumbnails: Bytes) -> Floats:
     return _unit(levels - levels.mean(1, keepdims=True))
 
 
-def _candidates(levels: Floats, progress: Callable[[int, int], None] | None) -> NDArray[np.int64]:
+def _candidates(levels: Floats, progress: ProgressCallback | None) -> NDArray[np.int64]:
     """Return candidate pairs (m, 2): each image with its nearest neighbours."""
     n = len(levels)
     pairs = [np.empty((0, 2), dtype=np.int64)]

@@ -1,7 +1,7 @@
 """A trained model: images -> predictions, embeddings and neighbours."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,10 +38,10 @@ from scs_supcon.nn.encoder import Encoder, build_encoder
 from scs_supcon.nn.head import Projection
 from scs_supcon.nn.network import ProbeInput
 from scs_supcon.nn.timm_models import weights_licence
+from scs_supcon.progress import ProgressCallback
 from scs_supcon.recipe import Recipe
 
 ImageLike = str | Path | Image.Image
-ProgressCallback = Callable[[int, int], None]
 
 
 def no_progress(_done: int, _total: int) -> None:

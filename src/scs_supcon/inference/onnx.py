@@ -25,8 +25,9 @@ from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.load import load_images
 from scs_supcon.data.transforms import eval_view
 from scs_supcon.errors import UserError
-from scs_supcon.inference.model import ImageLike, Model, ProgressCallback, no_progress, open_upright
+from scs_supcon.inference.model import ImageLike, Model, no_progress, open_upright
 from scs_supcon.io.atomic import write_bytes
+from scs_supcon.progress import ProgressCallback
 
 FORMAT_VERSION = 2
 KEY = "scs_supcon"  # of the metadata

@@ -38,7 +38,7 @@ def make_fabric(device: str = "auto", precision: str = "32-true") -> Fabric:
 
     Args:
         device: "auto", "cpu", "cuda" or "cuda:1". Apple's "mps" has no float64, which the exact
-            sums of the losses need.
+            sums of the losses need; it can run encoders of finished models.
         precision: "32-true", "bf16-mixed", "16-mixed" or "64-true".
     """
     check_device(device)
@@ -77,6 +77,11 @@ def _best_device() -> str:
 
 def _check_available(kind: str, device: str, precision: str) -> None:
     available = {"cpu": True, "cuda": torch.cuda.is_available()}
+    if kind == "mps":
+        raise UserError(
+            "training is not possible on mps: the losses sum in float64, which it lacks. Use "
+            "--device cpu; predict and evaluate can use mps"
+        )
     if not available.get(kind, False):
         usable = ", ".join(name for name, ok in available.items() if ok)
         raise UserError(f"device {device!r} is not available: use one of auto, {usable}")

@@ -18,7 +18,7 @@ from scs_supcon.data.sampler import Plan, batch_keys, plan_epoch
 from scs_supcon.data.transforms import ViewDataset, eval_view, seeded, train_view
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Batch, Method, Network, Output, TaskInfo
-from scs_supcon.progress import Tell
+from scs_supcon.progress import ProgressCallback
 from scs_supcon.recipe import PretrainRecipe, Recipe
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.checkpointing import CheckpointManager, ignore_signals
@@ -128,7 +128,7 @@ def pretrain(
     method: Method,
     training: TrainingSet,
     recipe: Recipe,
-    tell: Tell = lambda done, total: None,
+    tell: ProgressCallback = lambda done, total: None,
 ) -> None:
     """Train network and method in place, or take them up where they were left.
 

@@ -5,7 +5,7 @@ weight decay, is trained as one layer. The validation images select a head and i
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from scs_supcon.data.sampler import plan_epoch
 from scs_supcon.data.transforms import seeded
 from scs_supcon.errors import UserError
 from scs_supcon.inference.classifier import LinearClassifier, fit_temperature
+from scs_supcon.progress import ProgressCallback
 from scs_supcon.recipe import ProbeRecipe
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.checkpointing import CheckpointManager
@@ -152,7 +153,7 @@ def fit_probe(
     data: ProbeData,
     recipe: ProbeRecipe,
     seed: int,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: ProgressCallback = lambda done, total: None,
 ) -> Probe:
     """Train the bank of heads, or resume it, and select a head on the validation images.
 
