@@ -57,9 +57,7 @@ def test_a_missing_extra_is_reported_with_the_command_that_installs_it():
     assert done.stderr == "error: this needs typer: pip install 'scs-supcon[train]'\n"
 
 
-def test_a_library_that_is_missing_later_is_reported_too(
-    scs, finished, shapes, tmp_path, monkeypatch
-):
+def test_a_missing_library_is_reported_late_too(scs, finished, shapes, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     said = scs("embed", finished, shapes / "bar", "-o", tmp_path / "v.parquet", "--quiet")
     assert said.code == 2

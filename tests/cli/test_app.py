@@ -24,10 +24,10 @@ def test_the_version(scs):
     ("arguments", "message"),
     [
         (["predict", "{run}", "{shapes}", "--format", "xml"], "choose table, csv or jsonl"),
-        (["predict", "{run}", "{shapes}", "--topk", "0"], "at least 1 class"),
+        (["predict", "{run}", "{shapes}", "--topk", "0"], "topk must be at least 1"),
         (["predict", "{run}", "{run}/*.jpeg"], "no images at"),
-        (["predict", "{shapes}", "{shapes}"], "holds no model"),
-        (["predict", "gone", "{shapes}"], "there is no gone"),
+        (["predict", "{shapes}", "{shapes}"], "has no model"),
+        (["predict", "gone", "{shapes}"], "gone does not exist"),
         (["embed", "{run}", "{shapes}", "-o", "vectors.csv"], "a .parquet or an .npz file"),
         (["embed", "{run}", "{shapes}", "-o", "{run}/recipe.toml/v.npz"], "cannot write"),
         (["show", "supcom"], "did you mean 'supcon'?"),

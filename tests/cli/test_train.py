@@ -12,9 +12,7 @@ def accuracy(run):
     return f"{json.loads((run / 'finished.json').read_text())['accuracy']:.2%}"
 
 
-def test_train_prints_the_cost_before_the_first_epoch_and_the_result_at_the_end(
-    scs, shapes, tmp_path
-):
+def test_train_prints_an_estimate_first_and_the_result_last(scs, shapes, tmp_path):
     said = scs("train", shapes, "--out", tmp_path / "run", *QUICK)
     assert said.code == 0
     assert said.out.startswith(f"{accuracy(tmp_path / 'run')} of 4 test images right (95 % inter")
