@@ -15,7 +15,7 @@ RELIABILITY = {
 }
 FORMAT_1 = {
     "format_version": 1,
-    "pictures": 8,
+    "pictures": 8,  # vocabulary: ok
     "trained_on": 3,
     "classes": ["ant", "bee"],
     "scores": {"acc1": SCORE, "acc5": SCORE, "macro_f1": SCORE, "balanced_acc": SCORE},
@@ -30,16 +30,23 @@ FORMAT_1 = {
         "false_positive_rate": 0.1,
         "roc": [[0.0, 0.0], [1.0, 1.0]],
         "histogram": {"edges": [-1, 0, 1], "same": [1, 2], "different": [3, 4]},
-        "pictures": 8,
+        "pictures": 8,  # vocabulary: ok
     },
-    "refused": {
+    "refused": {  # vocabulary: ok
         "known": 0.25,
         "unknown": 0.75,
-        "unknown_pictures": 4,
+        "unknown_pictures": 4,  # vocabulary: ok
         "unknown_classes": ["yak"],
     },
     "per_class": [
-        {"name": n, "pictures": 4, "precision": 0.5, "recall": 0.5, "f1": 0.5, "refused": 0.1}
+        {
+            "name": n,
+            "pictures": 4,  # vocabulary: ok
+            "precision": 0.5,
+            "recall": 0.5,
+            "f1": 0.5,
+            "refused": 0.1,  # vocabulary: ok
+        }  # vocabulary: ok
         for n in ("ant", "bee")
     ],
     "confusion": [[2, 2], [2, 2]],
@@ -48,7 +55,11 @@ FORMAT_1 = {
         "chance": 0.5,
         "class_from_common": 0.9,
         "class_from_style": 0.6,
-        "view_agreement": {"same_picture": 0.7, "classmates": 0.1, "common_same_picture": 0.9},
+        "view_agreement": {
+            "same_picture": 0.7,  # vocabulary: ok
+            "classmates": 0.1,  # vocabulary: ok
+            "common_same_picture": 0.9,  # vocabulary: ok
+        },  # vocabulary: ok
         "style_rank": 3.5,
         "style_columns": 64,
         "sentence": "not read",
@@ -57,12 +68,12 @@ FORMAT_1 = {
     "path": "/data/zoo",
     "split": "all",
     "baselines": {
-        "kNN on the readout": 0.1,
+        "kNN on the readout": 0.1,  # vocabulary: ok
         "nearest class mean": 0.2,
         "linear probe of the encoder": 0.3,
         "kNN on the encoder": 0.4,
         "the method's own classifier": 0.5,
-        "stage 2 on the readout": 0.6,
+        "stage 2 on the readout": 0.6,  # vocabulary: ok
     },
     "unreadable": [{"name": "x.png", "detail": "x.png is empty"}],
     "label_errors": [
@@ -142,9 +153,9 @@ def test_the_headline_of_an_old_run_is_read() -> None:
         {
             "accuracy": 0.5,
             "interval": [0.4, 0.6],
-            "judged_on": "val",
-            "pictures": 8,
-            "refused": 0.1,
+            "judged_on": "val",  # vocabulary: ok
+            "pictures": 8,  # vocabulary: ok
+            "refused": 0.1,  # vocabulary: ok
             "baselines": {"kNN on the encoder": 0.4},
             "seconds": 3.0,
         }

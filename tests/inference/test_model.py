@@ -43,8 +43,8 @@ def test_predictions_are_those_of_the_classifier(trained: Trained, probe_input: 
             else unit(parts.arguments["projection"](features)[:, :24])
         )
         expected = parts.arguments["classifier"].probabilities(inputs)
-    found = torch.tensor([r.probability for r in records], dtype=torch.float64)
-    torch.testing.assert_close(found, expected.amax(1), rtol=1e-4, atol=1e-6)
+    probabilities = torch.tensor([r.probability for r in records], dtype=torch.float64)
+    torch.testing.assert_close(probabilities, expected.amax(1), rtol=1e-4, atol=1e-6)
 
 
 def test_the_most_probable_classes_come_first(model: Model, photos: list[Path]) -> None:
@@ -125,34 +125,34 @@ def test_wrong_arguments_are_explained(model: Model, photos: list[Path]) -> None
 def test_common_and_style_are_the_fields_of_the_head(trained: Trained) -> None:
     parts = trained()
     model = parts.model()
-    found = model.embed(parts.test[:20])
+    result = model.embed(parts.test[:20])
     with torch.no_grad():
         embeddings = parts.arguments["projection"](model.features(parts.test[:20]))
-    np.testing.assert_allclose(found.common, unit(embeddings[:, :24]), atol=1e-5)
-    np.testing.assert_allclose(found.style, unit(embeddings[:, 24:]), atol=1e-5)
-    assert found.common.dtype == found.style.dtype == np.float32
-    assert found.names[0] == "image 1"
+    np.testing.assert_allclose(result.common, unit(embeddings[:, :24]), atol=1e-5)
+    np.testing.assert_allclose(result.style, unit(embeddings[:, 24:]), atol=1e-5)
+    assert result.common.dtype == result.style.dtype == np.float32
+    assert result.names[0] == "image 1"
 
 
 def test_without_fields_common_is_the_centred_features(trained: Trained) -> None:
     parts = trained(probe_input="features")
     model = parts.model()
-    found = model.embed(parts.test[:5])
+    result = model.embed(parts.test[:5])
     centred = model.features(parts.test[:5]) - parts.arguments["train"][0].mean(0)
-    np.testing.assert_allclose(found.common, unit(centred), atol=1e-5)
-    assert found.style.shape == (5, 0)
+    np.testing.assert_allclose(result.common, unit(centred), atol=1e-5)
+    assert result.style.shape == (5, 0)
 
 
 def test_neighbours_are_the_most_similar_training_images(trained: Trained) -> None:
     parts = trained()
     model = parts.model()
-    found = model.neighbours(parts.test[0], k=5)
+    nearest = model.neighbours(parts.test[0], k=5)
     query = model.embed(parts.test[:1]).common[0]
     gallery = model.fields(parts.arguments["train"][0])[0].numpy()
     order = np.argsort(-(gallery @ query), kind="stable")[:5]
-    assert [n.name for n in found] == [parts.arguments["train_names"][i] for i in order]
-    assert [n.label for n in found] == [str(int(parts.arguments["train"][1][i])) for i in order]
-    np.testing.assert_allclose([n.similarity for n in found], (gallery @ query)[order], rtol=1e-5)
+    assert [n.name for n in nearest] == [parts.arguments["train_names"][i] for i in order]
+    assert [n.label for n in nearest] == [str(int(parts.arguments["train"][1][i])) for i in order]
+    np.testing.assert_allclose([n.similarity for n in nearest], (gallery @ query)[order], rtol=1e-5)
     assert len(model.neighbours(parts.test[0], k=10_000)) == 600
 
 
@@ -180,9 +180,9 @@ def test_a_class_can_be_added_by_its_mean(
     nines = model.predict(parts.unknown[10:]).records
     others = model.predict(parts.test).records
 
-    found = np.mean([r.label == "nine" for r in nines])
+    recall = np.mean([r.label == "nine" for r in nines])
     lost = np.mean([r.label == "nine" for r in others])
-    assert found > 0.5, "chance is a tenth"
+    assert recall > 0.5, "chance is a tenth"
     assert lost < 0.15
     if probe_input == "common":
         assert np.mean([r.unknown for r in nines]) < 0.2
@@ -309,4 +309,4 @@ def test_the_licence_follows_the_weights(trained: Trained) -> None:
 def test_the_old_name_of_unknown_is_deprecated(model: Model, photos: list[Path]) -> None:
     prediction = model.predict(photos[:1]).records[0]
     with pytest.warns(DeprecationWarning, match=r"use Prediction\.unknown"):
-        assert prediction.none_of_these == prediction.unknown
+        assert prediction.none_of_these == prediction.unknown  # vocabulary: ok

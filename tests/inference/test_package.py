@@ -238,10 +238,10 @@ def format_1(folder: Path) -> None:
     def edit(info: dict[str, Any]) -> None:
         names = {
             "trained_classes": "trained",
-            "probe_input": "readout",
+            "probe_input": "readout",  # vocabulary: ok
             "prototype_scale": "sharpness",
             "rejection": "boundary",
-            "image_names": "pictures",
+            "image_names": "pictures",  # vocabulary: ok
         }
         for name, old in names.items():
             info[old] = info.pop(name)

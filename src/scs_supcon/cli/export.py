@@ -48,7 +48,7 @@ def export(
     file = output or run / "model.onnx"
     display = Display(quiet)
     display.line(f"exporting {model.info.recipe.encoder.name}, then comparing with torch")
-    with display.progress("images judged") as tell:
+    with display.progress("comparing") as tell:
         parity = export_onnx(model, file, chosen, tell)
     if as_json:
         print(json.dumps({"file": str(file), **asdict(parity)}, indent=1))

@@ -34,9 +34,9 @@ def predict(
     from scs_supcon.progress import Display
 
     formatter = writing.prediction_formatter(style)
-    found = find_images(images)
+    files = find_images(images)
     with Display(quiet).progress("predict") as tell:
-        predictions = load(run).predict(found, topk, tell)
+        predictions = load(run).predict(files, topk, tell)
     writing.write_output(formatter(predictions.records), output)
     _report(predictions.failures)
 
@@ -60,9 +60,9 @@ def embed(
     from scs_supcon.progress import Display
 
     writing.check_embedding_file(output)
-    found = find_images(images)
+    files = find_images(images)
     with Display(quiet).progress("embed") as tell:
-        vectors = load(run).embed(found, tell)
+        vectors = load(run).embed(files, tell)
     writing.write_embeddings(vectors, output)
     print(f"{len(vectors.names)} images: {output}")
     _report(vectors.failures)

@@ -18,28 +18,28 @@ FORMAT_VERSION: Literal[2] = 2
 OLD_KEYS: Mapping[str, tuple[str, ...]] = {
     "accuracy": ("acc1",),
     "balanced_accuracy": ("balanced_acc",),
-    "common_same_image": ("common_same_picture",),
+    "common_same_image": ("common_same_picture",),  # vocabulary: ok
     "confused_pairs": ("confused",),
     "image": ("name",),
-    "images": ("pictures",),
+    "images": ("pictures",),  # vocabulary: ok
     "knn_on_encoder": ("kNN on the encoder",),
-    "knn_on_probe_input": ("kNN on the readout",),
+    "knn_on_probe_input": ("kNN on the readout",),  # vocabulary: ok
     "known_rejected": ("known",),
     "label_probability": ("own_probability",),
     "linear_probe_of_encoder": ("linear probe of the encoder",),
     "nearest_class_mean": ("nearest class mean",),
     "own_classifier": ("the method's own classifier",),
     "precision_at_1": ("p_at_1",),
-    "probe": ("stage 2 on the readout",),
-    "rejected": ("refused",),
-    "rejection": ("refused",),
-    "split": ("judged_on",),
+    "probe": ("stage 2 on the readout",),  # vocabulary: ok
+    "rejected": ("refused",),  # vocabulary: ok
+    "rejection": ("refused",),  # vocabulary: ok
+    "split": ("judged_on",),  # vocabulary: ok
     "style_dim": ("style_columns",),
-    "style_same_class": ("classmates",),
-    "style_same_image": ("same_image", "same_picture"),
+    "style_same_class": ("classmates",),  # vocabulary: ok
+    "style_same_image": ("same_image", "same_picture"),  # vocabulary: ok
     "top5_accuracy": ("acc5",),
     "training_images": ("trained_on",),
-    "unknown_images": ("unknown_pictures",),
+    "unknown_images": ("unknown_pictures",),  # vocabulary: ok
     "unknown_rejected": ("unknown",),
 }
 """Current field name -> names of the same field in files of format 1."""

@@ -31,8 +31,8 @@ OLD_KEYS: Mapping[str, str] = {
     "balanced_acc": "balanced_accuracy",
     "boundary": "rejection",
     "images": "image_names",
-    "pictures": "image_names",
-    "readout": "probe_input",
+    "pictures": "image_names",  # vocabulary: ok
+    "readout": "probe_input",  # vocabulary: ok
     "sharpness": "prototype_scale",
     "trained": "trained_classes",
 }

@@ -39,10 +39,10 @@ class Prediction:
     similarity: float
 
     @property
-    def none_of_these(self) -> bool:
+    def none_of_these(self) -> bool:  # vocabulary: ok
         """Deprecated name of `unknown`."""
         warnings.warn(
-            "Prediction.none_of_these is deprecated: use Prediction.unknown",
+            "Prediction.none_of_these is deprecated: use Prediction.unknown",  # vocabulary: ok
             DeprecationWarning,
             stacklevel=2,
         )
