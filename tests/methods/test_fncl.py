@@ -80,8 +80,8 @@ def test_reductions(batch: tuple[Tensor, Tensor], temperature: float) -> None:
     torch.testing.assert_close(FNCL(temperature)(z, unique), plain, **close)
     if z.shape[1] == 2:  # with one positive per row fewer denominators can only cost less
         assert FNCL(temperature)(z, labels) <= plain + 1e-12
-    everyone = FNCL(temperature, attract=100, threshold=-1.0)(z, labels)
-    torch.testing.assert_close(everyone, SupCon(temperature)(z, labels), **close)
+    all_attracted = FNCL(temperature, attract=100, threshold=-1.0)(z, labels)
+    torch.testing.assert_close(all_attracted, SupCon(temperature)(z, labels), **close)
 
 
 @pytest.mark.parametrize("attract", [0, 2])
@@ -111,22 +111,22 @@ def set_up(**options: float) -> tuple[FNCL, Network]:
 def test_training_pairs_the_views_of_an_image() -> None:
     method, network = set_up()
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
-    parts = method.training_step(Batch(images, labels, torch.arange(4)), network)
+    terms = method.training_step(Batch(images, labels, torch.arange(4)), network)
     z = network(images).embeddings
-    assert list(parts) == ["contrast"] and method.adapted
-    torch.testing.assert_close(parts["contrast"], method(torch.stack(z.chunk(2), 1), labels))
+    assert list(terms) == ["contrast"] and method.adapted
+    torch.testing.assert_close(terms["contrast"], method(torch.stack(z.chunk(2), 1), labels))
     assert method.class_logits(z, z) is None and not list(method.parameters())
 
 
 def test_a_classifier_weight_adds_cross_entropy() -> None:
     method, network = set_up(classifier_weight=0.5)
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
-    parts = method.training_step(Batch(images, labels, torch.arange(4)), network)
+    terms = method.training_step(Batch(images, labels, torch.arange(4)), network)
     features, embeddings = network(images)
     logits = method.class_logits(features, embeddings)
     assert logits is not None
     expected = 0.5 * nn.functional.cross_entropy(logits, labels.repeat(2))
-    torch.testing.assert_close(parts["classify"], expected)
+    torch.testing.assert_close(terms["classify"], expected)
 
 
 def test_errors_say_what_is_wrong() -> None:

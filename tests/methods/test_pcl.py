@@ -54,10 +54,10 @@ def reference_phi(far: list[float], member: list[int], clusters: int, tau: float
             raw.append(-1.0)
         else:
             raw.append(math.fsum(inside) / (len(inside) * math.log(len(inside) + 10)))
-    told = [x for x in raw if x is not None and x > 0]
-    if not told:
+    spreads = [x for x in raw if x is not None and x > 0]
+    if not spreads:
         return [0.0 if x is None else tau for x in raw]
-    filled = [x if x is None or x > 0 else max(told) for x in raw]
+    filled = [x if x is None or x > 0 else max(spreads) for x in raw]
     there = sorted(x for x in filled if x is not None)
 
     def percentile(share: float) -> float:
@@ -95,7 +95,7 @@ def test_the_loss_equals_the_reference(classes: int, m: int, n: int, seed: int) 
     centres = unit(torch.randn(classes * m, 3, generator=source, dtype=torch.float64))
     cluster = torch.randint(0, classes * m, (n,), generator=source)
     phi = torch.rand(classes * m, generator=source, dtype=torch.float64) + 0.05
-    phi[torch.rand(classes * m, generator=source) < 0.3] = 0  # nobody is in these
+    phi[torch.rand(classes * m, generator=source) < 0.3] = 0  # empty clusters
     phi[cluster] += 0.1
     value = prototype_loss(z, cluster, centres, phi, m)
     expected = reference(z.tolist(), cluster.tolist(), centres.tolist(), phi.tolist(), m)
@@ -221,10 +221,10 @@ def test_during_the_warm_up_the_loss_is_supcon() -> None:
     for indices in torch.arange(12).split(4):
         method.on_epoch_start(1, encode)
         example = batch(indices)
-        parts = method.training_step(example, network)
+        terms = method.training_step(example, network)
         z = network(example.images).embeddings
-        torch.testing.assert_close(parts["contrast"], SupCon(0.1)(z, example.labels.repeat(2)))
-        assert parts["prototype"] == 0
+        torch.testing.assert_close(terms["contrast"], SupCon(0.1)(z, example.labels.repeat(2)))
+        assert terms["prototype"] == 0
 
 
 def test_after_the_warm_up_each_granularity_adds_its_mean() -> None:
@@ -248,9 +248,9 @@ def test_after_the_warm_up_each_granularity_adds_its_mean() -> None:
         expected += reference(
             z.tolist(), cluster.tolist(), again.centres.tolist(), again.phi.tolist(), m
         )
-    parts = method.training_step(example, network)
-    assert parts["prototype"].item() == pytest.approx(expected / 2 / 10, rel=1e-10)
-    parts["prototype"].backward()
+    terms = method.training_step(example, network)
+    assert terms["prototype"].item() == pytest.approx(expected / 2 / 10, rel=1e-10)
+    terms["prototype"].backward()
     assert all(p.grad is not None for p in network.parameters())
     assert not list(method.param_groups(0.1)) and method.adapted
 

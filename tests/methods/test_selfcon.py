@@ -140,16 +140,16 @@ def test_a_frozen_run_learns_from_cached_taps(
     from scs_supcon import load
 
     cache = tmp_path / "cache"
-    how = {"encoder": "tiny", "weights": weights, "frozen": True, "cache": cache}
-    train_small(shapes, tmp_path / "supcon", method="supcon", **how)
-    plain = set(cache.iterdir())
-    train_small(shapes, tmp_path / "run", method="selfcon", **how)
-    (own,) = set(cache.iterdir()) - plain
-    assert own.is_dir()
+    options = {"encoder": "tiny", "weights": weights, "frozen": True, "cache": cache}
+    train_small(shapes, tmp_path / "supcon", method="supcon", **options)
+    without_taps = set(cache.iterdir())
+    train_small(shapes, tmp_path / "run", method="selfcon", **options)
+    (with_taps,) = set(cache.iterdir()) - without_taps
+    assert with_taps.is_dir()
     rows = pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()
-    said = load(tmp_path / "run").predict([shapes / row["name"] for row in rows]).records
-    assert [one.label for one in said] == [row["prediction"] for row in rows]
-    assert [one.probability for one in said] == pytest.approx(
+    predictions = load(tmp_path / "run").predict([shapes / row["name"] for row in rows]).records
+    assert [prediction.label for prediction in predictions] == [row["prediction"] for row in rows]
+    assert [prediction.probability for prediction in predictions] == pytest.approx(
         [max(row["probabilities"]) for row in rows], abs=1e-6
     )
 

@@ -113,13 +113,13 @@ def test_kappa_falls_evenly_on_a_logarithmic_scale() -> None:
 def test_training_adds_cross_entropy() -> None:
     method, network = set_up(epochs=2)
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
-    parts = method.training_step(Batch(images, labels, torch.arange(4)), network)
+    terms = method.training_step(Batch(images, labels, torch.arange(4)), network)
     features, embeddings = network(images)
     logits = method.class_logits(features, embeddings)
     assert logits is not None and method.adapted
     expected = nn.functional.cross_entropy(logits, labels.repeat(2))
-    torch.testing.assert_close(parts["classify"], expected)
-    torch.testing.assert_close(parts["contrast"], method(embeddings, labels.repeat(2)))
+    torch.testing.assert_close(terms["classify"], expected)
+    torch.testing.assert_close(terms["contrast"], method(embeddings, labels.repeat(2)))
 
 
 @pytest.mark.parametrize(

@@ -54,15 +54,15 @@ def test_only_the_features_are_kept_until_the_backward_pass() -> None:
     images = torch.randn(12, 3, 9, 9)
     at_work: list[int] = []
     encoder[0].register_forward_hook(lambda _m, inputs, _out: at_work.append(len(inputs[0])))
-    held: list[int] = []
+    saved_sizes: list[int] = []
 
     def note(tensor: Tensor) -> Tensor:
-        held.append(tensor.numel())
+        saved_sizes.append(tensor.numel())
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         value = in_micro_batches(encoder, images, 4).square().sum()
-    assert max(held, default=0) <= images.numel()
+    assert max(saved_sizes, default=0) <= images.numel()
     assert at_work == [4, 4, 4]
     value.backward()
     assert at_work == [4] * 6, "each micro-batch is encoded twice"

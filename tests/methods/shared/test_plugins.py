@@ -194,12 +194,12 @@ def test_a_file_alone_never_imports_code(lab):
     """A recipe, a setting or a table is not enough: the user must name the method."""
     (lab / "trap.py").write_text("raise SystemExit('imported')\n")
     (lab / "r.toml").write_text('[method]\nname = "./trap.py:Trap"\n')
-    told = re.escape("--method ./trap.py:Trap")
+    option = re.escape("--method ./trap.py:Trap")
     for options in (
         TrainOptions(source="drawn", recipe=lab / "r.toml"),
         TrainOptions(source="drawn", settings=["method.name=./trap.py:Trap"]),
     ):
-        with pytest.raises(UserError, match=f"if you trust it.*: {told}"):
+        with pytest.raises(UserError, match=f"if you trust it.*: {option}"):
             resolved(options)
     table = '[[columns]]\ndata = "drawn"\n'
     for row in ('"./trap.py:Trap"', '{ method = "./trap.py:Trap" }'):
