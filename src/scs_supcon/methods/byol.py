@@ -18,7 +18,7 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.kernels import full_precision
 from scs_supcon.methods.shared.base import Batch, TaskInfo, after_setup, like, needs_images, share
 from scs_supcon.methods.shared.joint import JointMethod
 from scs_supcon.methods.shared.momentum import add_momentum_encoder, momentum_encoder

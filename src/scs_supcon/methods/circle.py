@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.kernels import full_precision
 from scs_supcon.methods.shared.base import TaskInfo, after_setup, like, positive
 from scs_supcon.methods.shared.classifier import check_labels
 from scs_supcon.methods.shared.joint import JointMethod

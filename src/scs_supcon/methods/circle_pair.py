@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from scs_supcon.errors import UserError
-from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.kernels import full_precision, positives
 from scs_supcon.methods.shared.base import one_of, positive
 from scs_supcon.methods.shared.joint import JointMethod
-from scs_supcon.methods.shared.masks import negatives, positives
 from scs_supcon.nn.head import unit
 
 Reduction = Literal["anchor", "batch"]
@@ -55,7 +54,7 @@ class CirclePair(JointMethod):
         with full_precision(rows):
             z = unit(rows)
             s = z @ z.T
-        same, different = positives(labels), negatives(labels)
+        same, different = positives(labels), labels[:, None] != labels
         if self.reduction == "batch":  # one row of all unordered pairs
             s = s.flatten()[None]
             same, different = same.triu(1).flatten()[None], different.triu(1).flatten()[None]

@@ -23,7 +23,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.kernels import full_precision
 from scs_supcon.methods.shared.base import (
     EncodeTrainingSet,
     TaskInfo,

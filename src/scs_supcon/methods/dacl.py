@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scs_supcon.errors import UserError
-from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.kernels import full_precision, positives
 from scs_supcon.methods.shared.base import TaskInfo, not_negative, positive
 from scs_supcon.methods.shared.classifier import ClassifierMethod, check_labels
-from scs_supcon.methods.shared.masks import diagonal, positives
 from scs_supcon.nn.head import unit
 
 EMPTY_SUM = 1e-300  # keeps the logarithm of an empty sum finite
@@ -106,7 +105,8 @@ def margin_contrast(
     with full_precision(z):
         same = positives(labels)
         anchors = same.any(1)
-        same, self_pairs = same[anchors], diagonal(labels)[anchors]
+        same = same[anchors]
+        self_pairs = torch.eye(len(z), dtype=torch.bool, device=z.device)[anchors]
         share = same.double() / (same.sum(1, keepdim=True) * max(len(z), 1))
         s = (z[anchors] @ z.T / temperature).masked_fill(self_pairs, -torch.inf).double()
         s = s - s.detach().logsumexp(1, keepdim=True)

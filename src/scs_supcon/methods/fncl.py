@@ -20,11 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.kernels import full_precision, positives
 from scs_supcon.methods.shared.base import Batch, TaskInfo, not_negative, positive
 from scs_supcon.methods.shared.classifier import ClassifierMethod, cross_entropy
 from scs_supcon.methods.shared.joint import check_views
-from scs_supcon.methods.shared.masks import negatives, positives
 from scs_supcon.nn.head import unit
 
 
@@ -81,7 +80,8 @@ class FNCL(ClassifierMethod):
         candidates = positives(labels) & ~views_of_image
         attracted = views_of_image | self._attracted(r.detach(), candidates, views)
         logits = r / self.temperature
-        log_z = logits.masked_fill(~(attracted | negatives(labels)), -torch.inf).logsumexp(1)
+        negatives = labels[:, None] != labels
+        log_z = logits.masked_fill(~(attracted | negatives), -torch.inf).logsumexp(1)
         mean = logits.masked_fill(~attracted, 0).sum(1) / attracted.sum(1)
         return {"contrast": (log_z - mean).sum() / max(len(r), 1)}
 

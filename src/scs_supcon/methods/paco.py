@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.kernels import full_precision
 from scs_supcon.methods.shared.base import (
     Batch,
     TaskInfo,

@@ -19,10 +19,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.kernels import full_precision, positives
 from scs_supcon.methods.shared.base import EncodeTrainingSet, TaskInfo, not_negative, positive
 from scs_supcon.methods.shared.classifier import ClassifierMethod
-from scs_supcon.methods.shared.masks import diagonal, positives
 from scs_supcon.nn.head import unit
 
 
@@ -78,7 +77,8 @@ def weighted_contrast(z: Tensor, labels: Tensor, temperature: float, kappa: floa
     with full_precision(z):
         same = positives(labels)
         anchors = same.any(1)  # the softmax over no positives is undefined
-        r, same, self_pairs = z[anchors] @ z.T, same[anchors], diagonal(labels)[anchors]
+        r, same = z[anchors] @ z.T, same[anchors]
+        self_pairs = torch.eye(len(z), dtype=torch.bool, device=z.device)[anchors]
         weights = (r.detach() / kappa).masked_fill(~same, -torch.inf).softmax(1)
         log_z = (r / temperature).masked_fill(self_pairs, -torch.inf).logsumexp(1)
         return (log_z - (weights * r).sum(1) / temperature).sum() / max(len(z), 1)

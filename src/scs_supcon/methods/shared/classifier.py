@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scs_supcon.errors import UserError
-from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.kernels import full_precision
 from scs_supcon.methods.shared.base import Batch, TaskInfo, after_setup, like
 from scs_supcon.methods.shared.joint import JointMethod
 from scs_supcon.nn.network import ProbeInput
