@@ -18,9 +18,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from scs_supcon.training.result import RunResult
-
 from scs_supcon.methods import available, method_class
+from scs_supcon.training.result import RunResult
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "benchmarks" / "methods.md"

@@ -15,14 +15,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from scs_supcon.data.builtin import in_memory
-from scs_supcon.device import find_compute
+from scs_supcon.device import find_compute, has_gpu
 from scs_supcon.errors import UserError
-from scs_supcon.inference import Model, load
+from scs_supcon.inference import Model
 from scs_supcon.methods import parse
-from scs_supcon.progress import Display
 from scs_supcon.recipe import Values, merge, override
-from scs_supcon.recipe.resolve import TrainOptions
-from scs_supcon.training.pipeline import Session
+from scs_supcon.recipe.resolve import DatasetFacts, TrainOptions, resolve_recipe
+from scs_supcon.training.input_files import read_input_files
+from scs_supcon.training.pipeline import run
 from scs_supcon.training.vectors import VectorModel, resolve_vector_recipe, train_on_vectors
 
 
@@ -148,12 +148,13 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
         )
         names = tuple(str(label) for label in range(len(self.classes_)))
         dataset = in_memory("images", images, labels, names, {})
-        place = find_compute(self.device, self.workers, offline=True)
-        session = Session(options, place, Display(quiet=True), dataset)
+        compute = find_compute(self.device, self.workers, offline=True)
+        facts, files = DatasetFacts.of(dataset), read_input_files(options)
+        recipe = resolve_recipe(options, facts, files, has_gpu=has_gpu(compute.device))
         with tempfile.TemporaryDirectory(prefix="scs-images-") as folder:
-            run = Path(folder) / "run"
-            session.run(run, overwrite=False)
-            return load(run)
+            return run(
+                recipe, dataset, Path(folder) / "run", compute, weights=options.weights
+            ).model
 
 
 def _images(X: Any) -> NDArray[np.uint8] | None:

@@ -1,4 +1,4 @@
-"""The lines before epoch 1, with their numbers counted by hand."""
+"""The description of a run before its first epoch, and the estimated cost of stage 1."""
 
 import copy
 
@@ -8,17 +8,18 @@ import torch
 from torch import nn
 
 from scs_supcon.data.builtin import shapes
-from scs_supcon.data.dataset import Problem
+from scs_supcon.data.dataset import Problem, problem_title
 from scs_supcon.methods import Batch, Network, build_method
 from scs_supcon.methods.shared.base import TaskInfo
 from scs_supcon.recipe import make_recipe
-from scs_supcon.training import estimate as forecast
+from scs_supcon.training import estimate
+from scs_supcon.training.pretrain import training_set_from_features
 
 CPU = torch.device("cpu")
 
 
 def recipe(**pretrain):
-    return make_recipe({"data": {"source": "drawn"}, "pretrain": pretrain})
+    return make_recipe({"data": {"source": "shapes"}, "pretrain": pretrain})
 
 
 def test_images_classes_and_problems_are_counted():
@@ -29,48 +30,57 @@ def test_images_classes_and_problems_are_counted():
         Problem("duplicate", "c.png", ""),
         Problem("truncated", "a.png", ""),
     ]
-    assert forecast.describe_data(images, splits, problems) == [
+    assert estimate.describe_data(images, splits, problems).splitlines() == [
         "data      12 images of 6 classes: 8 train, 4 val",
-        "problem   duplicate: 1, first c.png",
-        "problem   truncated: 2, first b.png",
+        f"problem   {problem_title('duplicate')}: 1, first c.png",
+        f"problem   {problem_title('truncated')}: 2, first b.png",
     ]
 
 
-def test_positives_and_lonely_anchors_of_one_batch():
-    labels = np.array([0, 0, 0, 1, 1, 2])  # 3·2 + 2·1 + 0 ordered pairs; one of six is alone
-    batches, pairs = forecast.describe_batches(labels, recipe(batch_size=100), views=2)
-    assert batches == "batches   1 of about 6 images × 2 views, shuffled"
-    assert pairs == (
-        "pairs     1.3 other images of its class per anchor; "
-        "16.7% of the anchors have only their own views"
-    )
+def test_positive_pairs_of_a_batch_are_counted():
+    labels = np.array([0, 0, 0, 1, 1, 2])  # 3·2 + 2·1 + 0 ordered pairs; one of six has none
+    text = estimate.describe_batches(labels, recipe(batch_size=100), views=2)
+    assert text.splitlines() == [
+        "batches   1 of about 6 images × 2 views, shuffled",
+        "pairs     1.3 other images of the same class per anchor; "
+        "16.7% of the anchors have only their own views",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"),
-    [("balanced", "balanced, 2 of a class"), ("long_tail", "long tail, 2 of a class")],
+    ("kind", "description"),
+    [("balanced", "balanced, 2 per class"), ("long_tail", "long tail, 2 per class")],
 )
-def test_the_kind_of_batches_is_told(kind, text):
+def test_the_kind_of_batches_is_described(kind, description):
     labels = np.repeat(np.arange(4), 4)
-    lines = forecast.describe_batches(labels, recipe(batch_size=8, batches=kind, per_class=2), 3)
-    assert lines == [
-        f"batches   2 of about 8 images × 3 views, {text}",
-        "pairs     1.0 other images of its class per anchor; "
+    settings = recipe(batch_size=8, batches=kind, per_class=2)
+    assert estimate.describe_batches(labels, settings, 3).splitlines() == [
+        f"batches   2 of about 8 images × 3 views, {description}",
+        "pairs     1.0 other images of the same class per anchor; "
         "0.0% of the anchors have only their own views",
     ]
 
 
-@pytest.mark.parametrize(("frozen", "what"), [(False, "whole network"), (True, "head on cached")])
-def test_the_cost_is_told_in_minutes_and_mebibytes(frozen, what):
-    asked = make_recipe({"data": {"source": "drawn"}, "encoder": {"frozen": frozen}})
-    (line,) = forecast.describe_cost(forecast.Cost(600, 5 * 2**20), asked)
-    assert line.startswith("stage 1   100 epochs of scs_supcon, ")
-    assert what in line
-    assert line.endswith("about 10 min and 5 MiB for a step")
+@pytest.mark.parametrize(
+    ("frozen", "trained"), [(False, "whole network"), (True, "head on cached features")]
+)
+def test_the_cost_is_described_in_minutes_and_mebibytes(frozen, trained, monkeypatch):
+    cost = estimate.StageCost(600, 5 * 2**20)
+    monkeypatch.setattr(estimate, "estimate_stage_1", lambda *_: cost)
+    settings = make_recipe({"data": {"source": "shapes"}, "encoder": {"frozen": frozen}})
+    images = shapes(per_class=2)
+    training_set = training_set_from_features(
+        torch.zeros(12, 2, 3), images, np.arange(12), settings, 2
+    )
+    network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
+    method = build_method("supcon")
+    assert estimate.describe_stage_1(network, method, training_set, settings, CPU) == (
+        f"stage 1   100 epochs of scs_supcon, {trained}: about 10 min and 5 MiB for a step"
+    )
 
 
 class Noisy(nn.Module):
-    """Draws random numbers and counts its passes, as dropout and batch statistics do."""
+    """Draws random numbers and counts its passes, like dropout and batch statistics."""
 
     def __init__(self):
         super().__init__()
@@ -83,7 +93,7 @@ class Noisy(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["scs_supcon", "paco", "byol"])
-def test_the_trial_leaves_everything_as_it_was(name):
+def test_the_estimate_changes_nothing(name):
     network = Network(Noisy(), nn.Linear(4, 8)).eval()
     method = build_method(name)
     method.setup(TaskInfo(network, torch.arange(16) % 2, 2, 4, 8, 1))
@@ -91,7 +101,7 @@ def test_the_trial_leaves_everything_as_it_was(name):
     batch = Batch(torch.randn(16 * method.views, 3), labels, torch.arange(16))
     before = copy.deepcopy((network.state_dict(), method.state_dict()))
     state = torch.get_rng_state()
-    cost = forecast.estimate(network, method, batch, size=64, steps=10, device=CPU)
+    cost = estimate.estimate_stage_1(network, method, batch, size=64, steps=10, device=CPU)
     assert torch.equal(torch.get_rng_state(), state)
     assert not network.training
     for old, new in zip(before, (network.state_dict(), method.state_dict()), strict=True):
@@ -101,31 +111,35 @@ def test_the_trial_leaves_everything_as_it_was(name):
     assert cost.bytes > 0
 
 
-def test_memory_grows_with_the_batch_and_counts_weights():
+def test_the_memory_includes_weights_and_grows_with_the_batch():
     network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
     weights = 4 * sum(p.numel() for p in network.parameters())
     method = build_method("supcon")
     batch = Batch(torch.randn(32, 3), torch.arange(16) % 2, torch.arange(16))
-    small, large = (forecast.estimate(network, method, batch, n, 1, CPU).bytes for n in (16, 64))
+    small, large = (
+        estimate.estimate_stage_1(network, method, batch, n, 1, CPU).bytes for n in (16, 64)
+    )
     assert small > 3 * weights, "values, gradients and momentum"
     assert large - 3 * weights == pytest.approx(4 * (small - 3 * weights), abs=4)
 
 
-def test_the_time_of_a_few_images_is_scaled_to_the_batch_and_the_steps(monkeypatch):
-    seconds = iter((0.0, 9.0, 10.0, 10.5))  # two passes, of which the second counts
-    monkeypatch.setattr(forecast.time, "perf_counter", lambda: next(seconds))
+def test_the_time_is_scaled_to_the_batch_and_the_steps(monkeypatch):
+    seconds = iter((0.0, 9.0, 10.0, 10.5))  # two passes; the second is timed
+    monkeypatch.setattr(estimate.time, "perf_counter", lambda: next(seconds))
     network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
     batch = Batch(torch.randn(32, 3), torch.arange(16) % 2, torch.arange(16))
-    cost = forecast.estimate(network, build_method("supcon"), batch, size=64, steps=10, device=CPU)
+    cost = estimate.estimate_stage_1(
+        network, build_method("supcon"), batch, size=64, steps=10, device=CPU
+    )
     assert cost.seconds == 0.5 * (64 / 16) * 10
 
 
-def test_micro_batches_hold_less_and_take_a_third_longer(monkeypatch):
+def test_micro_batches_need_less_memory_and_a_third_more_time(monkeypatch):
     seconds = iter((0.0, 9.0, 10.0, 10.5) * 2)
-    monkeypatch.setattr(forecast.time, "perf_counter", lambda: next(seconds))
+    monkeypatch.setattr(estimate.time, "perf_counter", lambda: next(seconds))
     batch = Batch(torch.randn(32, 3), torch.arange(16) % 2, torch.arange(16))
     whole, chunked = (
-        forecast.estimate(
+        estimate.estimate_stage_1(
             Network(nn.Linear(3, 4), nn.Linear(4, 8), size),
             build_method("supcon"),
             batch,
@@ -140,7 +154,7 @@ def test_micro_batches_hold_less_and_take_a_third_longer(monkeypatch):
     assert chunked.bytes - weights == pytest.approx((whole.bytes - weights) * 8 / 128, abs=1)
 
 
-def test_a_batch_smaller_than_the_sample_is_enough():
+def test_a_batch_may_be_smaller_than_the_sample():
     network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
     batch = Batch(torch.randn(6, 3), torch.arange(3), torch.arange(3))
-    assert forecast.estimate(network, build_method("simclr"), batch, 3, 1, CPU).bytes > 0
+    assert estimate.estimate_stage_1(network, build_method("simclr"), batch, 3, 1, CPU).bytes > 0

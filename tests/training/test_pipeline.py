@@ -1,19 +1,24 @@
-"""What one run makes of its data and its recipe, before and between the stages."""
+"""A run checks its inputs, survives interruptions between steps, and needs only its recipe."""
 
+import os
 import shutil
+import signal
+from functools import partial
 
 import pytest
 
 from scs_supcon.data.dataset import content_digest
 from scs_supcon.data.load import load_dataset
+from scs_supcon.device import find_compute
 from scs_supcon.errors import UserError
 from scs_supcon.methods import available
 from scs_supcon.recipe import from_toml
-from scs_supcon.training.checkpointing import Stopped
-from scs_supcon.training.pipeline import make_method
+from scs_supcon.training.checkpointing import CheckpointManager, SavePolicy, Stopped
+from scs_supcon.training.pipeline import run
+from scs_supcon.training.pretrain import make_method
 
 
-def test_images_that_changed_since_the_run_began_are_refused(shapes, train_small, tmp_path):
+def test_images_must_not_change_while_a_run_is_interrupted(shapes, train_small, tmp_path):
     data, run = shutil.copytree(shapes, tmp_path / "data"), tmp_path / "run"
     train_small(data, run)
     (run / "finished.json").unlink()
@@ -23,14 +28,14 @@ def test_images_that_changed_since_the_run_began_are_refused(shapes, train_small
 
 
 @pytest.mark.parametrize("lost", ["classes.json", "splits.csv"])
-def test_a_run_killed_between_its_first_files_writes_what_is_missing(
+def test_a_run_killed_between_its_first_files_writes_the_missing_one(
     shapes, train_small, tmp_path, monkeypatch, lost
 ):
-    def killed(*arguments, **options):
+    def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("scs_supcon.training.pipeline.build_initial_encoder", killed)
+        patch.setattr("scs_supcon.training.pipeline.build_network", interrupt)
         with pytest.raises(Stopped):
             train_small(shapes, tmp_path / "run")
         before = (tmp_path / "run" / lost).read_bytes()
@@ -41,14 +46,14 @@ def test_a_run_killed_between_its_first_files_writes_what_is_missing(
 
 
 @pytest.mark.parametrize("settings", [["pretrain.batches=long_tail"], ["pretrain.batch_size=4"]])
-def test_a_dry_run_takes_a_few_images_of_each_class(train_small, settings, capsys):
+def test_a_dry_run_uses_a_few_images_of_each_class(train_small, settings, capsys):
     train_small("digits", "", dry_run=True, quiet=False, settings=settings)
-    said = capsys.readouterr().err
-    assert "images of 10 classes: 40 train, 10 val, 10 test" in said
-    assert "1 epochs of" in said
+    output = capsys.readouterr().err
+    assert "images of 10 classes: 40 train, 10 val, 10 test" in output
+    assert "1 epochs of" in output
 
 
-def test_ctrl_c_between_the_loops_is_a_stop_too(shapes, train_small, tmp_path, monkeypatch):
+def test_ctrl_c_between_the_loops_stops_the_run(shapes, train_small, tmp_path, monkeypatch):
     def interrupt(*arguments, **options):
         raise KeyboardInterrupt
 
@@ -58,7 +63,7 @@ def test_ctrl_c_between_the_loops_is_a_stop_too(shapes, train_small, tmp_path, m
     assert stop.value.exit_code == 130
 
 
-def test_the_heads_numbers_say_where_the_fields_lie(finished):
+def test_the_head_s_dimensions_define_the_fields(finished):
     recipe = from_toml((finished / "recipe.toml").read_text())
     head = recipe.head.model_copy(update={"common_dim": 10, "overlap": 3})
     method = make_method(recipe.model_copy(update={"head": head}))
@@ -66,20 +71,53 @@ def test_the_heads_numbers_say_where_the_fields_lie(finished):
 
 
 @pytest.mark.parametrize("name", available())
-def test_several_processes_judge_their_rows_together(finished, name):
+def test_several_processes_gather_their_batches(finished, name):
     recipe = from_toml((finished / "recipe.toml").read_text())
     method = recipe.method.model_copy(update={"name": name, "preset": None, "options": {}})
     for world in (1, 2):
-        made = make_method(recipe.model_copy(update={"method": method}), world)
-        assert made.gather_across_devices == (world > 1)
+        built = make_method(recipe.model_copy(update={"method": method}), world)
+        assert built.gather_across_devices == (world > 1)
 
 
-def test_a_recipe_that_names_its_data_refuses_other_data(shapes, train_small, tmp_path):
+def test_a_recipe_with_a_content_digest_needs_that_data(shapes, train_small, tmp_path):
     pinned = f"data.content={content_digest(load_dataset(str(shapes), 1, lambda *_: None)[0])}"
     with pytest.raises(UserError, match="drawn is not the data this recipe was made for"):
         train_small("drawn", tmp_path / "other", settings=[pinned])
-    summary = train_small(
+    result = train_small(
         shapes, tmp_path / "run", settings=[pinned, "data.folds=3", "data.fold=2"], epochs=1
     )
-    assert summary["images"] == 8
-    assert summary["seconds"] > 0
+    assert result.evaluation.images == 8
+    assert result.seconds > 0
+
+
+def test_a_resolved_recipe_runs_without_resolving_it_again(finished, shapes, left_by, tmp_path):
+    recipe = from_toml((finished / "recipe.toml").read_text())
+    images, problems = load_dataset(str(shapes), 1, lambda *_: None)
+    result = run(recipe, images, tmp_path / "run", find_compute("cpu", 0), problems=problems)
+    assert left_by(tmp_path / "run") == left_by(finished)
+    assert result.path == tmp_path / "run"
+    assert result.model.classes == images.classes
+
+
+def test_the_weights_file_must_be_that_of_the_recipe(finished, weights, shapes, tmp_path):
+    recipe = from_toml((finished / "recipe.toml").read_text())
+    images, _ = load_dataset(str(shapes), 1, lambda *_: None)
+    with pytest.raises(UserError, match="is not the weights file of this recipe"):
+        run(recipe, images, tmp_path / "run", find_compute("cpu", 0), weights=weights)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_says_where_it_resumes(shapes, train_small, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        "scs_supcon.training.checkpointing.SavePolicy", partial(SavePolicy, every=0.0, at_most=0.0)
+    )
+
+    def interrupt(self, position):
+        os.kill(os.getpid(), signal.SIGTERM)
+        self._save_or_stop(epoch_end=True)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(CheckpointManager, "after_epoch", interrupt)
+        train_small(shapes, tmp_path / "run", epochs=3)
+    train_small(shapes, tmp_path / "run", epochs=3, quiet=False)
+    assert f"Resuming from epoch 2 of 3 ({tmp_path / 'run'})" in capsys.readouterr().err

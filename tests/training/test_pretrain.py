@@ -1,10 +1,12 @@
-"""Stage 1: which views meet in which batch, and that training moves what it should."""
+"""Stage 1: views, batches and workers; training changes network and method."""
 
 import csv
 import dataclasses
 import multiprocessing
 import os
+import pickle
 import signal
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -14,13 +16,20 @@ from torch import nn
 
 from scs_supcon.data.builtin import shapes
 from scs_supcon.data.image_io import ImageError
+from scs_supcon.data.load import load_images
 from scs_supcon.data.sampler import plan_epoch
-from scs_supcon.data.transforms import eval_view, seeded, train_view
+from scs_supcon.data.transforms import ViewDataset, eval_view, seeded, train_view
 from scs_supcon.errors import UserError
-from scs_supcon.methods import Network, build_method
+from scs_supcon.methods import Method, Network, build_method
+from scs_supcon.progress import Display
 from scs_supcon.recipe import make_recipe, write_toml
 from scs_supcon.runs.run_dir import RunDir
-from scs_supcon.training.pretrain import from_features, from_images, pretrain, task_of
+from scs_supcon.training.pretrain import (
+    pretrain,
+    set_up_method,
+    training_set_from_features,
+    training_set_from_images,
+)
 
 IMAGES = shapes(per_class=4)
 INDICES = np.arange(1, 24, 2)  # two of each class
@@ -30,7 +39,7 @@ def recipe(seed=0, encoder=None, **pretrain):
     return make_recipe(
         {
             "seed": seed,
-            "data": {"source": "drawn", "image_size": 8},
+            "data": {"source": "shapes", "image_size": 8},
             "encoder": encoder or {},
             "pretrain": {"epochs": 2, "batch_size": 6, "lr": 0.1} | pretrain,
         }
@@ -42,17 +51,17 @@ def plan(epoch=0, world=1):
     return plan_epoch(labels, 5, kind="shuffle", per_class=2, seed=0, epoch=epoch, world=world)
 
 
-def learn_from_images(seed=0, workers=0, views=2):
-    return from_images(IMAGES, INDICES, recipe(seed), views, workers)
+def images_set(seed=0, workers=0, views=2):
+    return training_set_from_images(IMAGES, INDICES, recipe(seed), views, workers)
 
 
-def learn_from_features(seed=0, views=2, cached=4, **encoder):
-    """Features that say where they come from: (position, number of the view)."""
+def features_set(seed=0, views=2, cached=4, **encoder):
+    """Features that hold their origin: (position, number of the view)."""
     rows, columns = torch.meshgrid(
         torch.arange(len(INDICES)), torch.arange(1 + cached), indexing="ij"
     )
     features = torch.stack([rows, columns], -1).float()
-    return from_features(features, IMAGES, INDICES, recipe(seed, encoder), views)
+    return training_set_from_features(features, IMAGES, INDICES, recipe(seed, encoder), views)
 
 
 def batches(training, epoch=0, rank=0, world=1, skip=0):
@@ -66,8 +75,8 @@ def same(these, those):
     )
 
 
-def test_a_view_depends_on_seed_epoch_image_and_number_alone():
-    (first, *_) = batches(learn_from_images(), epoch=3)
+def test_a_view_depends_only_on_seed_epoch_image_and_view_number():
+    (first, *_) = batches(images_set(), epoch=3)
     view = train_view(recipe().data)
     count = len(first.labels)
     for row, position in enumerate(first.indices.tolist()):
@@ -76,35 +85,35 @@ def test_a_view_depends_on_seed_epoch_image_and_number_alone():
         for number in range(2):
             with seeded(0, 3, index, number, 0):
                 expected = view(IMAGES.open(index))
-            assert torch.equal(first.images[number * count + row], expected), "views come in turn"
+            assert torch.equal(first.images[number * count + row], expected), "view-major order"
 
 
-@pytest.mark.parametrize("make", [learn_from_images, learn_from_features])
-def test_an_epoch_visits_every_image_once_with_the_views_of_the_method(make):
+@pytest.mark.parametrize("make", [images_set, features_set])
+def test_an_epoch_has_every_image_once_with_the_views_of_the_method(make):
     for views in (1, 3):
-        seen = batches(make(views=views))
-        positions = torch.cat([batch.indices for batch in seen])
+        epoch = batches(make(views=views))
+        positions = torch.cat([batch.indices for batch in epoch])
         assert sorted(positions.tolist()) == list(range(len(INDICES)))
-        assert all(len(batch.images) == views * len(batch.labels) for batch in seen)
-        labels = torch.cat([batch.labels for batch in seen])
+        assert all(len(batch.images) == views * len(batch.labels) for batch in epoch)
+        labels = torch.cat([batch.labels for batch in epoch])
         assert labels.tolist() == IMAGES.labels[INDICES][positions].tolist()
 
 
-@pytest.mark.parametrize("make", [learn_from_images, learn_from_features])
-def test_skipping_batches_gives_the_rest_of_the_epoch(make):
+@pytest.mark.parametrize("make", [images_set, features_set])
+def test_skipping_batches_returns_the_rest_of_the_epoch(make):
     whole = batches(make(), epoch=1)
     assert same(batches(make(), epoch=1, skip=2), whole[2:])
 
 
-@pytest.mark.parametrize("make", [learn_from_images, learn_from_features])
-def test_epochs_and_seeds_have_their_own_views(make):
+@pytest.mark.parametrize("make", [images_set, features_set])
+def test_epochs_and_seeds_have_different_views(make):
     plain = [batch.images for batch in make().batches(plan(), 0, 0, 0)]
     for other in (make().batches(plan(), 1, 0, 0), make(seed=1).batches(plan(), 0, 0, 0)):
         assert not all(torch.equal(a, b.images) for a, b in zip(plain, other, strict=True))
 
 
-@pytest.mark.parametrize("make", [learn_from_images, learn_from_features])
-def test_processes_share_the_rows_of_every_batch(make):
+@pytest.mark.parametrize("make", [images_set, features_set])
+def test_processes_split_the_rows_of_every_batch(make):
     one = batches(make())
     parts = [batches(make(), rank=rank, world=2) for rank in range(2)]
     for whole, left, right in zip(one, *parts, strict=True):
@@ -116,15 +125,15 @@ def test_processes_share_the_rows_of_every_batch(make):
         assert torch.equal(torch.cat(views), whole.images)
 
 
-def test_workers_make_the_same_views():
-    assert same(batches(learn_from_images(workers=2)), batches(learn_from_images()))
+def test_workers_produce_the_same_views():
+    assert same(batches(images_set(workers=2)), batches(images_set()))
 
 
 PLAIN = {"frozen_mix": False, "frozen_dropout": 0.0}
 
 
 def failing(failure):
-    """The images, but the fourth to be trained on can no longer be opened."""
+    """Return a training set in which opening the fourth image fails."""
 
     def open_image(index, at_least=0):
         if index == INDICES[3]:
@@ -132,31 +141,31 @@ def failing(failure):
         return IMAGES.open(index, at_least)
 
     images = dataclasses.replace(IMAGES, open=open_image)
-    return lambda workers: from_images(images, INDICES, recipe(), 2, workers)
+    return lambda workers: training_set_from_images(images, INDICES, recipe(), 2, workers)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_image_that_is_gone_by_now_is_named_without_a_traceback(workers):
-    def gone():
+def test_a_missing_image_is_reported_without_a_traceback(workers):
+    def missing():
         raise ImageError("x.png does not exist")
 
     with pytest.raises(UserError, match=r"^x\.png does not exist$"):
-        batches(failing(gone)(workers))
-    assert not multiprocessing.active_children(), "nobody is left who loads images"
+        batches(failing(missing)(workers))
+    assert not multiprocessing.active_children(), "no worker is left"
 
 
-def test_a_killed_worker_ends_the_run_with_advice():
+def test_a_killed_worker_is_an_error_with_advice():
     main = os.getpid()
 
     def die():
         assert os.getpid() != main
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(UserError, match=r"was killed.*same line again with fewer --workers"):
+    with pytest.raises(UserError, match=r"was killed.*same command again with fewer --workers"):
         batches(failing(die)(2))
 
 
-def test_a_bug_stays_a_bug():
+def test_other_errors_are_not_hidden():
     def bug():
         raise RuntimeError("a bug")
 
@@ -164,23 +173,23 @@ def test_a_bug_stays_a_bug():
         batches(failing(bug)(0))
 
 
-def test_cached_views_are_random_ones_and_differ_within_a_image():
-    for batch in batches(learn_from_features(**PLAIN)):
+def test_cached_views_are_random_and_differ_within_an_image():
+    for batch in batches(features_set(**PLAIN)):
         rows, numbers = batch.images.unbind(-1)
         first, second = numbers.chunk(2)
-        assert (numbers >= 1).all(), "the evaluation view is not for training"
+        assert (numbers >= 1).all(), "the evaluation view is not used for training"
         assert (first != second).all()
         assert torch.equal(rows, batch.indices.repeat(2).float())
 
 
-def test_more_views_than_are_cached_repeat_them():
-    for batch in batches(learn_from_features(views=3, cached=1, **PLAIN)):
+def test_cached_views_repeat_if_there_are_too_few():
+    for batch in batches(features_set(views=3, cached=1, **PLAIN)):
         assert (batch.images[:, 1] == 1).all()
 
 
-def test_mixed_views_lie_between_two_of_the_same_image():
+def test_mixed_views_lie_between_two_views_of_the_same_image():
     numbers = []
-    for batch in batches(learn_from_features(frozen_mix=True, frozen_dropout=0.0)):
+    for batch in batches(features_set(frozen_mix=True, frozen_dropout=0.0)):
         rows, between = batch.images.unbind(-1)
         assert torch.allclose(rows, batch.indices.repeat(2).float())
         numbers.append(between)
@@ -190,13 +199,13 @@ def test_mixed_views_lie_between_two_of_the_same_image():
     assert (drawn_numbers.frac() != 0).any()
 
 
-def test_features_left_out_are_made_up_for_by_the_others():
+def test_dropped_features_are_compensated_by_the_others():
     ones = torch.ones(len(INDICES), 3, 1000)
-    asked = recipe(encoder={"frozen_mix": True, "frozen_dropout": 0.25})
-    (first, *_) = batches(from_features(ones, IMAGES, INDICES, asked, 2))
-    kept = first.images[first.images != 0]
-    assert torch.allclose(kept, torch.tensor(1 / 0.75))
-    assert len(kept) / first.images.numel() == pytest.approx(0.75, abs=0.02)
+    settings = recipe(encoder={"frozen_mix": True, "frozen_dropout": 0.25})
+    (first, *_) = batches(training_set_from_features(ones, IMAGES, INDICES, settings, 2))
+    remaining = first.images[first.images != 0]
+    assert torch.allclose(remaining, torch.tensor(1 / 0.75))
+    assert len(remaining) / first.images.numel() == pytest.approx(0.75, abs=0.02)
 
 
 class Counting(nn.Module):
@@ -213,16 +222,16 @@ class Counting(nn.Module):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_looking_shows_the_evaluation_view_of_every_image_in_order(training):
+def test_a_network_is_applied_to_the_evaluation_view_of_every_image_in_order(training):
     network = Network(Counting(), nn.Identity()).train(training)
-    shown = learn_from_images().look(network)
+    output = images_set().apply_network(network)
     view = eval_view(recipe().data)
     expected = torch.stack([view(IMAGES.open(int(i))).mean((1, 2)) for i in INDICES])
-    assert torch.allclose(shown.embeddings, expected, atol=1e-6)
+    assert torch.allclose(output.embeddings, expected, atol=1e-6)
     assert not any(network.encoder.modes)
     assert network.training == training
-    assert not shown.features.requires_grad
-    cached = learn_from_features().look(Network(Counting(), nn.Identity()))
+    assert not output.features.requires_grad
+    cached = features_set().apply_network(Network(Counting(), nn.Identity()))
     assert cached.features.tolist() == [[row, 0] for row in range(len(INDICES))]
 
 
@@ -232,26 +241,38 @@ def small_network():
     return Network(encoder, nn.Linear(6, 256))
 
 
-def train(folder, network, method, asked, training=None, tell=lambda done, total: None):
+class RecordingDisplay(Display):
+    def __init__(self):
+        super().__init__(quiet=True)
+        self.calls = []
+
+    @contextmanager
+    def progress(self, title):
+        yield lambda done, total: self.calls.append((done, total))
+
+
+def train(folder, network, method, settings, training_set=None, display=None):
     fabric = Fabric(accelerator="cpu", devices=1)
-    training = training or from_images(IMAGES, INDICES, asked, method.views, 0)
-    with RunDir.open(folder, write_toml(asked)) as run:
-        pretrain(fabric, run, network, method, training, asked, tell)
+    training_set = training_set or training_set_from_images(
+        IMAGES, INDICES, settings, method.views, 0
+    )
+    with RunDir.open(folder, write_toml(settings)) as run:
+        pretrain(fabric, run, network, method, training_set, settings, display)
 
 
-def test_network_and_method_learn_and_are_left_ready_to_use(tmp_path):
+def test_network_and_method_are_trained_and_left_in_eval_mode(tmp_path):
     network, method = small_network(), build_method("scs_supcon", "siglip", common_dim=192)
     before = [p.detach().clone() for p in (*network.parameters(), *method.parameters())]
-    told = []
-    train(tmp_path, network, method, recipe(), tell=lambda *now: told.append(now))
+    display = RecordingDisplay()
+    train(tmp_path, network, method, recipe(), display=display)
     after = [*network.parameters(), *method.parameters()]
     assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert not network.training
     assert not method.training
-    assert told == [(done, 4) for done in range(5)], "two epochs of two batches"
+    assert display.calls == [(done, 4) for done in range(5)], "two epochs of two batches"
 
 
-def test_each_epoch_leaves_its_mean_terms_scalars_and_rate(tmp_path):
+def test_each_epoch_logs_mean_terms_scalars_and_learning_rate(tmp_path):
     method = build_method("scs_supcon", common_dim=192)
     train(tmp_path, small_network(), method, recipe(warmup_epochs=1))
     with (tmp_path / "metrics.csv").open(newline="") as file:
@@ -261,33 +282,45 @@ def test_each_epoch_leaves_its_mean_terms_scalars_and_rate(tmp_path):
     names = {row["metric"] for row in rows}
     assert {"lr", *method.scalars()} < names, "and the terms of the loss"
     (last,) = [row for row in rows if row["metric"] == "lr" and row["epoch"] == "2"]
-    assert float(last["value"]) == pytest.approx(0.1 * 0.001), "the cosine's floor"
+    assert float(last["value"]) == pytest.approx(0.1 * 0.001), "the floor of the cosine"
 
 
-def test_no_epochs_train_nothing(tmp_path):
+def test_zero_epochs_change_nothing(tmp_path):
     network = small_network()
     before = [p.detach().clone() for p in network.parameters()]
     train(tmp_path, network, build_method("supcon"), recipe(epochs=0))
     assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
 
 
-def test_a_batch_that_is_not_finite_is_named_by_its_images(tmp_path):
+def test_a_non_finite_batch_is_reported_with_its_images(tmp_path):
     features = torch.randn(len(INDICES), 3, 6)
     features[5] = torch.nan
-    asked = recipe(batch_size=3)
-    training = from_features(features, IMAGES, INDICES, asked, 2)
+    settings = recipe(batch_size=3)
+    training_set = training_set_from_features(features, IMAGES, INDICES, settings, 2)
     network = Network(nn.Identity(), nn.Linear(6, 256))
-    with pytest.raises(UserError, match=r"(?s)epoch 1, step \d+: .*They are: ") as error:
-        train(tmp_path, network, build_method("supcon"), asked, training)
+    with pytest.raises(UserError, match=r"(?s)epoch 1, step \d+: .*Images of the batch: ") as error:
+        train(tmp_path, network, build_method("supcon"), settings, training_set)
     assert IMAGES.names[INDICES[5]] in str(error.value)
     assert all(p.isfinite().all() for p in network.parameters())
 
 
-def test_the_method_is_told_what_it_will_train_on():
-    labels = np.array([0, 0, 2, 2, 2])
-    network = small_network()
-    task = task_of(network, labels, classes=4, width=6, recipe=recipe())
+def test_the_method_gets_the_facts_of_its_task():
+    class Recording(Method):
+        def setup(self, task):
+            self.task = task
+            return self
+
+    network, method = small_network(), Recording()
+    set_up_method(method, network, np.array([0, 0, 2, 2, 2]), 4, recipe())
+    task = method.task
     assert task.class_counts == (2, 0, 3, 0)
-    assert task.labels.tolist() == labels.tolist()
     assert (task.feature_dim, task.embedding_dim, task.epochs) == (6, 256, 2)
     assert task.network is network
+
+
+def test_a_training_set_can_be_pickled_for_spawned_workers(shapes):
+    """Spawned workers get the dataset as a pickle."""
+    images = load_images(shapes)
+    dataset = ViewDataset(images, np.arange(4), train_view(recipe().data), 2, 0)
+    copy = pickle.loads(pickle.dumps(dataset))
+    assert torch.equal(copy[(0, 1)][0], dataset[(0, 1)][0])

@@ -22,12 +22,14 @@ from sklearn.datasets import load_digits
 from scs_supcon.data.sampler import plan_epoch
 from scs_supcon.errors import UserError
 from scs_supcon.recipe import ProbeRecipe, make_recipe, write_toml
+from scs_supcon.recipe.defaults import complete_options
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.checkpointing import Stopped
 from scs_supcon.training.distributed import make_fabric
-from scs_supcon.training.probe import Probe, ProbeData, fit_probe, with_own_classifier
+from scs_supcon.training.probe import Probe, ProbeData, fit_probe, select_classifier
 
-RECIPE = make_recipe({"data": {"source": "digits"}})
+METHOD = {"name": "supcon", "options": complete_options("supcon", None, {})}
+RECIPE = make_recipe({"data": {"source": "digits"}, "method": METHOD})
 
 
 def digits(views: int = 2) -> ProbeData:
@@ -205,7 +207,7 @@ def test_the_method_s_own_classifier_is_calibrated_and_the_heads_are_kept(tmp_pa
     data = digits()
     probe = train(tmp_path, data, ProbeRecipe(epochs=2))
     sharp = 50 * probe.classifier.weight.float(), 50 * probe.classifier.bias.float()
-    own = with_own_classifier(probe, sharp, data.val, data.val_labels)
+    own = select_classifier(probe, sharp, data.val, data.val_labels)
     assert own.heads[0].own and own.heads[0].chosen
     assert [(h.lr, h.val_nll) for h in own.heads[1:]] == [(h.lr, h.val_nll) for h in probe.heads]
     assert not any(head.chosen for head in own.heads[1:])
@@ -215,7 +217,7 @@ def test_the_method_s_own_classifier_is_calibrated_and_the_heads_are_kept(tmp_pa
         own.classifier.probabilities(data.val), expected, rtol=1e-3, atol=1e-5
     )
     assert [head.own for head in own.heads] == [True] + len(probe.heads) * [False]
-    wrong = with_own_classifier(probe, (-sharp[0], -sharp[1]), data.val, data.val_labels)
+    wrong = select_classifier(probe, (-sharp[0], -sharp[1]), data.val, data.val_labels)
     assert wrong.heads[0].own and not wrong.heads[0].chosen, "clearly worse than the probe"
     assert wrong.classifier == probe.classifier
 

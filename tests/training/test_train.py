@@ -1,4 +1,4 @@
-"""Both stages on small real images: the run's folder, its repetition, its refusals."""
+"""`train` on small images: the run directory, resuming, options, and errors."""
 
 import csv
 import json
@@ -12,13 +12,15 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from scs_supcon.data.dataset import problem_title
 from scs_supcon.data.load import load_images
 from scs_supcon.errors import UserError
 from scs_supcon.inference import load
 from scs_supcon.methods import available
-from scs_supcon.recipe import from_toml
+from scs_supcon.recipe import from_toml, write_toml
 from scs_supcon.runs.run_dir import RunDir
-from scs_supcon.training.train import recipe_of, train
+from scs_supcon.training.result import summary_json
+from scs_supcon.training.train import resolved_recipe, train
 
 PRESETS = ("scs_supcon@solved", "scs_supcon@paper", "scs_supcon@siglip")
 
@@ -28,10 +30,10 @@ def rows_of(run, split):
     return [row for row in table if row["split"] == split]
 
 
-# What a run leaves
+# The run directory
 
 
-def test_the_folder_holds_what_the_architecture_says(finished):
+def test_a_finished_run_directory_is_complete(finished):
     names = {path.name for path in finished.iterdir()}
     assert names == {
         *("recipe.toml", "environment.json", "classes.json", "splits.csv", "metrics.csv"),
@@ -50,39 +52,37 @@ def test_the_folder_holds_what_the_architecture_says(finished):
     assert list(dict.fromkeys(stages)) == ["pretrain", "probe", "linear"]
 
 
-def test_a_loaded_model_says_what_was_said_in_training(finished, shapes):
+def test_a_loaded_model_repeats_the_predictions_of_training(finished, shapes):
     model = load(finished)
     rows = rows_of(finished, "test") + rows_of(finished, "val")
     records, failures = model.predict([shapes / row["name"] for row in rows], topk=4)
     assert not failures
     for row, record in zip(rows, records, strict=True):
-        chances = dict(record.top)
-        again = np.array([chances[name] for name in model.classes], dtype=np.float32)
+        probabilities = dict(record.top)
+        again = np.array([probabilities[name] for name in model.classes], dtype=np.float32)
         assert np.array_equal(again, np.array(row["probabilities"], dtype=np.float32))
         assert record.label == row["prediction"]
         assert record.similarity == row["similarity"]
         assert record.unknown == row["none_of_these"]
 
 
-def test_the_recipe_printed_is_the_recipe_followed(finished, shapes):
+def test_the_printed_recipe_is_the_recipe_of_the_run(finished, shapes):
     settings = ("probe.epochs=2", "probe.views=1")
-    printed = recipe_of(shapes, epochs=2, batch_size=8, settings=settings, device="cpu")
-    assert printed == (finished / "recipe.toml").read_text()
+    recipe = resolved_recipe(shapes, epochs=2, batch_size=8, settings=settings, device="cpu")
+    assert write_toml(recipe) == (finished / "recipe.toml").read_text()
 
 
-def test_the_recipe_printed_leaves_out_bad_images_too(shapes, tmp_path):
+def test_the_printed_recipe_does_not_count_unreadable_images(shapes, tmp_path):
     data = shutil.copytree(shapes, tmp_path / "data")
     for file in sorted((data / "bar").iterdir())[:2]:
         file.write_bytes(b"")
-    assert from_toml(recipe_of(data, device="cpu")).pretrain.batch_size == 14, "4, 4, 4 and 2"
+    assert resolved_recipe(data, device="cpu").pretrain.batch_size == 14, "4, 4, 4 and 2"
 
 
-# Again, and other than before
+# Repeating and resuming
 
 
-def test_one_seed_one_result_and_another_seed_another(
-    finished, shapes, train_small, left_by, tmp_path
-):
+def test_the_same_seed_gives_the_same_files(finished, shapes, train_small, left_by, tmp_path):
     train_small(shapes, tmp_path / "same")
     assert left_by(tmp_path / "same") == left_by(finished)
     train_small(shapes, tmp_path / "other", seed=1)
@@ -91,32 +91,32 @@ def test_one_seed_one_result_and_another_seed_another(
     assert different >= {"metrics.csv", "predictions.parquet", "model/weights.safetensors"}
 
 
-def test_a_finished_run_says_so_and_is_left_alone(finished, shapes, train_small, capsys):
+def test_a_finished_run_is_not_trained_again(finished, shapes, train_small, capsys):
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != ".lock"}
-    summary = train_small(shapes, finished, quiet=False)
+    result = train_small(shapes, finished, quiet=False)
     assert "is finished: " in capsys.readouterr().err
-    assert summary == json.loads((finished / "finished.json").read_text())
+    assert summary_json(result.summary) == json.loads((finished / "finished.json").read_text())
     after = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != ".lock"}
     assert after == before
 
 
-def test_another_recipe_is_refused_by_the_value_that_differs(finished, shapes, train_small):
+def test_a_directory_with_another_recipe_is_an_error(finished, shapes, train_small):
     with pytest.raises(
         UserError, match=r"(?s)a different recipe:.*seed: 0 then, 1 now.*--overwrite"
     ):
         train_small(shapes, finished, seed=1)
 
 
-def test_overwriting_begins_again_and_leaves_strange_files(finished, shapes, train_small, tmp_path):
+def test_overwriting_starts_again_and_keeps_other_files(finished, shapes, train_small, tmp_path):
     run = shutil.copytree(finished, tmp_path / "run")
     (run / "notes.txt").write_text("mine")
     train_small(shapes, run, seed=1, overwrite=True)
     assert from_toml((run / "recipe.toml").read_text()).seed == 1
-    assert json.loads((run / "finished.json").read_text())["run"] == str(run)
+    assert json.loads((run / "finished.json").read_text())["path"] == str(run)
     assert (run / "notes.txt").read_text() == "mine"
 
 
-def test_a_folder_in_use_is_refused(finished, shapes, train_small, tmp_path):
+def test_a_directory_in_use_is_an_error(finished, shapes, train_small, tmp_path):
     recipe = (finished / "recipe.toml").read_text()
     with (
         RunDir.open(tmp_path / "run", recipe),
@@ -125,13 +125,13 @@ def test_a_folder_in_use_is_refused(finished, shapes, train_small, tmp_path):
         train_small(shapes, tmp_path / "run")
 
 
-def test_a_recipe_file_with_another_option(shapes, train_small, tmp_path, finished, left_by):
+def test_a_recipe_file_repeats_a_run(shapes, train_small, tmp_path, finished, left_by):
     again = tmp_path / "again"
     train(shapes, out=again, recipe=finished / "recipe.toml", workers=0, device="cpu", quiet=True)
     assert left_by(again) == left_by(finished)
 
 
-def test_workers_change_nothing(shapes, train_small, finished, left_by, tmp_path):
+def test_workers_do_not_change_the_result(shapes, train_small, finished, left_by, tmp_path):
     train_small(shapes, tmp_path / "run", workers=2)
     assert left_by(tmp_path / "run") == left_by(finished)
 
@@ -139,17 +139,18 @@ def test_workers_change_nothing(shapes, train_small, finished, left_by, tmp_path
 # A dry run, and starting from a run
 
 
-def test_a_dry_run_leaves_nothing(shapes, train_small, tmp_path, monkeypatch, capsys):
+def test_a_dry_run_leaves_no_files(shapes, train_small, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    summary = train_small(shapes, "", dry_run=True, quiet=False, epochs=500)
+    result = train_small(shapes, "", dry_run=True, quiet=False, epochs=500)
     assert "dry run passed" in capsys.readouterr().err
-    assert 0 <= summary["accuracy"] <= 1
+    assert 0 <= result.accuracy <= 1
+    assert len(result.model.classes) == len(result.evaluation.classes) == 4
     assert [*tmp_path.rglob("*")] == [tmp_path / "temporary"]
 
 
-def test_starting_from_a_run_starts_from_its_weights(finished, shapes, train_small, tmp_path):
+def test_init_from_starts_from_the_weights_of_a_run(finished, shapes, train_small, tmp_path):
     train_small(shapes, tmp_path / "same", init_from=finished, epochs=0)
     old = load_file(finished / "model" / "weights.safetensors")
     new = load_file(tmp_path / "same" / "model" / "weights.safetensors")
@@ -163,20 +164,20 @@ def test_starting_from_a_run_starts_from_its_weights(finished, shapes, train_sma
     )
 
 
-def test_starting_from_a_run_with_another_head_is_refused(finished, shapes, train_small, tmp_path):
+def test_init_from_needs_the_same_head(finished, shapes, train_small, tmp_path):
     with pytest.raises(UserError, match="the weights do not fit the head"):
         train_small(shapes, tmp_path / "run", init_from=finished, settings=["head.common_dim=10"])
 
 
-# Every method, and the network it may not have
+# Methods and encoders
 
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["whole", "frozen"])
 @pytest.mark.parametrize("method", [*available(), *PRESETS])
 def test_every_method_trains_and_predicts(method, frozen, shapes, weights, train_small, tmp_path):
     options = {"encoder": "tiny", "weights": weights, "frozen": True} if frozen else {}
-    summary = train_small(shapes, tmp_path / "run", method=method, epochs=1, **options)
-    assert summary["images"] == 4
+    result = train_small(shapes, tmp_path / "run", method=method, epochs=1, **options)
+    assert result.evaluation.images == 4
     model = load(tmp_path / "run")
     image = next(shapes.rglob("*.png"))
     assert model.predict([image]).records[0].label in model.classes
@@ -184,52 +185,54 @@ def test_every_method_trains_and_predicts(method, frozen, shapes, weights, train
     if frozen:
         trained = load_file(tmp_path / "run" / "model" / "weights.safetensors")
         for name, tensor in load_file(weights).items():
-            assert torch.equal(trained[f"encoder/body.{name}"], tensor), "as it came"
+            assert torch.equal(trained[f"encoder/body.{name}"], tensor), "unchanged"
 
 
-def test_no_connection_is_made(shapes, weights, train_small, tmp_path, monkeypatch):
-    def refuse(*arguments, **options):
+def test_training_makes_no_network_connection(shapes, weights, train_small, tmp_path, monkeypatch):
+    def fail(*arguments, **options):
         raise AssertionError(f"a connection: {arguments}")
 
     for name in ("connect", "connect_ex", "sendto"):
-        monkeypatch.setattr(socket.socket, name, refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+        monkeypatch.setattr(socket.socket, name, fail)
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
     train_small(shapes, tmp_path / "whole", epochs=1)
     train_small(shapes, tmp_path / "frozen", epochs=1, encoder="tiny", weights=weights)
     load(tmp_path / "whole").predict([next(shapes.rglob("*.png"))])
 
 
-def test_features_are_computed_once_for_all_runs(shapes, weights, train_small, tmp_path, capsys):
+def test_runs_share_the_features_of_a_frozen_encoder(
+    shapes, weights, train_small, tmp_path, capsys
+):
     options = {"encoder": "tiny", "weights": weights, "cache": tmp_path / "cache", "quiet": False}
     train_small(shapes, tmp_path / "one", **options)
     first = capsys.readouterr().err
     shards = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
     train_small(shapes, tmp_path / "two", method="supcon", seed=0, **options)
-    assert "its features are computed once" in first
+    assert "frozen, features are cached" in first
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == shards
     assert not (tmp_path / "one" / "features").exists()
 
 
-def test_pretrained_weights_that_cannot_be_had_say_what_to_do(
+def test_missing_pretrained_weights_are_an_error_with_advice(
     shapes, train_small, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    asked = {"encoder": "resnet18", "settings": ["encoder.weights=pretrained"], "offline": True}
+    options = {"encoder": "resnet18", "settings": ["encoder.weights=pretrained"], "offline": True}
     with pytest.raises(UserError, match=r"--weights FILE.*--from-scratch"):
-        train_small(shapes, tmp_path / "run", **asked)
+        train_small(shapes, tmp_path / "run", **options)
 
 
-def test_a_recipe_that_needs_its_weights_file_asks_for_it(shapes, weights, train_small, tmp_path):
+def test_a_recipe_with_a_weights_digest_needs_the_file(shapes, weights, train_small, tmp_path):
     train_small(shapes, tmp_path / "run", encoder="tiny", weights=weights, epochs=1)
     recipe = tmp_path / "run" / "recipe.toml"
     with pytest.raises(UserError, match="needs its weights file: give it with --weights"):
         train(shapes, out=tmp_path / "again", recipe=recipe, workers=0, device="cpu", quiet=True)
 
 
-# The data may be odd
+# Unusual data
 
 
-def test_images_that_cannot_be_read_are_left_out_by_name(shapes, train_small, tmp_path, capsys):
+def test_unreadable_images_are_left_out_and_reported(shapes, train_small, tmp_path, capsys):
     data = shutil.copytree(shapes, tmp_path / "data")
     whole = (data / "bar" / "00.png").read_bytes()
     (data / "bar" / "cut.png").write_bytes(whole[: len(whole) // 2])
@@ -237,33 +240,35 @@ def test_images_that_cannot_be_read_are_left_out_by_name(shapes, train_small, tm
     (data / "circle" / "empty.png").write_bytes(b"")
     (data / "notes.txt").write_text("hello")
     train_small(data, tmp_path / "run", quiet=False, epochs=1)
-    said = capsys.readouterr().err
-    left_out = [line for line in said.splitlines() if line.startswith("left out: ")]
+    output = capsys.readouterr().err
+    left_out = [line for line in output.splitlines() if line.startswith("left out: ")]
     assert len(left_out) == 3
     for name in ("cut.png", "noise.jpg", "empty.png"):
         assert sum(name in line for line in left_out) == 1
-    assert "data      24 images of 4 classes" in said
-    assert "problem   skipped file: 1, first notes.txt" in said
+    assert "data      24 images of 4 classes" in output
+    assert "problem   skipped file: 1, first notes.txt" in output
     assert "cut.png" not in (tmp_path / "run" / "splits.csv").read_text()
 
 
-def test_a_class_with_one_image_is_named_and_trained(shapes, train_small, tmp_path, capsys):
+def test_a_class_with_one_image_is_reported_and_trained(shapes, train_small, tmp_path, capsys):
     data = shutil.copytree(shapes, tmp_path / "data")
     for file in sorted((data / "bar").iterdir())[1:]:
         file.unlink()
     train_small(data, tmp_path / "run", quiet=False, epochs=1)
-    assert "problem   one image: 1, first bar" in capsys.readouterr().err
+    assert (
+        f"problem   {problem_title('single_image_class')}: 1, first bar" in capsys.readouterr().err
+    )
     assert "bar" in load(tmp_path / "run").classes
 
 
-def test_no_test_images_mean_judging_on_validation(shapes, train_small, tmp_path):
-    summary = train_small(shapes, tmp_path / "run", epochs=1, settings=["data.test_share=0"])
-    assert (summary["judged_on"], summary["images"]) == ("val", 4)
+def test_without_test_images_the_accuracy_is_that_of_validation(shapes, train_small, tmp_path):
+    result = train_small(shapes, tmp_path / "run", epochs=1, settings=["data.test_share=0"])
+    assert (result.summary.split, result.summary.images) == ("val", 4)
     assert rows_of(tmp_path / "run", "test") == []
     assert load(tmp_path / "run").info.counts["test"] == 0
 
 
-def test_copies_of_a_image_stay_in_one_split(shapes, train_small, tmp_path, capsys):
+def test_copies_of_an_image_stay_in_one_split(shapes, train_small, tmp_path, capsys):
     data = shutil.copytree(shapes, tmp_path / "data")
     for file in sorted(data.rglob("*.png")):
         shutil.copy(file, file.with_name(f"copy of {file.name}"))
@@ -275,16 +280,16 @@ def test_copies_of_a_image_stay_in_one_split(shapes, train_small, tmp_path, caps
         assert splits[name.replace("copy of ", "")] == split
 
 
-def test_imbalance_is_met_by_balanced_batches(shapes, train_small, tmp_path, capsys):
+def test_imbalanced_data_gets_balanced_batches(shapes, train_small, tmp_path, capsys):
     data = shutil.copytree(shapes, tmp_path / "data")
     for name in ("bar", "circle"):
         for file in sorted((data / name).iterdir())[4:]:
             file.unlink()
     train_small(data, tmp_path / "run", quiet=False, epochs=1, batch_size=6)
-    assert "balanced, 2 of a class" in capsys.readouterr().err
+    assert "balanced, 2 per class" in capsys.readouterr().err
 
 
-def test_a_table_with_its_own_splits_is_followed(shapes, train_small, tmp_path):
+def test_the_splits_of_a_table_are_used(shapes, train_small, tmp_path):
     images = load_images(shapes)
     splits = ["train", "train", "train", "val", "test", "test"] * 4
     with (tmp_path / "data.csv").open("w", newline="") as file:
@@ -292,8 +297,8 @@ def test_a_table_with_its_own_splits_is_followed(shapes, train_small, tmp_path):
         rows.writerow(["image_path", "label", "split"])
         for name, label, split in zip(images.names, images.labels, splits, strict=True):
             rows.writerow([shapes / name, f"class {label}", split])
-    summary = train_small(tmp_path / "data.csv", tmp_path / "run", epochs=1)
-    assert summary["images"] == 8
+    result = train_small(tmp_path / "data.csv", tmp_path / "run", epochs=1)
+    assert result.evaluation.images == 8
     assert load(tmp_path / "run").classes == ("class 0", "class 1", "class 2", "class 3")
 
 
@@ -347,7 +352,7 @@ def table_with_a_missing_image(tmp_path):
         (table_with_a_missing_image, r"lists .*gone.png, which does not exist"),
     ],
 )
-def test_bad_data_gives_its_own_error_and_leaves_no_folder(make, message, train_small, tmp_path):
+def test_bad_data_is_an_error_and_creates_no_directory(make, message, train_small, tmp_path):
     with pytest.raises(UserError, match=message):
         train_small(make(tmp_path), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -370,7 +375,7 @@ def test_bad_data_gives_its_own_error_and_leaves_no_folder(make, message, train_
         ({"weights": "gone.safetensors"}, "cannot read gone.safetensors"),
     ],
 )
-def test_bad_options_give_their_own_error_and_leave_no_folder(
+def test_bad_options_are_an_error_and_create_no_directory(
     options, message, shapes, train_small, tmp_path
 ):
     with pytest.raises(UserError, match=message):
@@ -378,37 +383,37 @@ def test_bad_options_give_their_own_error_and_leave_no_folder(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_named(shapes, train_small, tmp_path):
+def test_a_directory_that_cannot_be_written_is_an_error(shapes, train_small, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"cannot write .*file.*choose another folder"):
         train_small(shapes, tmp_path / "file" / "run")
 
 
-def test_weights_of_another_encoder_are_refused(shapes, weights, train_small, tmp_path):
-    asked = {"encoder": "resnet18", "weights": weights}
-    with pytest.raises(UserError, match=r"tiny\.safetensors does not hold the weights of resnet18"):
-        train_small(shapes, tmp_path / "run", **asked)
+def test_weights_of_another_encoder_are_an_error(shapes, weights, train_small, tmp_path):
+    options = {"encoder": "resnet18", "weights": weights}
+    with pytest.raises(UserError, match=r"tiny\.safetensors does not fit the encoder resnet18"):
+        train_small(shapes, tmp_path / "run", **options)
 
 
 # The report
 
 
-def test_a_finished_run_is_given_a_report_it_lacks(shapes, train_small, finished, tmp_path):
+def test_a_finished_run_without_a_report_gets_one(shapes, train_small, finished, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "run" / "report.html").unlink()
-    summary = train_small(shapes, tmp_path / "run", report=True)
-    assert summary["accuracy"] == json.loads((finished / "finished.json").read_text())["accuracy"]
+    result = train_small(shapes, tmp_path / "run", report=True)
+    assert result.accuracy == json.loads((finished / "finished.json").read_text())["accuracy"]
     assert (tmp_path / "run" / "report.html").exists()
 
 
-def test_a_report_that_fails_loses_nothing(shapes, train_small, finished, tmp_path, capsys):
+def test_a_failed_report_does_not_affect_the_run(shapes, train_small, finished, tmp_path, capsys):
     run = tmp_path / "a run"
     shutil.copytree(finished, run)
     (run / "report.html").unlink()
     (run / "evaluation.json").write_text("{")
-    summary = train_small(shapes, run, report=True, quiet=False)
-    assert summary["accuracy"] == json.loads((finished / "finished.json").read_text())["accuracy"]
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert told.startswith("no report (")
-    assert "evaluation.json is damaged" in told
-    assert told.endswith(f"`scs report '{run}'` tries again")
+    result = train_small(shapes, run, report=True, quiet=False)
+    assert result.accuracy == json.loads((finished / "finished.json").read_text())["accuracy"]
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("no report (")
+    assert "evaluation.json is damaged" in line
+    assert line.endswith(f"`scs report '{run}'` tries again")

@@ -78,28 +78,25 @@ def stage_1_seconds(recipe: Recipe, source: Source) -> float:
     """Time one step of stage 1 on random inputs."""
     import numpy as np
     import torch
-    from torch import nn
 
-    from scs_supcon.methods import Batch, Network
-    from scs_supcon.nn.encoder import build_encoder
-    from scs_supcon.nn.head import Projection
+    from scs_supcon.methods import Batch
+    from scs_supcon.nn.build import build_network, split_frozen
     from scs_supcon.recipe.resolve import split_dataset
-    from scs_supcon.training import estimate as forecast
-    from scs_supcon.training.pipeline import make_method
-    from scs_supcon.training.pretrain import task_of
+    from scs_supcon.training.estimate import SAMPLE, estimate_stage_1
+    from scs_supcon.training.pretrain import make_method, set_up_method
 
-    size, how = recipe.data.image_size, recipe.pretrain
-    encoder = build_encoder(recipe.encoder.name, small_stem=recipe.encoder.small_stem, in_size=size)
-    head, width = recipe.head, encoder.num_features
-    projection = Projection(width, head.dim, head.hidden, head.centre)
-    network = Network(nn.Identity() if recipe.encoder.frozen else encoder, projection)
-    method = make_method(recipe)
+    side, settings = recipe.data.image_size, recipe.pretrain
+    network, method = build_network(recipe), make_method(recipe)
+    shape: tuple[int, ...] = (3, side, side)
+    if recipe.encoder.frozen:
+        cached, network = split_frozen(network, method.uses_taps)
+        shape = (cached.num_features,)
     labels = source.images.labels[split_dataset(source.images, recipe) == "train"]
-    method.setup(task_of(network, labels, len(source.images.classes), width, recipe))
-    few = np.unique(labels, return_index=True)[1][: forecast.FEW]
-    shape = (width,) if recipe.encoder.frozen else (3, size, size)
+    set_up_method(method, network, labels, len(source.images.classes), recipe)
+    few = np.unique(labels, return_index=True)[1][:SAMPLE]
     views = torch.randn(method.views * len(few), *shape)
     batch = Batch(views, torch.from_numpy(labels[few]), torch.from_numpy(few))
-    in_batch = min(how.batch_size, len(labels))
-    steps = how.epochs * -(-len(labels) // in_batch)
-    return forecast.estimate(network, method, batch, in_batch, steps, torch.device("cpu")).seconds
+    size = min(settings.batch_size, len(labels))
+    steps = settings.epochs * -(-len(labels) // size)
+    device = torch.device("cpu")
+    return estimate_stage_1(network, method, batch, size, steps, device).seconds

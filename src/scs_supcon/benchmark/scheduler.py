@@ -52,7 +52,7 @@ def train_cells(
     unique = {cell.address: cell for cell in cells}
     pending = dict.fromkeys(unique)  # neither finished nor failed, in order
     failures: dict[str, str] = {}
-    preload = ["scs_supcon.benchmark.scheduler", "scs_supcon.training.train"]
+    preload = ["scs_supcon.benchmark.scheduler", "scs_supcon.training.pipeline"]
     with display.progress("runs") as progress, WorkerPool(jobs, preload) as pool:
         while True:
             for address in [a for a in pending if a not in pool.workers]:
@@ -66,10 +66,9 @@ def train_cells(
                 waiting = address not in pool.workers and not is_held(run / ".lock")
                 if waiting and pool.has_room:
                     cell = unique[address]
-                    recipe = recipes / f"{address}.toml"
-                    write_text(recipe, write_toml(cell.recipe))
+                    write_text(recipes / f"{address}.toml", write_toml(cell.recipe))
                     log = run / "worker.log"
-                    pool.start(address, train_cell, cell, recipe, run, compute, log=log)
+                    pool.start(address, train_cell, cell, run, compute, log=log)
             for address, report in pool.wait(POLL_SECONDS).items():
                 if report.status is WorkerStatus.DONE:
                     del pending[address]
@@ -82,22 +81,15 @@ def train_cells(
                     display.line(f"failed: {unique[address]}: {reason}")
 
 
-def train_cell(cell: Cell, recipe: Path, out: Path, compute: Compute) -> str:
+def train_cell(cell: Cell, out: Path, compute: Compute) -> str:
     """Train one cell and return its result in one line."""
-    from scs_supcon.training.stage2 import headline
-    from scs_supcon.training.train import train
+    from scs_supcon.data.load import load_dataset
+    from scs_supcon.training.pipeline import run
+    from scs_supcon.training.result import headline
 
-    summary = train(
-        cell.recipe.data.source,
-        out=out,
-        method=cell.method,
-        weights=cell.weights,
-        recipe=recipe,
-        device=compute.device,
-        workers=compute.workers,
-        cache=compute.cache,
-        offline=compute.offline,
-        report=False,
-        quiet=True,
+    images, problems = load_dataset(
+        cell.recipe.data.source, compute.workers, lambda done, total: None
     )
-    return headline(summary)
+    weights = Path(cell.weights) if cell.weights else None
+    result = run(cell.recipe, images, out, compute, problems=problems, weights=weights)
+    return headline(result.summary)

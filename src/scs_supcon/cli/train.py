@@ -99,16 +99,17 @@ def train(
         scs train digits --out runs/digits --method supcon --set pretrain.lr=0.05
     """
     from scs_supcon.device import first_process
+    from scs_supcon.recipe import write_toml
     from scs_supcon.training import train as training
-    from scs_supcon.training.stage2 import describe
+    from scs_supcon.training.result import describe, summary_json
 
     options |= {"method": method, "seed": seed, "recipe": recipe, "init_from": init_from}
     if print_recipe:
-        print(training.recipe_of(data, device=device, **options), end="")
+        print(write_toml(training.resolved_recipe(data, device=device, **options)), end="")
         return
     if out is None and not dry_run:
         raise UserError(f"--out is missing: add for example --out runs/{Path(data).stem}")
-    summary = training.train(
+    result = training.train(
         data,
         out=out or "",
         device=device,
@@ -124,6 +125,6 @@ def train(
     if not first_process():
         return
     if as_json:
-        print(json.dumps(summary, indent=1))
+        print(json.dumps(summary_json(result.summary), indent=1))
     elif not dry_run:
-        print(describe(summary))
+        print(describe(result.summary))

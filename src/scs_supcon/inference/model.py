@@ -33,9 +33,9 @@ from scs_supcon.inference.package import (
     write_package,
 )
 from scs_supcon.inference.types import Embeddings, Failure, Neighbour, Prediction, Predictions
+from scs_supcon.nn.build import build_network
 from scs_supcon.nn.encode import encode, for_inference, pass_size
-from scs_supcon.nn.encoder import Encoder, build_encoder
-from scs_supcon.nn.head import Projection
+from scs_supcon.nn.encoder import Encoder
 from scs_supcon.nn.network import ProbeInput
 from scs_supcon.nn.timm_models import weights_licence
 from scs_supcon.progress import ProgressCallback
@@ -358,16 +358,13 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     """
     info, tensors = read_package(path)
     recipe = info.recipe
-    encoder = build_encoder(
-        recipe.encoder.name,
-        small_stem=recipe.encoder.small_stem,
-        in_size=recipe.data.image_size,
-    )
+    network = build_network(recipe)
+    encoder, projection = cast("Encoder", network.encoder), None
     load_state(path, encoder, "encoder", tensors)
-    width, projection = encoder.num_features, None
     if info.probe_input != "features":
-        projection = Projection(width, recipe.head.dim, recipe.head.hidden, recipe.head.centre)
+        projection = network.projection
         load_state(path, projection, "head", tensors)
+    width = encoder.num_features
     widths = {"features": width, "embeddings": recipe.head.dim, "common": recipe.head.common_dim}
     rule, gallery = _load_rule(path, info, tensors, widths[info.probe_input])
     if tensors:

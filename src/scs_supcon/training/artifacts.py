@@ -1,12 +1,12 @@
-"""What a finished run keeps: evaluation, predictions, embeddings, thumbnails, data problems.
+"""Files that a run writes at its end: evaluation, predictions, embeddings, thumbnails, problems.
 
-Written once, each file in one step, and always with the same bytes. Evaluation, report and people
-read these instead of the images.
+Each file is written atomically and always with the same bytes. The report, the server and later
+evaluations read these files instead of the images.
 """
 
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,90 +17,121 @@ from numpy.typing import NDArray
 from scs_supcon.data.dataset import ImageDataset, Problem
 from scs_supcon.evaluation.metrics import knn_scores
 from scs_supcon.evaluation.predictions import prediction_columns, write_predictions
+from scs_supcon.evaluation.record import Evaluation
+from scs_supcon.inference import Model, ModelMetrics
 from scs_supcon.io.atomic import replacing, write_json
-from scs_supcon.training.assess import RunArtifacts, assess
-from scs_supcon.training.stage2 import Seen
+from scs_supcon.training.features import RunFeatures
+from scs_supcon.training.run_evaluation import RunPredictions
 
-SIDE = 96  # pixels of a thumbnail's longer side
-QUALITY = 80
-MOST = 2000  # thumbnails, suspected label errors aside
-
-
-def keep_records(folder: Path, found: RunArtifacts, workers: int = 1) -> None:
-    """Write everything that is read after the run: by `scs evaluate`, by the report, by people."""
-    evaluation = assess(found)
-    evaluation.write(folder / "evaluation.json")
-    _write_predictions_of_splits(folder / "predictions.parquet", found)
-    _write_embeddings(folder / "embeddings.parquet", found)
-    write_problems(folder / "problems.json", found.problems)
-    suspected = {error.image for error in evaluation.label_errors}
-    wanted = dict.fromkeys(imaged(found.seen))
-    wanted |= dict.fromkeys(i for i, name in enumerate(found.images.names) if name in suspected)
-    write_thumbnails(folder / "thumbnails.parquet", found.images, wanted, workers)
+THUMBNAIL_SIDE = 96  # pixels of the longer side
+JPEG_QUALITY = 80
+MAX_THUMBNAILS = 2000  # not counting suspected label errors
 
 
-def _write_predictions_of_splits(path: Path, found: RunArtifacts) -> None:
+def write_artifacts(
+    path: Path,
+    *,
+    model: Model,
+    images: ImageDataset,
+    problems: Iterable[Problem],
+    features: RunFeatures,
+    predictions: RunPredictions,
+    evaluation: Evaluation,
+    workers: int = 1,
+) -> None:
+    """Write the model, the evaluation, and the tables that the report is made from."""
+    counts = {split: len(part.labels) for split, part in features.items()}
+    model.save(path / "model", _model_metrics(evaluation), counts)
+    evaluation.write(path / "evaluation.json")
+    _write_split_predictions(path / "predictions.parquet", model, images, features, predictions)
+    _write_embeddings(path / "embeddings.parquet", images, features, predictions)
+    write_problems(path / "problems.json", problems)
+    suspects = {error.image for error in evaluation.label_errors}
+    shown = dict.fromkeys(thumbnail_indices(features["test"].indices, features["val"].indices))
+    shown |= dict.fromkeys(i for i, name in enumerate(images.names) if name in suspects)
+    write_thumbnails(path / "thumbnails.parquet", images, list(shown), workers)
+
+
+def _model_metrics(evaluation: Evaluation) -> ModelMetrics:
+    scores, calibration = evaluation.scores, evaluation.calibration
+    return ModelMetrics(
+        accuracy=scores.accuracy.value,
+        top5_accuracy=scores.top5_accuracy.value,
+        macro_f1=scores.macro_f1.value,
+        balanced_accuracy=scores.balanced_accuracy.value,
+        ece=calibration.after.ece,
+        nll=calibration.nll,
+    )
+
+
+def _write_split_predictions(
+    path: Path,
+    model: Model,
+    images: ImageDataset,
+    features: RunFeatures,
+    predictions: RunPredictions,
+) -> None:
     columns: dict[str, list[Any]] = defaultdict(list)
+    train = features["train"]
     for split in ("val", "test"):
-        indices, judgement = found.seen[split].indices, found.judged[split].judgement
-        names, labels = names_of(found.images, indices), labels_of(found.images, indices)
-        for name, cells in prediction_columns(names, labels, found.made.classes, judgement).items():
+        part = features[split]
+        names, labels = _names(images, part.indices), _label_names(images, part.indices)
+        decision = predictions[split].decision
+        for name, cells in prediction_columns(names, labels, model.classes, decision).items():
             columns[name] += cells
-        columns["split"] += [split] * len(indices)
-        columns["neighbours"] += _neighbours(found, split)
+        columns["split"] += [split] * len(part.indices)
+        votes = knn_scores(train.features[:, 0], train.labels, part.features[:, 0])
+        columns["neighbours"] += [images.classes[label] for label in votes.argmax(1)]
     write_predictions(path, columns)
 
 
-def _neighbours(found: RunArtifacts, split: str) -> list[str]:
-    """What kNN on the encoder's features says of each image."""
-    known, asked = found.seen["train"], found.seen[split]
-    votes = knn_scores(known.features[:, 0], known.labels, asked.features[:, 0])
-    return [found.images.classes[label] for label in votes.argmax(1)]
-
-
-def _write_embeddings(path: Path, found: RunArtifacts) -> None:
-    """Keep the common and style vectors of every image of every split."""
+def _write_embeddings(
+    path: Path, images: ImageDataset, features: RunFeatures, predictions: RunPredictions
+) -> None:
+    """Write the common and style field of every image of every split."""
     import pyarrow as pa
 
-    text, rows = pa.string(), pa.list_(pa.float32())
-    kinds = {"name": text, "split": text, "label": text, "common": rows, "style": rows}
-    columns: dict[str, list[Any]] = {name: [] for name in kinds}
-    for split, part in found.seen.items():
-        columns["name"] += names_of(found.images, part.indices)
+    text, vector = pa.string(), pa.list_(pa.float32())
+    types = {"name": text, "split": text, "label": text, "common": vector, "style": vector}
+    columns: dict[str, list[Any]] = {name: [] for name in types}
+    for split, part in features.items():
+        embedded = predictions[split].embedded
+        columns["name"] += _names(images, part.indices)
         columns["split"] += [split] * len(part.labels)
-        columns["label"] += labels_of(found.images, part.indices)
-        columns["common"] += list(found.judged[split].common.float().numpy())
-        columns["style"] += list(found.judged[split].style.float().numpy())
-    _write(path, columns, kinds)
+        columns["label"] += _label_names(images, part.indices)
+        columns["common"] += list(embedded.common.float().numpy())
+        columns["style"] += list(embedded.style.float().numpy())
+    _write_table(path, columns, types)
 
 
 def write_thumbnails(
-    path: Path, images: ImageDataset, indices: Iterable[int], workers: int = 1
+    path: Path, images: ImageDataset, indices: Sequence[int], workers: int = 1
 ) -> None:
-    """Keep small JPEGs of some images."""
+    """Write a table of small JPEGs."""
     import pyarrow as pa
 
-    wanted = list(indices)
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        small = list(pool.map(lambda index: thumbnail(images, index), wanted))
-    columns = {"name": names_of(images, wanted), "jpeg": small}
-    _write(path, columns, {"name": pa.string(), "jpeg": pa.binary()})
+        thumbnails = list(pool.map(lambda index: thumbnail(images, index), indices))
+    columns = {"name": _names(images, indices), "jpeg": thumbnails}
+    _write_table(path, columns, {"name": pa.string(), "jpeg": pa.binary()})
 
 
 def thumbnail(images: ImageDataset, index: int) -> bytes:
-    """An image as a JPEG whose longer side has at most 96 pixels."""
-    image = images.open(index, SIDE)
-    image.thumbnail((SIDE, SIDE))
+    """Return an image as a JPEG whose longer side has at most 96 pixels."""
+    image = images.open(index, THUMBNAIL_SIDE)
+    image.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))
     file = io.BytesIO()
-    image.save(file, "JPEG", quality=QUALITY)
+    image.save(file, "JPEG", quality=JPEG_QUALITY)
     return file.getvalue()
 
 
-def imaged(seen: Mapping[str, Seen], most: int = MOST) -> list[int]:
-    """Images to make thumbnails of: of the test part, then of validation, chosen evenly."""
+def thumbnail_indices(
+    test: NDArray[np.int64], val: NDArray[np.int64], limit: int = MAX_THUMBNAILS
+) -> list[int]:
+    """Return evenly spaced test images, then validation images, `limit` in total."""
     chosen: list[int] = []
-    for split in ("test", "val"):
-        indices, room = seen[split].indices, most - len(chosen)
+    for indices in (test, val):
+        room = limit - len(chosen)
         step = max(1.0, len(indices) / max(1, room))
         evenly = np.arange(min(room, len(indices))) * step
         chosen += indices[evenly.astype(np.int64)].tolist()
@@ -108,25 +139,22 @@ def imaged(seen: Mapping[str, Seen], most: int = MOST) -> list[int]:
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:
-    """Keep what the check of the data found."""
-    found = [{"kind": p.kind, "name": p.name, "detail": p.detail} for p in problems]
-    write_json(path, found)
+    """Write the problems that the check of the data found."""
+    write_json(path, [{"kind": p.kind, "name": p.name, "detail": p.detail} for p in problems])
 
 
-def names_of(images: ImageDataset, indices: Iterable[int]) -> list[str]:
-    """Names of some images."""
+def _names(images: ImageDataset, indices: Iterable[int]) -> list[str]:
     return [images.names[index] for index in indices]
 
 
-def labels_of(images: ImageDataset, indices: NDArray[np.int64]) -> list[str]:
-    """Class names of some images."""
+def _label_names(images: ImageDataset, indices: NDArray[np.int64]) -> list[str]:
     return [images.classes[label] for label in images.labels[indices]]
 
 
-def _write(path: Path, columns: Mapping[str, Any], kinds: Mapping[str, Any]) -> None:
+def _write_table(path: Path, columns: Mapping[str, Any], types: Mapping[str, Any]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    ordered = {name: columns[name] for name in kinds}
+    ordered = {name: columns[name] for name in types}
     with replacing(path) as temporary:
-        pq.write_table(pa.table(ordered, schema=pa.schema(kinds)), temporary)
+        pq.write_table(pa.table(ordered, schema=pa.schema(types)), temporary)

@@ -1,4 +1,4 @@
-"""Before the first epoch: what training will look like, in a few lines."""
+"""What a run is about to do: data, batches, and the estimated cost of stage 1."""
 
 import copy
 import math
@@ -13,18 +13,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scs_supcon.data.dataset import ImageDataset, Problem, problem_title
+from scs_supcon.data.dataset import SPLITS, ImageDataset, Problem, problem_title
 from scs_supcon.data.sampler import plan_epoch, positives_per_anchor, share_without_positives
 from scs_supcon.methods import Batch, Method, Network
 from scs_supcon.progress import spell_seconds
 from scs_supcon.recipe import Recipe
+from scs_supcon.training.pretrain import TrainingSet
 
-FEW = 16  # images that are enough to time a step by
+SAMPLE = 16  # images that a step is timed with
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Of stage 1, estimated from a few images."""
+class StageCost:
+    """Estimated seconds of stage 1, and bytes of memory for a step."""
 
     seconds: float
     bytes: int
@@ -32,65 +33,86 @@ class Cost:
 
 def describe_data(
     images: ImageDataset, splits: NDArray[np.str_], problems: Iterable[Problem]
-) -> list[str]:
-    """Count images, classes and problems."""
-    parts = Counter(splits.tolist())
-    shares = ", ".join(
-        f"{parts[name]:,} {name}" for name in ("train", "val", "test") if parts[name]
-    )
-    lines = [f"data      {len(images):,} images of {len(images.classes)} classes: {shares}"]
+) -> str:
+    """Return the number of images, classes and problems as text."""
+    counts = Counter(splits.tolist())
+    sizes = ", ".join(f"{counts[name]:,} {name}" for name in SPLITS if counts[name])
+    lines = [f"data      {len(images):,} images of {len(images.classes)} classes: {sizes}"]
     kinds = Counter(problem.kind for problem in problems)
     for kind, count in sorted(kinds.items()):
         first = next(problem for problem in problems if problem.kind == kind)
         lines.append(f"problem   {problem_title(kind)}: {count}, first {first.name}")
-    return lines
+    return "\n".join(lines)
 
 
-def describe_batches(labels: NDArray[np.int64], recipe: Recipe, views: int) -> list[str]:
-    """Say how many classmates an anchor meets in a batch."""
-    how = recipe.pretrain
-    size = min(how.batch_size, len(labels))
+def describe_batches(labels: NDArray[np.int64], recipe: Recipe, views: int) -> str:
+    """Return the number of batches and of positive pairs per anchor as text."""
+    settings = recipe.pretrain
+    size = min(settings.batch_size, len(labels))
     plan = plan_epoch(
-        labels, size, kind=how.batches, per_class=how.per_class, seed=recipe.seed, epoch=0
+        labels,
+        size,
+        kind=settings.batches,
+        per_class=settings.per_class,
+        seed=recipe.seed,
+        epoch=0,
     )
-    mates, alone = positives_per_anchor(labels, plan), share_without_positives(labels, plan)
-    kind = {"shuffle": "shuffled", "balanced": f"balanced, {how.per_class} of a class"}
-    text = kind.get(how.batches, f"long tail, {how.per_class} of a class")
-    return [
-        f"batches   {len(plan)} of about {size} images × {views} views, {text}",
-        f"pairs     {mates:.1f} other images of its class per anchor; "
-        f"{alone:.1%} of the anchors have only their own views",
-    ]
+    positives, without = positives_per_anchor(labels, plan), share_without_positives(labels, plan)
+    kinds = {"shuffle": "shuffled", "balanced": f"balanced, {settings.per_class} per class"}
+    kind = kinds.get(settings.batches, f"long tail, {settings.per_class} per class")
+    return (
+        f"batches   {len(plan)} of about {size} images × {views} views, {kind}\n"
+        f"pairs     {positives:.1f} other images of the same class per anchor; "
+        f"{without:.1%} of the anchors have only their own views"
+    )
 
 
-def describe_cost(cost: Cost, recipe: Recipe) -> list[str]:
-    """Say how long stage 1 will take and what it will hold."""
-    what = "head on cached features" if recipe.encoder.frozen else "whole network"
-    return [
-        f"stage 1   {recipe.pretrain.epochs} epochs of {recipe.method.name}, {what}: about "
+def describe_stage_1(
+    network: Network,
+    method: Method,
+    training_set: TrainingSet,
+    recipe: Recipe,
+    device: torch.device,
+) -> str:
+    """Time a step of stage 1 and return its estimated duration and memory as text."""
+    settings, images = recipe.pretrain, len(training_set.labels)
+    size = min(settings.batch_size, images)
+    batch = next(training_set.batches([[np.arange(min(SAMPLE, size))]], 0, 0, 0))
+    steps = settings.epochs * -(-images // size)
+    cost = estimate_stage_1(network, method, batch, size, steps, device)
+    trained = "head on cached features" if recipe.encoder.frozen else "whole network"
+    return (
+        f"stage 1   {settings.epochs} epochs of {recipe.method.name}, {trained}: about "
         f"{spell_seconds(cost.seconds)} and {cost.bytes / 2**20:,.0f} MiB for a step"
-    ]
+    )
 
 
-def estimate(
+def estimate_stage_1(
     network: Network, method: Method, batch: Batch, size: int, steps: int, device: torch.device
-) -> Cost:
-    """Time one forward and backward pass of a few images, on copies that are thrown away.
+) -> StageCost:
+    """Time one forward and backward pass of a few images, on copies of network and method.
 
-    They compute where training will: processes that are joined through GPUs cannot be on CPUs.
+    The copies are on the device of training: processes that communicate through GPUs cannot use
+    CPUs. Micro-batches need less memory, but a second forward pass.
 
-    A micro-batch holds as much as it has views, and costs one more forward pass.
+    Args:
+        network: is not changed.
+        method: is not changed.
+        batch: at least one image.
+        size: images per step.
+        steps: number of steps of stage 1.
+        device: of training.
     """
-    few = min(FEW, len(batch.labels))
+    few = min(SAMPLE, len(batch.labels))
     views = len(batch.images) // len(batch.labels)
     rows = torch.cat([torch.arange(few) + view * len(batch.labels) for view in range(views)])
-    parts = batch.images[rows], batch.labels[:few], batch.indices[:few]
-    sample = Batch(*(part.to(device) for part in parts))
-    held = 0
+    tensors = batch.images[rows], batch.labels[:few], batch.indices[:few]
+    sample = Batch(*(tensor.to(device) for tensor in tensors))
+    saved_bytes = 0
 
-    def note(tensor: Tensor) -> Tensor:
-        nonlocal held
-        held += tensor.numel() * tensor.element_size()
+    def count_bytes(tensor: Tensor) -> Tensor:
+        nonlocal saved_bytes
+        saved_bytes += tensor.numel() * tensor.element_size()
         return tensor
 
     trial_network = copy.deepcopy(network).train().to(device)
@@ -98,22 +120,23 @@ def estimate(
     trial_network.micro_batch = 0
     seconds = 0.0
     for _ in range(2):  # the first pass also loads libraries
-        held, start = 0, time.perf_counter()
+        saved_bytes, start = 0, time.perf_counter()
         with (
             torch.random.fork_rng([device] if device.type == "cuda" else []),
-            torch.autograd.graph.saved_tensors_hooks(note, _same),
+            torch.autograd.graph.saved_tensors_hooks(count_bytes, _identity),
         ):
             terms = trial_method.training_step(sample, trial_network)
         torch.autograd.backward(torch.stack(tuple(terms.values())).sum())
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds = time.perf_counter() - start
-    larger = size / few
+    scale = size / few
     share = min(1.0, (network.micro_batch or math.inf) / (size * views))
     seconds *= 4 / 3 if share < 1 else 1
     weights = sum(p.numel() * p.element_size() for p in network.parameters())
-    return Cost(seconds * larger * steps, int(held * larger * share) + 3 * weights)
+    # Values, gradients and momentum take three times the memory of the weights.
+    return StageCost(seconds * scale * steps, int(saved_bytes * scale * share) + 3 * weights)
 
 
-def _same(tensor: Any) -> Any:
+def _identity(tensor: Any) -> Any:
     return tensor

@@ -1,122 +1,180 @@
-"""A run's images through its encoder: which weights it starts from, and the features it gives."""
+"""Initial weights of a network, and the features it extracts from the images of a run."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
-from scs_supcon.data.dataset import ImageDataset
+from scs_supcon.data.dataset import SPLITS, ImageDataset
 from scs_supcon.data.feature_cache import ViewKind, frozen_features, keyed_views
 from scs_supcon.device import Compute
 from scs_supcon.errors import UserError
-from scs_supcon.methods import Method, Network, probe_input_for
-from scs_supcon.nn.encoder import Encoder, TappedEncoder, build_encoder, rows_key
+from scs_supcon.inference.package import initialise_from
+from scs_supcon.nn.encoder import Encoder, TappedEncoder, rows_key
+from scs_supcon.nn.network import Network, Output, ProbeInput, probe_features
 from scs_supcon.nn.weights import fetch_weights, load_weights
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe
-from scs_supcon.recipe.resolve import TrainOptions
-from scs_supcon.training.stage2 import Seen, see
+
+CHUNK = 4096
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a run is made of.
+class SplitFeatures:
+    """Features of the images of one split under the trained network.
 
     Attributes:
-        source: what gives the rows that are cached: the encoder, or that with its taps.
+        indices: (n,) images of the dataset.
+        labels: (n,) their classes.
+        features: (n, 1 + views, F) encoder features, the evaluation view first.
+        probe_inputs: (n, 1 + views, D) what stage 2 sees of the same views.
     """
 
-    images: ImageDataset
-    splits: NDArray[np.str_]
-    encoder: Encoder
-    source: Encoder | TappedEncoder
-    network: Network
-    method: Method
+    indices: NDArray[np.int64]
+    labels: Tensor
+    features: Tensor
+    probe_inputs: Tensor
 
 
-def build_initial_encoder(
-    recipe: Recipe, options: TrainOptions, offline: bool
-) -> tuple[Encoder, str]:
-    """The encoder with the weights it starts from, and a line about them."""
-    wanted = recipe.encoder
-    encoder = build_encoder(
-        wanted.name, small_stem=wanted.small_stem, in_size=recipe.data.image_size
-    )
-    if wanted.weights == "pretrained":
-        load_weights(encoder, fetch_weights(wanted.name, offline))
-    elif wanted.weights != "scratch" and options.init_from is None:
-        if options.weights is None:
+RunFeatures = Mapping[str, SplitFeatures]
+"""Features by split: "train", "val" and "test"; a split may be empty."""
+
+
+def load_initial_weights(
+    network: Network,
+    recipe: Recipe,
+    *,
+    weights: Path | None = None,
+    init_from: Path | None = None,
+    offline: bool = False,
+) -> str:
+    """Load the weights that training starts from; return a line that describes the encoder.
+
+    Args:
+        network: from `build_network`, with random weights.
+        recipe: says which weights to load.
+        weights: a safetensors file for the encoder, if the recipe needs one.
+        init_from: a finished run whose encoder and head to start from.
+        offline: never download weights.
+    """
+    encoder, settings = cast("Encoder", network.encoder), recipe.encoder
+    if settings.weights == "pretrained":
+        load_weights(encoder, fetch_weights(settings.name, offline))
+    elif settings.weights != "scratch" and init_from is None:
+        if weights is None:
             raise UserError("this recipe needs its weights file: give it with --weights FILE")
-        load_weights(encoder, options.weights)
-    how = "its features are computed once" if wanted.frozen else "it is trained"
-    begin = {"scratch": "random weights", "pretrained": "timm's weights"}
-    start = begin.get(wanted.weights, f"weights from {options.init_from or options.weights}")
-    return encoder, f"encoder   {wanted.name}, {start}; {how}"
+        load_weights(encoder, weights)
+    if init_from is not None:
+        initialise_from(init_from, encoder, network.projection)
+    origin = {"scratch": "random weights", "pretrained": "timm's weights"}.get(
+        settings.weights, f"weights from {init_from or weights}"
+    )
+    use = "frozen, features are cached" if settings.frozen else "trained"
+    return f"encoder   {settings.name}, {origin}; {use}"
 
 
-@dataclass(frozen=True)
-class FeatureExtractor:
-    """Looks at the images of a run through its encoder, as it stands at that moment."""
+def encode_images(
+    encoder: Encoder | TappedEncoder,
+    images: ImageDataset,
+    indices: NDArray[np.int64],
+    kind: ViewKind,
+    views: int,
+    cache: Path,
+    *,
+    recipe: Recipe,
+    fabric: Fabric,
+    compute: Compute,
+    display: Display,
+) -> Tensor:
+    """Return encoder features (n, 1 + views, F): the evaluation view, then random views.
 
-    fabric: Fabric
-    recipe: Recipe
-    place: Compute
-    display: Display
-
-    def features(
-        self,
-        parts: Parts,
-        indices: NDArray[np.int64],
-        kind: ViewKind,
-        views: int,
-        folder: Path | None = None,
-    ) -> Tensor:
-        """Features, and taps, `(n, 1 + views, d)`: the evaluation view, then random ones."""
-        fabric = self.fabric
-        keyed = keyed_views("eval", self.recipe.data)
-        keyed += keyed_views(kind, self.recipe.data, views) if views else []
-        source = parts.source.to(fabric.device)
-        if not fabric.is_global_zero:
-            fabric.barrier()  # the first process computes, the others read what it kept
-        with self.display.progress("features") as tell:
-            found = frozen_features(
-                parts.images,
-                indices,
-                encoder=source,
-                encoder_key=rows_key(source),
-                transforms=keyed,
-                cache_dir=folder or self.place.cache,
-                workers=self.place.workers,
-                progress=tell,
-            )
-        if fabric.is_global_zero:
-            fabric.barrier()
-        return torch.from_numpy(found)
-
-    def see(self, parts: Parts, split: str, folder: Path) -> Seen:
-        """Look at a split through the trained network, under the views that stage 2 learns from.
-
-        Args:
-            parts: of the run.
-            split: "train", "val" or "test".
-            folder: keeps the features of an encoder that only this run has.
-        """
-        indices = np.flatnonzero(parts.splits == split)
-        encoder = self.recipe.encoder
-        kind: ViewKind = "train" if encoder.frozen else "probe"
-        views = encoder.frozen_views if encoder.frozen else self.recipe.probe.views
-        kept = None if encoder.frozen else folder
-        rows = self.features(parts, indices, kind, views if split == "train" else 0, kept)
-        features = rows[..., : parts.encoder.num_features]
-        return see(
-            features,
+    Args:
+        encoder: its outputs are the features; with taps if the method uses them.
+        images: the dataset.
+        indices: which images to encode.
+        kind: "train" or "probe" random views.
+        views: number of random views per image.
+        cache: directory for the features.
+        recipe: defines the views.
+        fabric: where to compute; the first process computes, the others read its cache.
+        compute: number of workers.
+        display: shows progress.
+    """
+    transforms = keyed_views("eval", recipe.data)
+    transforms += keyed_views(kind, recipe.data, views) if views else []
+    encoder = encoder.to(fabric.device)
+    if not fabric.is_global_zero:
+        fabric.barrier()
+    with display.progress("features") as progress:
+        features = frozen_features(
+            images,
             indices,
-            parts.images.labels,
-            parts.network.projection,
-            probe_input_for(parts.method, frozen=encoder.frozen),
-            self.recipe.head.common_dim,
+            encoder=encoder,
+            encoder_key=rows_key(encoder),
+            transforms=transforms,
+            cache_dir=cache,
+            workers=compute.workers,
+            progress=progress,
         )
+    if fabric.is_global_zero:
+        fabric.barrier()
+    return torch.from_numpy(features)
+
+
+def extract_features(
+    network: Network,
+    encode: Callable[[NDArray[np.int64], ViewKind, int, Path], Tensor],
+    splits: NDArray[np.str_],
+    labels: NDArray[np.int64],
+    probe_input: ProbeInput,
+    recipe: Recipe,
+    cache: Path,
+) -> dict[str, SplitFeatures]:
+    """Return the features of all splits: several views of training images, one of the others.
+
+    Args:
+        network: the trained network.
+        encode: `encode_images` for the network's encoder and the images of the run.
+        splits: split of each image.
+        labels: class of each image.
+        probe_input: what stage 2 sees.
+        recipe: of the run.
+        cache: directory for the features.
+    """
+    frozen = recipe.encoder.frozen
+    kind: ViewKind = "train" if frozen else "probe"
+    views = recipe.encoder.frozen_views if frozen else recipe.probe.views
+    feature_dim = cast("Encoder", network.encoder).num_features
+    extracted = {}
+    for split in SPLITS:
+        indices = np.flatnonzero(splits == split)
+        outputs = encode(indices, kind, views if split == "train" else 0, cache)
+        features = outputs[..., :feature_dim]  # without taps
+        extracted[split] = SplitFeatures(
+            indices,
+            torch.from_numpy(labels[indices]),
+            features,
+            probe_inputs(features, network.projection, probe_input, recipe.head.common_dim),
+        )
+    return extracted
+
+
+@torch.no_grad()
+def probe_inputs(
+    features: Tensor, projection: nn.Module, probe_input: ProbeInput, common_dim: int
+) -> Tensor:
+    """Return what stage 2 sees (n, views, D) of encoder features (n, views, F)."""
+    device = next(projection.parameters()).device
+    chunks = []
+    for chunk in torch.split(features.flatten(0, 1), CHUNK):
+        on_device = chunk.to(device)
+        output = Output(on_device, projection(on_device))
+        chunks.append(probe_features(output, probe_input, common_dim).cpu())
+    inputs = torch.cat(chunks)
+    return inputs.view(*features.shape[:2], inputs.shape[-1])

@@ -1,254 +1,216 @@
-"""One run: the data as found, the recipe that follows, both stages, and what they leave."""
+"""A whole run, from images to a finished run directory. Only this file knows the order of steps."""
 
 import shutil
-import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
 
-from scs_supcon.data.audit import UNUSABLE, single_image_classes
-from scs_supcon.data.dataset import SPLITS, ImageDataset, Problem, content_digest, without
-from scs_supcon.data.load import load_dataset
+from scs_supcon.data.audit import single_image_classes
+from scs_supcon.data.dataset import ImageDataset, Problem, content_digest
 from scs_supcon.data.splits import read_splits_csv, write_splits_csv
 from scs_supcon.data.transforms import seeded
-from scs_supcon.device import Compute, has_gpu
+from scs_supcon.device import Compute
 from scs_supcon.errors import UserError
-from scs_supcon.inference.package import initialise_from
+from scs_supcon.inference import Model
 from scs_supcon.io.atomic import replacing
-from scs_supcon.methods import (
-    Batch,
-    Method,
-    Network,
-    build_method,
-    method_class,
-    probe_input_for,
-)
-from scs_supcon.methods.shared.common_style import CommonStyleMethod
-from scs_supcon.nn.encoder import for_cache
-from scs_supcon.nn.head import Projection
+from scs_supcon.io.hashing import file_sha256
+from scs_supcon.methods import probe_input_for
+from scs_supcon.nn.build import build_network, split_frozen
 from scs_supcon.progress import Display
-from scs_supcon.recipe import Recipe, make_recipe, merge, write_toml
-from scs_supcon.recipe.resolve import (
-    DatasetFacts,
-    TrainOptions,
-    resolve_recipe,
-    split_dataset,
-)
+from scs_supcon.recipe import Recipe, write_toml
+from scs_supcon.recipe.resolve import split_dataset
 from scs_supcon.runs.run_dir import RunDir
-from scs_supcon.training import estimate as forecast
-from scs_supcon.training.artifacts import keep_records
-from scs_supcon.training.assess import RunArtifacts
+from scs_supcon.training.artifacts import write_artifacts
 from scs_supcon.training.checkpointing import Stopped
 from scs_supcon.training.distributed import make_fabric
-from scs_supcon.training.features import FeatureExtractor, Parts, build_initial_encoder
-from scs_supcon.training.input_files import read_input_files
-from scs_supcon.training.pretrain import TrainingSet, from_features, from_images, pretrain, task_of
-from scs_supcon.training.stage2 import (
-    assemble,
-    card_metrics,
-    headline,
-    judge_splits,
-    settle_on,
-    summarise,
-    train_classifiers,
+from scs_supcon.training.estimate import describe_batches, describe_data, describe_stage_1
+from scs_supcon.training.features import encode_images, extract_features, load_initial_weights
+from scs_supcon.training.pretrain import (
+    make_method,
+    pretrain,
+    set_up_method,
+    training_set_from_features,
+    training_set_from_images,
 )
+from scs_supcon.training.probe import fit_probes, select_classifier
+from scs_supcon.training.result import RunResult, headline, summarise, summary_json
+from scs_supcon.training.run_evaluation import evaluate_run, predict_splits, run_baselines
 
 
-class Session:
-    """One call of `train`: the data as found, the recipe that follows, and the two stages."""
+def run(
+    recipe: Recipe,
+    images: ImageDataset,
+    out: str | Path,
+    compute: Compute,
+    display: Display | None = None,
+    *,
+    problems: Sequence[Problem] = (),
+    weights: Path | None = None,
+    init_from: Path | None = None,
+    overwrite: bool = False,
+) -> RunResult:
+    """Run a resolved recipe, or resume it; a finished run is returned as it is.
 
-    def __init__(
-        self,
-        options: TrainOptions,
-        place: Compute,
-        display: Display,
-        given: ImageDataset | None = None,
-    ) -> None:
-        self.options, self.place, self.display = options, place, display
-        files = read_input_files(options)
-        self.images, self.problems = (given, []) if given else self._read()
-        self.recipe = resolve_recipe(
-            options, DatasetFacts.of(self.images), files, has_gpu=has_gpu(place.device)
-        )
-        expected = self.recipe.data.content
-        if expected is not None and expected != content_digest(self.images):
-            raise UserError(
-                f"{options.source} is not the data this recipe was made for: bring that back, or "
-                "leave out data.content to train on this"
+    Args:
+        recipe: complete, as `resolve_recipe` returns it.
+        images: the dataset.
+        out: the run directory.
+        compute: device, workers and cache.
+        display: shows progress; None shows nothing.
+        problems: found in the data; listed in the report.
+        weights: the encoder's weights, if the recipe names a file by its digest.
+        init_from: a finished run to start from, if the recipe names its weights by their digest.
+        overwrite: delete a finished run, or one with another recipe, first.
+    """
+    display = display or Display(quiet=True)
+    _check_inputs(recipe, images, weights)
+    fabric = make_fabric(compute.device, recipe.pretrain.precision)
+    with RunDir.open(out, write_toml(recipe), overwrite=overwrite, fabric=fabric) as run_dir:
+        if run_dir.finished is not None:
+            result = RunResult.read(out)
+            display.line(f"{out} is finished: {headline(result.summary)}")
+            return result
+        try:
+            with seeded(recipe.seed):
+                return _run_stages(
+                    recipe, images, run_dir, fabric, compute, display, problems, weights, init_from
+                )
+        except KeyboardInterrupt:  # outside the training loops, which save first
+            raise Stopped(130) from None
+
+
+def _run_stages(
+    recipe: Recipe,
+    images: ImageDataset,
+    run_dir: RunDir,
+    fabric: Fabric,
+    compute: Compute,
+    display: Display,
+    problems: Sequence[Problem],
+    weights: Path | None,
+    init_from: Path | None,
+) -> RunResult:
+    start, frozen = time.monotonic(), recipe.encoder.frozen
+    splits = _fix_splits(images, recipe, run_dir, fabric)
+    train = np.flatnonzero(splits == "train")
+    labels, classes = images.labels[train], len(images.classes)
+    problems = _with_single_image_classes(problems, labels, images.classes)
+    display.line(describe_data(images, splits, problems))
+
+    with seeded(recipe.seed, 1):
+        network = build_network(recipe)
+        display.line(
+            load_initial_weights(
+                network, recipe, weights=weights, init_from=init_from, offline=compute.offline
             )
-        make_method(self.recipe)  # says what is wrong with its options before a folder is begun
-
-    def run(self, out: Path, overwrite: bool) -> dict[str, Any]:
-        """Train, or go on, and return the summary."""
-        fabric = make_fabric(self.place.device, self.recipe.pretrain.precision)
-        with RunDir.open(out, write_toml(self.recipe), overwrite=overwrite, fabric=fabric) as run:
-            done, start = run.finished, time.monotonic()
-            if done is not None:
-                self.display.line(f"{out} is finished: {headline(done)}")
-                return done
-            try:
-                with seeded(self.recipe.seed):
-                    summary = self._train(fabric, run)
-            except KeyboardInterrupt:  # between the loops, which save themselves first
-                raise Stopped(130) from None
-            summary["seconds"] = time.monotonic() - start
-            run.finish(summary)
-            return summary
-
-    def dry_run_once(self) -> dict[str, Any]:
-        """Go through everything with one batch of images and one epoch of each stage."""
-        few = _few(self.images, split_dataset(self.images, self.recipe), self.recipe)
-        self.images = few
-        short = {"pretrain": {"epochs": 1, "warmup_epochs": 0.0}, "probe": {"epochs": 1}}
-        self.recipe = make_recipe(merge(self.recipe.model_dump(exclude_none=True), short))
-        with tempfile.TemporaryDirectory(prefix="scs-dry-run-") as folder:
-            summary = self.run(Path(folder) / "run", overwrite=False)
-        self.display.line("dry run passed: one batch of everything; nothing was kept")
-        return summary
-
-    def _train(self, fabric: Fabric, run: RunDir) -> dict[str, Any]:
-        recipe, images = self.recipe, self.images
-        splits = self._splits(run, fabric.is_global_zero)
-        self._say(forecast.describe_data(images, splits, self.problems))
-        with seeded(recipe.seed, 1):
-            encoder, line = build_initial_encoder(recipe, self.options, self.place.offline)
-            self._say([line])
-            width = encoder.num_features
-            projection = Projection(width, recipe.head.dim, recipe.head.hidden, recipe.head.centre)
-            frozen = recipe.encoder.frozen
-            if self.options.init_from is not None:
-                initialise_from(self.options.init_from, encoder, projection)
-            at_once = 0 if frozen else recipe.pretrain.micro_batch
-            method = make_method(recipe, fabric.world_size)
-            source, stand_in = for_cache(encoder, frozen and method.uses_taps)
-            network = Network(stand_in if frozen else encoder, projection, at_once)
-            indices = np.flatnonzero(splits == "train")
-            labels = images.labels[indices]
-            method.setup(task_of(network, labels, len(images.classes), width, recipe))
-        self._say(forecast.describe_batches(labels, recipe, method.views))
-        parts = Parts(images, splits, encoder, source, network, method)
-        looking = FeatureExtractor(fabric, recipe, self.place, self.display)
-        training = self._training_set(looking, parts, indices)
-        self._estimate(network, method, training, fabric.device)
-        with self.display.progress("stage 1") as tell:
-            pretrain(fabric, run, network, method, training, recipe, tell)
-        return self._conclude(looking, run, parts)
-
-    def _conclude(self, looking: FeatureExtractor, run: RunDir, parts: Parts) -> dict[str, Any]:
-        fabric, kept = looking.fabric, run.path / "features"
-        seen = {split: looking.see(parts, split, kept) for split in SPLITS}
-        recipe = self.recipe
-        probe, linear = train_classifiers(
-            fabric, run, seen, len(self.images.classes), recipe.probe, recipe.seed, self.display
         )
-        method = parts.method
-        reads = probe_input_for(method, frozen=recipe.encoder.frozen)
-        projection = parts.network.projection
-        chosen, beside = settle_on(method, reads, probe, projection, seen)
-        boundary = method.decision_boundary()
-        made = assemble(
-            recipe,
-            self.images,
-            seen,
-            parts.encoder,
-            projection,
-            reads,
-            chosen.classifier,
-            boundary,
+        method = make_method(recipe, fabric.world_size)
+        encoder, head = split_frozen(network, frozen and method.uses_taps)
+        trained = head if frozen else network
+        set_up_method(method, trained, labels, classes, recipe)
+
+    encode = partial(
+        encode_images,
+        encoder,
+        images,
+        recipe=recipe,
+        fabric=fabric,
+        compute=compute,
+        display=display,
+    )
+    display.line(describe_batches(labels, recipe, method.views))
+    if frozen:
+        cached = encode(train, "train", recipe.encoder.frozen_views, compute.cache)
+        training_set = training_set_from_features(cached, images, train, recipe, method.views)
+    else:
+        workers = compute.workers
+        training_set = training_set_from_images(images, train, recipe, method.views, workers)
+    display.line(describe_stage_1(trained, method, training_set, recipe, fabric.device))
+    pretrain(fabric, run_dir, trained, method, training_set, recipe, display)
+
+    probe_input = probe_input_for(method, frozen=frozen)
+    cache = compute.cache if frozen else run_dir.path / "features"
+    features = extract_features(network, encode, splits, images.labels, probe_input, recipe, cache)
+    probe, linear_probe = fit_probes(fabric, run_dir, features, classes, recipe, display)
+    train_split, val_split = features["train"], features["val"]
+    own = method.linear_classifier(probe_input)
+    chosen = select_classifier(probe, own, val_split.probe_inputs[:, 0], val_split.labels)
+
+    model = Model.from_training(
+        recipe=recipe,
+        classes=images.classes,
+        encoder=network.encoder,
+        projection=network.projection,
+        probe_input=probe_input,
+        classifier=chosen.classifier,
+        train=(train_split.features[:, 0], train_split.labels),
+        val=(val_split.features[:, 0], val_split.labels),
+        train_names=[images.names[index] for index in train],
+        boundary=method.decision_boundary(),
+    )
+    predictions = predict_splits(model, features)
+    baselines = run_baselines(
+        features, predictions, linear_probe, method, network.projection, probe
+    )
+    evaluation = evaluate_run(model, images, features, predictions, baselines)
+    if fabric.is_global_zero:
+        write_artifacts(
+            run_dir.path,
+            model=model,
+            images=images,
+            problems=problems,
+            features=features,
+            predictions=predictions,
+            evaluation=evaluation,
+            workers=compute.workers,
         )
-        judged = judge_splits(made, seen)
-        summary = summarise(made, linear.classifier, seen, judged)
-        summary["baselines"] |= beside
-        summary |= {"bank": [vars(head) for head in chosen.heads], "run": str(run.path)}
-        summary["model"] = str(run.path / "model")
-        if fabric.is_global_zero:
-            counts = {split: len(part.labels) for split, part in seen.items()}
-            metrics = card_metrics(summary["metrics"])
-            made.save(run.path / "model", metrics, counts)
-            baselines = summary["baselines"]
-            found = RunArtifacts(parts.images, self.problems, seen, judged, made, baselines)
-            keep_records(run.path, found, self.place.workers)
-        shutil.rmtree(kept, ignore_errors=True)
-        return summary
+    shutil.rmtree(run_dir.path / "features", ignore_errors=True)
+    summary = summarise(run_dir.path, evaluation, chosen, time.monotonic() - start)
+    run_dir.finish(summary_json(summary))
+    return RunResult(run_dir.path, recipe, summary, evaluation, model)
 
-    def _read(self) -> tuple[ImageDataset, list[Problem]]:
-        with self.display.progress("checking images") as tell:
-            images, problems = load_dataset(self.options.source, self.place.workers, tell)
-        for problem in problems:
-            if problem.kind in UNUSABLE:
-                self.display.line(f"left out: {problem.detail}")
-        return images, problems
 
-    def _splits(self, run: RunDir, first: bool) -> NDArray[np.str_]:
-        """Draw the splits; a run that goes on must find the images it began with."""
-        splits = split_dataset(self.images, self.recipe)
-        file, classes = run.path / "splits.csv", run.path / "classes.json"
-        if file.exists() and not np.array_equal(read_splits_csv(file, self.images), splits):
-            raise UserError(
-                f"the images are not those that {run.path} began with: bring them back, "
-                "or start another run with another --out"
-            )
-        if first and not classes.exists():
-            run.write_json(classes.name, list(self.images.classes))
-        if first and not file.exists():
-            with replacing(file) as temporary:
-                write_splits_csv(temporary, self.images, splits)
-        self.problems = [p for p in self.problems if p.kind != "single_image_class"]
-        self.problems += single_image_classes(
-            self.images.labels[splits == "train"], self.images.classes
+def _check_inputs(recipe: Recipe, images: ImageDataset, weights: Path | None) -> None:
+    """Find mistakes before the run directory is created."""
+    make_method(recipe)
+    if weights is not None and recipe.encoder.weights != f"sha256:{file_sha256(weights)}":
+        raise UserError(
+            f"{weights} is not the weights file of this recipe, which is {recipe.encoder.weights}"
         )
-        return splits
-
-    def _training_set(
-        self, looking: FeatureExtractor, parts: Parts, indices: NDArray[np.int64]
-    ) -> TrainingSet:
-        recipe, views = self.recipe, parts.method.views
-        if not recipe.encoder.frozen:
-            return from_images(self.images, indices, recipe, views, self.place.workers)
-        features = looking.features(parts, indices, "train", recipe.encoder.frozen_views)
-        return from_features(features, self.images, indices, recipe, views)
-
-    def _estimate(
-        self, network: Network, method: Method, training: TrainingSet, device: torch.device
-    ) -> None:
-        how = self.recipe.pretrain
-        size = min(how.batch_size, len(training.labels))
-        plan = [[np.arange(min(forecast.FEW, size))]]
-        batch: Batch = next(training.batches(plan, 0, 0, 0))
-        steps = how.epochs * -(-len(training.labels) // size)
-        cost = forecast.estimate(network, method, batch, size, steps, device)
-        self._say(forecast.describe_cost(cost, self.recipe))
-
-    def _say(self, lines: list[str]) -> None:
-        for line in lines:
-            self.display.line(line)
+    if recipe.data.content is not None and recipe.data.content != content_digest(images):
+        raise UserError(
+            f"{recipe.data.source} is not the data this recipe was made for: restore that data, or "
+            "remove data.content from the recipe to train on this"
+        )
 
 
-def make_method(recipe: Recipe, world: int = 1) -> Method:
-    """Build the method; the head's numbers say where its fields lie."""
-    options: dict[str, Any] = dict(recipe.method.options)
-    made = method_class(recipe.method.name)
-    if issubclass(made, CommonStyleMethod):
-        options = {"common_dim": recipe.head.common_dim, "overlap": recipe.head.overlap} | options
-    method = build_method(recipe.method.name, recipe.method.preset, **options)
-    if world > 1:
-        method.gather_across_devices = True
-    return method
+def _fix_splits(
+    images: ImageDataset, recipe: Recipe, run_dir: RunDir, fabric: Fabric
+) -> NDArray[np.str_]:
+    """Split the images; a resumed run must have the images that it started with."""
+    splits = split_dataset(images, recipe)
+    file = run_dir.path / "splits.csv"
+    if file.exists() and not np.array_equal(read_splits_csv(file, images), splits):
+        raise UserError(
+            f"the images are not those that {run_dir.path} started with: restore them, or start "
+            "another run with another --out"
+        )
+    if not (run_dir.path / "classes.json").exists():
+        run_dir.write_json("classes.json", list(images.classes))
+    if fabric.is_global_zero and not file.exists():
+        with replacing(file) as temporary:
+            write_splits_csv(temporary, images, splits)
+    return splits
 
 
-def _few(images: ImageDataset, splits: NDArray[np.str_], recipe: Recipe) -> ImageDataset:
-    """A few images of every class and split, about one batch in all."""
-    most = max(4, recipe.pretrain.batch_size // len(images.classes))
-    keep: list[int] = []
-    for label in range(len(images.classes)):
-        for split, count in (("train", most), ("val", 1), ("test", 1)):
-            found = np.flatnonzero((images.labels == label) & (splits == split))
-            keep += found[:count].tolist()
-    left_out = np.setdiff1d(np.arange(len(images)), keep)
-    return without(replace(images, splits=splits), left_out)
+def _with_single_image_classes(
+    problems: Sequence[Problem], labels: NDArray[np.int64], classes: tuple[str, ...]
+) -> list[Problem]:
+    """Count single images per class among the training images instead of all images."""
+    others = [problem for problem in problems if problem.kind != "single_image_class"]
+    return others + single_image_classes(labels, classes)

@@ -1,7 +1,7 @@
-"""Stage 1: network and method learn together; the run can be taken up at any step."""
+"""Stage 1: train network and method together. Training can be resumed at any step."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,9 @@ from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.sampler import Plan, batch_keys, plan_epoch
 from scs_supcon.data.transforms import ViewDataset, eval_view, seeded, train_view
 from scs_supcon.errors import UserError
-from scs_supcon.methods import Batch, Method, Network, Output, TaskInfo
-from scs_supcon.progress import ProgressCallback
+from scs_supcon.methods import Batch, Method, Network, Output, TaskInfo, build_method, method_class
+from scs_supcon.methods.shared.common_style import CommonStyleMethod
+from scs_supcon.progress import Display
 from scs_supcon.recipe import PretrainRecipe, Recipe
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.checkpointing import CheckpointManager, ignore_signals
@@ -33,92 +34,119 @@ from scs_supcon.training.loop import (
     train_loop,
 )
 
-LOOK_BATCH = 64
+EVAL_BATCH = 64
 
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """What stage 1 learns from.
+    """Training data of stage 1.
 
     Attributes:
         names: of the training images.
         labels: class of each.
-        batches: from (plan, epoch, rank, batches to skip) to batches on the CPU.
-        look: shows every training image to a network, without gradients.
+        batches: (plan, epoch, rank, number of batches to skip) -> batches on the CPU.
+        apply_network: network -> its output for the evaluation view of every training image.
     """
 
     names: list[str]
     labels: NDArray[np.int64]
     batches: Callable[[Plan, int, int, int], Iterator[Batch]]
-    look: Callable[[nn.Module], Output]
+    apply_network: Callable[[nn.Module], Output]
 
 
-def from_images(
+def training_set_from_images(
     images: ImageDataset, indices: NDArray[np.int64], recipe: Recipe, views: int, workers: int
 ) -> TrainingSet:
-    """Learn from images: random views made anew for every epoch."""
-    learning = ViewDataset(images, indices, train_view(recipe.data), views, recipe.seed)
-    plain = ViewDataset(images, indices, eval_view(recipe.data), 1, recipe.seed)
+    """Return a training set of images with new random views in every epoch."""
+    train_views = ViewDataset(images, indices, train_view(recipe.data), views, recipe.seed)
+    eval_views = ViewDataset(images, indices, eval_view(recipe.data), 1, recipe.seed)
 
     def batches(plan: Plan, epoch: int, rank: int, skip: int) -> Iterator[Batch]:
         keys = batch_keys(plan, epoch, rank, skip)
-        for asked, (pixels, labels, _) in zip(keys, _load(learning, keys, workers), strict=True):
-            positions = torch.tensor([position for _, position, _ in asked])
+        loaded = _load(train_views, keys, workers)
+        for batch, (pixels, labels, _) in zip(keys, loaded, strict=True):
+            positions = torch.tensor([position for _, position, _ in batch])
             yield Batch(pixels.transpose(0, 1).flatten(0, 1), labels, positions)
 
-    def look(network: nn.Module) -> Output:
+    def apply_network(network: nn.Module) -> Output:
         keys = [(0, position) for position in range(len(indices))]
-        cuts = [keys[k : k + LOOK_BATCH] for k in range(0, len(keys), LOOK_BATCH)]
-        return _shown(network, (pixels[:, 0] for pixels, _, _ in _load(plain, cuts, workers)))
+        chunks = [keys[k : k + EVAL_BATCH] for k in range(0, len(keys), EVAL_BATCH)]
+        loaded = _load(eval_views, chunks, workers)
+        return _apply_in_eval_mode(network, (pixels[:, 0] for pixels, _, _ in loaded))
 
-    return _training_set(images, indices, batches, look)
+    names = [images.names[index] for index in indices]
+    return TrainingSet(names, images.labels[indices], batches, apply_network)
 
 
-def from_features(
+def training_set_from_features(
     features: Tensor, images: ImageDataset, indices: NDArray[np.int64], recipe: Recipe, views: int
 ) -> TrainingSet:
-    """Learn from cached features `(n, 1 + views, d)`: the evaluation view, then random views.
+    """Return a training set of cached features (n, 1 + views, d), the evaluation view first.
 
-    A few cached views are soon known by heart, so each view of a step is drawn between two of them
-    and loses a share of its features.
+    A network would soon memorise the few cached views, so each view of a step is a random mixture
+    of two of them, with a share of its features dropped.
     """
     labels = torch.from_numpy(images.labels[indices])
-    how = recipe.encoder
+    encoder = recipe.encoder
 
     def batches(plan: Plan, epoch: int, rank: int, skip: int) -> Iterator[Batch]:
         for number, batch in enumerate(plan[skip:], start=skip):
             joined = torch.from_numpy(np.concatenate(batch))
             with seeded(recipe.seed, epoch, number):
-                chosen = _drawn_views(features[joined], views, how.frozen_mix, how.frozen_dropout)
+                sampled = _sample_views(
+                    features[joined], views, encoder.frozen_mix, encoder.frozen_dropout
+                )
             start = sum(len(part) for part in batch[:rank])
-            mine = slice(start, start + len(batch[rank]))
-            rows = joined[mine]
-            yield Batch(chosen[mine].transpose(0, 1).flatten(0, 1), labels[rows], rows)
+            local = slice(start, start + len(batch[rank]))
+            rows = joined[local]
+            yield Batch(sampled[local].transpose(0, 1).flatten(0, 1), labels[rows], rows)
 
-    def look(network: nn.Module) -> Output:
-        return _shown(network, torch.split(features[:, 0], 4096))
+    def apply_network(network: nn.Module) -> Output:
+        return _apply_in_eval_mode(network, torch.split(features[:, 0], 4096))
 
-    return _training_set(images, indices, batches, look)
+    names = [images.names[index] for index in indices]
+    return TrainingSet(names, images.labels[indices], batches, apply_network)
 
 
-def _drawn_views(features: Tensor, views: int, mix: bool, dropout: float) -> Tensor:
-    """Views `(n, views, d)` drawn from cached ones `(n, 1 + cached, d)`."""
+def _sample_views(features: Tensor, views: int, mix: bool, dropout: float) -> Tensor:
+    """Sample views (n, views, d) from cached ones (n, 1 + cached, d)."""
     n, cached = len(features), features.shape[1] - 1
     rows = torch.arange(n)[:, None]
     # Different cached views for the views of one image, as far as there are enough.
     order = torch.rand(n, max(cached, views)).argsort(1)[:, :views] % cached + 1
-    chosen = features[rows, order]
+    sampled = features[rows, order]
     if mix:
         other = features[rows, torch.randint(1 + cached, (n, views))]
-        chosen = torch.lerp(chosen, other, torch.rand(n, views, 1))
-    return nn.functional.dropout(chosen, dropout) if dropout else chosen
+        sampled = torch.lerp(sampled, other, torch.rand(n, views, 1))
+    return nn.functional.dropout(sampled, dropout) if dropout else sampled
 
 
-def _training_set(
-    images: ImageDataset, indices: NDArray[np.int64], batches: Any, look: Any
-) -> TrainingSet:
-    names = [images.names[index] for index in indices]
-    return TrainingSet(names, images.labels[indices], batches, look)
+def make_method(recipe: Recipe, world_size: int = 1) -> Method:
+    """Return the method of a recipe; the head's dimensions define its fields."""
+    options: dict[str, Any] = dict(recipe.method.options)
+    if issubclass(method_class(recipe.method.name), CommonStyleMethod):
+        options = {"common_dim": recipe.head.common_dim, "overlap": recipe.head.overlap} | options
+    method = build_method(recipe.method.name, recipe.method.preset, **options)
+    if world_size > 1:
+        method.gather_across_devices = True
+    return method
+
+
+def set_up_method(
+    method: Method, network: Network, labels: NDArray[np.int64], classes: int, recipe: Recipe
+) -> None:
+    """Give the method the facts it may need before the first step."""
+    first_layer = next(network.projection.parameters())
+    method.setup(
+        TaskInfo(
+            network,
+            torch.from_numpy(labels),
+            classes,
+            first_layer.shape[1],
+            recipe.head.dim,
+            recipe.pretrain.epochs,
+        )
+    )
 
 
 def pretrain(
@@ -126,119 +154,113 @@ def pretrain(
     run: RunDir,
     network: Network,
     method: Method,
-    training: TrainingSet,
+    training_set: TrainingSet,
     recipe: Recipe,
-    tell: ProgressCallback = lambda done, total: None,
+    display: Display | None = None,
 ) -> None:
-    """Train network and method in place, or take them up where they were left.
+    """Train network and method in place, or resume from the last checkpoint.
 
     Args:
         fabric: where to compute.
-        run: keeps checkpoints and metrics.
-        network: encoder and projection; the encoder of a frozen run is an identity.
-        method: the loss, already told its task.
-        training: what to learn from.
-        recipe: all numbers.
-        tell: called with (steps done, steps in all).
+        run: stores checkpoints and metrics.
+        network: encoder and projection head; a frozen encoder is replaced by the identity.
+        method: the loss, after `set_up_method`.
+        training_set: images or cached features.
+        recipe: of the run.
+        display: shows progress.
     """
-    how = recipe.pretrain
+    settings, display = recipe.pretrain, display or Display(quiet=True)
     method.to(fabric.device)
     wrapped: Any = fabric.setup_module(network.to(fabric.device))
     modules = {"network": wrapped, "method": method}
-    groups = parameter_groups(modules.values(), how.lr, how.weight_decay)
+    groups = parameter_groups(modules.values(), settings.lr, settings.weight_decay)
     optimizer: Any = fabric.setup_optimizers(
-        make_optimizer(how.optimizer, groups, how.lr, how.momentum)
+        make_optimizer(settings.optimizer, groups, settings.lr, settings.momentum)
     )
-    plan = _planner(training.labels, how, recipe.seed, fabric.world_size)
+    plan = _planner(training_set.labels, settings, recipe.seed, fabric.world_size)
     per_epoch = len(plan(0))
-    total = how.epochs * per_epoch
+    total = settings.epochs * per_epoch
 
     def batches(epoch: int, skip: int) -> Iterator[Batch]:
-        for batch in training.batches(plan(epoch), epoch, fabric.global_rank, skip):
-            yield Batch(
-                *(fabric.to_device(part) for part in (batch.images, batch.labels, batch.indices))
-            )
+        for batch in training_set.batches(plan(epoch), epoch, fabric.global_rank, skip):
+            tensors = (batch.images, batch.labels, batch.indices)
+            yield Batch(*(fabric.to_device(tensor) for tensor in tensors))
 
     stage = Stage(
         name="pretrain",
         modules=modules,
         losses=lambda batch: method.training_step(batch, wrapped),
         optimizer=optimizer,
-        schedule=_schedule(how, per_epoch),
+        schedule=_schedule(settings, per_epoch),
         batches=batches,
-        epochs=how.epochs,
-        clip_norm=how.clip_norm,
+        epochs=settings.epochs,
+        clip_norm=settings.clip_norm,
     )
     with CheckpointManager(run, fabric, stage) as checkpoints:
+        if 0 < checkpoints.position.global_step < total:
+            epoch = checkpoints.position.epoch + 1
+            display.line(f"Resuming from epoch {epoch} of {settings.epochs} ({run.path})")
+        with display.progress("stage 1") as progress:
 
-        def before_epoch(position: TrainPosition) -> None:
-            method.on_epoch_start(position.epoch, training.look)
+            def before_epoch(position: TrainPosition) -> None:
+                method.on_epoch_start(position.epoch, training_set.apply_network)
 
-        def after_step(position: TrainPosition, terms: dict[str, float]) -> None:
-            method.after_step(wrapped, position.global_step / total)
-            if position.step == per_epoch:  # some tell of the last batch, unknown after a restart
-                checkpoints.memo["scalars"] = method.scalars()
-            checkpoints.after_step(position, terms)
-            tell(position.global_step, total)
+            def after_step(position: TrainPosition, terms: dict[str, float]) -> None:
+                method.after_step(wrapped, position.global_step / total)
+                if position.step == per_epoch:  # some depend on the last batch, lost in a restart
+                    checkpoints.memo["scalars"] = method.scalars()
+                checkpoints.after_step(position, terms)
+                progress(position.global_step, total)
 
-        def after_epoch(position: TrainPosition) -> None:
-            rate = {"lr": stage.schedule(position.global_step)}
-            values = checkpoints.means() | checkpoints.memo["scalars"] | rate
-            run.append_metrics(stage.name, position.epoch, position.global_step, values)
-            checkpoints.after_epoch(position)
+            def after_epoch(position: TrainPosition) -> None:
+                rate = {"lr": stage.schedule(position.global_step)}
+                values = checkpoints.means() | checkpoints.memo["scalars"] | rate
+                run.append_metrics(stage.name, position.epoch, position.global_step, values)
+                checkpoints.after_epoch(position)
 
-        tell(checkpoints.position.global_step, total)
-        try:
-            train_loop(
-                fabric, stage, checkpoints.position, Hooks(before_epoch, after_step, after_epoch)
-            )
-        except NonFiniteLossError as error:
-            names = ", ".join(training.names[index] for index in error.indices)
-            raise UserError(f"{error}\nThey are: {names}") from error
+            progress(checkpoints.position.global_step, total)
+            hooks = Hooks(before_epoch, after_step, after_epoch)
+            try:
+                train_loop(fabric, stage, checkpoints.position, hooks)
+            except NonFiniteLossError as error:
+                names = ", ".join(training_set.names[index] for index in error.indices)
+                raise UserError(f"{error}\nImages of the batch: {names}") from error
     network.eval()
     method.eval()
 
 
-def task_of(
-    network: Network, labels: NDArray[np.int64], classes: int, width: int, recipe: Recipe
-) -> TaskInfo:
-    """What the method is told before training."""
-    return TaskInfo(
-        network, torch.as_tensor(labels), classes, width, recipe.head.dim, recipe.pretrain.epochs
-    )
-
-
 def _planner(
-    labels: NDArray[np.int64], how: PretrainRecipe, seed: int, world: int
+    labels: NDArray[np.int64], settings: PretrainRecipe, seed: int, world_size: int
 ) -> Callable[[int], Plan]:
     def plan(epoch: int) -> Plan:
         return plan_epoch(
             labels,
-            min(how.batch_size, len(labels)),
-            kind=how.batches,
-            per_class=how.per_class,
+            min(settings.batch_size, len(labels)),
+            kind=settings.batches,
+            per_class=settings.per_class,
             seed=seed,
             epoch=epoch,
-            world=world,
+            world=world_size,
         )
 
     return plan
 
 
-def _schedule(how: PretrainRecipe, per_epoch: int) -> Callable[[int], float]:
-    total = how.epochs * per_epoch
-    warmup = math.ceil(how.warmup_epochs * per_epoch)
-    return lambda step: cosine_lr(step, total, warmup, how.lr, how.lr * how.lr_floor)
+def _schedule(settings: PretrainRecipe, per_epoch: int) -> Callable[[int], float]:
+    total = settings.epochs * per_epoch
+    warmup = math.ceil(settings.warmup_epochs * per_epoch)
+    floor = settings.lr * settings.lr_floor
+    return lambda step: cosine_lr(step, total, warmup, settings.lr, floor)
 
 
 def _load(
     dataset: ViewDataset, keys: list[Any], workers: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     loader = DataLoader(
-        _Telling(dataset),
+        _ErrorsAsValues(dataset),
         batch_sampler=keys,
         num_workers=workers,
-        collate_fn=_collated,
+        collate_fn=_collate,
         worker_init_fn=ignore_signals,
         multiprocessing_context=worker_context(workers),
     )
@@ -250,8 +272,8 @@ def _load(
 
 
 @dataclass(frozen=True, eq=False)
-class _Telling(Dataset[Any]):
-    """Errors for people come back as values: a loader would bury them in a traceback."""
+class _ErrorsAsValues(Dataset[Any]):
+    """Returns a `UserError` as a value: a data loader would bury it in a traceback."""
 
     dataset: ViewDataset
 
@@ -262,16 +284,17 @@ class _Telling(Dataset[Any]):
             return error
 
 
-def _collated(items: list[Any]) -> Any:
+def _collate(items: list[Any]) -> Any:
     errors = (item for item in items if isinstance(item, UserError))
     return next(errors, None) or default_collate(items)
 
 
 @torch.no_grad()
-def _shown(network: nn.Module, parts: Any) -> Output:
+def _apply_in_eval_mode(network: nn.Module, inputs: Iterable[Tensor]) -> Output:
     training = network.training
     network.eval()
     device = next(network.parameters()).device
-    seen = [network(part.to(device)) for part in parts]
+    outputs = [network(tensor.to(device)) for tensor in inputs]
     network.train(training)
-    return Output(torch.cat([s.features for s in seen]), torch.cat([s.embeddings for s in seen]))
+    features = torch.cat([output.features for output in outputs])
+    return Output(features, torch.cat([output.embeddings for output in outputs]))

@@ -18,10 +18,11 @@ from scs_supcon.data.sampler import plan_epoch
 from scs_supcon.data.transforms import seeded
 from scs_supcon.errors import UserError
 from scs_supcon.inference.classifier import LinearClassifier, fit_temperature
-from scs_supcon.progress import ProgressCallback
-from scs_supcon.recipe import ProbeRecipe
+from scs_supcon.progress import Display, ProgressCallback
+from scs_supcon.recipe import ProbeRecipe, Recipe
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.checkpointing import CheckpointManager
+from scs_supcon.training.features import RunFeatures
 from scs_supcon.training.loop import (
     Hooks,
     Stage,
@@ -184,19 +185,44 @@ def fit_probe(
     return _select(bank, heads, data)
 
 
-def with_own_classifier(
-    probe: Probe, own: tuple[Tensor, Tensor], val: Tensor, labels: Tensor
+def fit_probes(
+    fabric: Fabric,
+    run: RunDir,
+    features: RunFeatures,
+    classes: int,
+    recipe: Recipe,
+    display: Display,
+) -> tuple[Probe, Probe]:
+    """Fit the probe of stage 2 and, as a baseline, a linear probe on the encoder's features."""
+    train, val = features["train"], features["val"]
+    stages = {
+        "probe": ("stage 2", train.probe_inputs, val.probe_inputs),
+        "linear": ("linear probe of the encoder", train.features, val.features),
+    }
+    probes = []
+    for name, (title, train_inputs, val_inputs) in stages.items():
+        data = ProbeData(train_inputs, train.labels, val_inputs[:, 0], val.labels, classes)
+        with display.progress(title) as progress:
+            probes.append(fit_probe(fabric, run, name, data, recipe.probe, recipe.seed, progress))
+    return probes[0], probes[1]
+
+
+def select_classifier(
+    probe: Probe, own: tuple[Tensor, Tensor] | None, val: Tensor, labels: Tensor
 ) -> Probe:
-    """Prefer the classifier that stage 1 trained, unless it is clearly worse than the probe.
+    """Prefer the method's own classifier, unless it is clearly worse than the probe.
 
     Clearly worse means by more than one standard error of the validation accuracy.
 
     Args:
         probe: of stage 2; its heads are kept for comparison.
-        own: weight and bias of the method's own classifier.
+        own: weight and bias of the classifier that the method trained in stage 1; None if it has
+            none that takes the probe's inputs.
         val: (m, D) inputs of the validation images.
         labels: (m,)
     """
+    if own is None:
+        return probe
     weight, bias = (tensor.detach().cpu().double() for tensor in own)
     logits = val.cpu().double() @ weight.T + bias
     head = _score(ProbeHead(0.0, 0.0, False, own=True), logits, labels)

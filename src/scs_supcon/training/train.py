@@ -1,20 +1,29 @@
-"""The door to training: one call takes a set of images to a finished run folder."""
+"""`train`: from a folder of images to a finished run directory and its report."""
 
 import shlex
+import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scs_supcon.device import find_compute, first_process
+import numpy as np
+
+from scs_supcon.data.audit import UNUSABLE
+from scs_supcon.data.dataset import ImageDataset, Problem, without
+from scs_supcon.data.load import load_dataset
+from scs_supcon.device import Compute, find_compute, first_process, has_gpu
 from scs_supcon.progress import Display
-from scs_supcon.recipe import write_toml
-from scs_supcon.recipe.resolve import TrainOptions
+from scs_supcon.recipe import Recipe, make_recipe, merge
+from scs_supcon.recipe.resolve import DatasetFacts, TrainOptions, resolve_recipe, split_dataset
 from scs_supcon.report import build_report
-from scs_supcon.training.pipeline import Session
+from scs_supcon.training.input_files import read_input_files
+from scs_supcon.training.pipeline import run
+from scs_supcon.training.result import RunResult
 
 
 def train(  # noqa: PLR0913
-    source: str | Path,
+    data: str | Path,
     *,
     out: str | Path,
     method: str | None = None,
@@ -37,40 +46,42 @@ def train(  # noqa: PLR0913
     dry_run: bool = False,
     report: bool = True,
     quiet: bool = False,
-) -> dict[str, Any]:
-    """Train both stages on a set of images and leave everything in one folder.
+) -> RunResult:
+    """Train both stages on labelled images and write everything to a run directory.
 
-    The same call again goes on where the last one stopped; a finished run is left alone.
+    The same call resumes an interrupted run from its last checkpoint. A finished run is not
+    trained again.
 
     Args:
-        source: folder of class folders, train/val/test folders, .csv, .parquet, "digits", "drawn".
-        out: the run's folder.
-        method: such as "scs_supcon" or "scs_supcon@paper"; `scs methods` lists them.
+        data: folder of class folders, train/val/test folders, .csv, .parquet, or a built-in
+            dataset ("digits", "shapes").
+        out: the run directory.
+        method: such as "supcon" or "scs_supcon@paper"; `scs methods` lists them.
         encoder: any timm model, or "tiny".
-        weights: a safetensors file for the encoder.
+        weights: safetensors file with the weights of the encoder.
         from_scratch: start the encoder from random weights.
-        frozen: train on cached features of the encoder as it is.
-        epochs: of stage 1.
-        batch_size: images in a step.
-        micro_batch: views that the encoder works on at a time: less memory, a third more time.
-        seed: all randomness follows from it.
-        recipe: a TOML file with any part of a recipe.
-        settings: such as "pretrain.lr=0.05".
-        init_from: a finished run whose encoder and head to start from.
+        frozen: train on cached features of the encoder instead of training the encoder.
+        epochs: epochs of stage 1.
+        batch_size: images per step.
+        micro_batch: views that are encoded at a time: less memory, a third more time.
+        seed: seed of all random numbers.
+        recipe: TOML file with any part of a recipe.
+        settings: assignments such as "pretrain.lr=0.05".
+        init_from: finished run whose encoder and head to start from.
         device: "auto", "cpu", "cuda", …
         workers: processes that load images; default: one per core.
-        cache: folder for the features of frozen encoders.
+        cache: directory for cached features of frozen encoders.
         offline: never download weights.
         overwrite: delete a finished run, or one with another recipe, first.
-        dry_run: go through everything with a few images, then remove it.
-        report: make report.html and figures/ at the end.
-        quiet: show nothing.
+        dry_run: run every step on a few images, then delete the run.
+        report: write report.html and figures/ at the end.
+        quiet: show no progress.
 
     Returns:
-        The summary of the run: accuracies, where things are.
+        The result: `.accuracy`, `.evaluation`, `.model`, `.path`.
     """
     options = TrainOptions(
-        source=str(source),
+        source=str(data),
         method=method,
         encoder=encoder,
         weights=Path(weights) if weights else None,
@@ -84,36 +95,97 @@ def train(  # noqa: PLR0913
         init_from=Path(init_from) if init_from else None,
         settings=tuple(settings),
     )
-    place = find_compute(device, workers, cache, offline)
-    session = Session(options, place, Display(quiet or not first_process()))
+    compute = find_compute(device, workers, cache, offline)
+    display = Display(quiet or not first_process())
+    resolved, images, problems = prepare(options, compute, display)
     if dry_run:
-        return session.dry_run_once()
-    summary = session.run(Path(out), overwrite)
+        return _dry_run(resolved, images, problems, options, compute, display)
+    result = run(
+        resolved,
+        images,
+        out,
+        compute,
+        display,
+        problems=problems,
+        weights=options.weights,
+        init_from=options.init_from,
+        overwrite=overwrite,
+    )
     if report and first_process():
-        add_report(Path(out), session.display)
-    return summary
+        add_report(result.path, display)
+    return result
 
 
-def add_report(run: Path, display: Display) -> None:
-    """Make the report of a finished run if it has none.
+def prepare(
+    options: TrainOptions, compute: Compute, display: Display
+) -> tuple[Recipe, ImageDataset, list[Problem]]:
+    """Load the dataset and resolve the recipe; return both, and the problems of the data."""
+    files = read_input_files(options)
+    with display.progress("checking images") as progress:
+        images, problems = load_dataset(options.source, compute.workers, progress)
+    for problem in problems:
+        if problem.kind in UNUSABLE:
+            display.line(f"left out: {problem.detail}")
+    facts = DatasetFacts.of(images)
+    recipe = resolve_recipe(options, facts, files, has_gpu=has_gpu(compute.device))
+    return recipe, images, problems
 
-    It is a by-product: whatever goes wrong here, the run is finished and stays so.
-    """
-    if (run / "report.html").exists():
-        return
-    display.line("making the report")
-    try:
-        build_report(run)
-    except (Exception, KeyboardInterrupt) as error:
-        reason = str(error) or type(error).__name__
-        again = f"scs report {shlex.quote(str(run))}"
-        display.line(f"no report ({reason}); the run is finished: `{again}` tries again")
 
-
-def recipe_of(source: str | Path, *, device: str = "auto", **options: Any) -> str:
-    """The whole recipe that `train` would follow, as TOML."""
+def resolved_recipe(data: str | Path, *, device: str = "auto", **options: Any) -> Recipe:
+    """Return the complete recipe that `train` would use with these options."""
     for name in ("weights", "recipe", "init_from"):
         options[name] = Path(options[name]) if options.get(name) else None
-    chosen = TrainOptions(source=str(source), **options)
-    place = find_compute(device, offline=True)
-    return write_toml(Session(chosen, place, Display(quiet=True)).recipe)
+    compute = find_compute(device, offline=True)
+    recipe, _, _ = prepare(TrainOptions(source=str(data), **options), compute, Display(quiet=True))
+    return recipe
+
+
+def add_report(path: Path, display: Display) -> None:
+    """Write the report of a finished run if it has none. Errors do not affect the run."""
+    if (path / "report.html").exists():
+        return
+    display.line("writing the report")
+    try:
+        build_report(path)
+    except (Exception, KeyboardInterrupt) as error:
+        reason = str(error) or type(error).__name__
+        command = f"scs report {shlex.quote(str(path))}"
+        display.line(f"no report ({reason}); the run is finished, `{command}` tries again")
+
+
+def _dry_run(
+    recipe: Recipe,
+    images: ImageDataset,
+    problems: Sequence[Problem],
+    options: TrainOptions,
+    compute: Compute,
+    display: Display,
+) -> RunResult:
+    """Run every step with about one batch of images and one epoch of each stage."""
+    short = {"pretrain": {"epochs": 1, "warmup_epochs": 0.0}, "probe": {"epochs": 1}}
+    short_recipe = make_recipe(merge(recipe.model_dump(exclude_none=True), short))
+    with tempfile.TemporaryDirectory(prefix="scs-dry-run-") as folder:
+        result = run(
+            short_recipe,
+            _few_images(images, recipe),
+            Path(folder) / "run",
+            compute,
+            display,
+            problems=problems,
+            weights=options.weights,
+            init_from=options.init_from,
+        )
+    display.line("dry run passed: one batch and one epoch of each stage; the run was deleted")
+    return result
+
+
+def _few_images(images: ImageDataset, recipe: Recipe) -> ImageDataset:
+    """Return a few images of every class and split, about one batch in total."""
+    splits = split_dataset(images, recipe)
+    per_class = max(4, recipe.pretrain.batch_size // len(images.classes))
+    few: list[int] = []
+    for label in range(len(images.classes)):
+        for split, count in (("train", per_class), ("val", 1), ("test", 1)):
+            few += np.flatnonzero((images.labels == label) & (splits == split))[:count].tolist()
+    others = np.setdiff1d(np.arange(len(images)), few)
+    return without(replace(images, splits=splits), others)

@@ -1,7 +1,7 @@
-"""Both stages on feature vectors instead of images: what the scikit-learn estimator trains.
+"""Both stages on feature vectors instead of images, for the scikit-learn estimator.
 
-Columns are standardised. A view of a vector is the vector with noise added and, for wide vectors,
-some columns left out; the rest is what a run on frozen features does.
+Columns are standardised. A view of a vector is the vector with added noise and, for wide vectors,
+with dropped columns; the rest is a run on frozen features.
 """
 
 import tempfile
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.sampler import choose_batches
@@ -24,25 +24,29 @@ from scs_supcon.inference.decision import (
     fit_decision_rule,
     in_passes,
 )
-from scs_supcon.methods import Network, method_class, probe_input_for
-from scs_supcon.nn.head import Projection
+from scs_supcon.methods import method_class, probe_input_for
+from scs_supcon.nn.build import build_network
 from scs_supcon.recipe import Recipe, Values, make_recipe, merge, write_toml
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.distributed import make_fabric
-from scs_supcon.training.pipeline import make_method
-from scs_supcon.training.pretrain import from_features, pretrain, task_of
-from scs_supcon.training.probe import ProbeData, fit_probe, with_own_classifier
-from scs_supcon.training.stage2 import see
+from scs_supcon.training.features import probe_inputs
+from scs_supcon.training.pretrain import (
+    make_method,
+    pretrain,
+    set_up_method,
+    training_set_from_features,
+)
+from scs_supcon.training.probe import ProbeData, fit_probe, select_classifier
 
-NOISE = 0.2  # of a column's standard deviation
+NOISE = 0.2  # standard deviations of a column
 VIEWS = 4
-WIDE = 64  # from so many columns on, leaving some out still shows what a vector is
-MOST_PER_BATCH = 256
+WIDE = 64  # vectors with this many columns are still recognisable without half of them
+MAX_BATCH_SIZE = 256
 
 
 @dataclass(frozen=True)
 class VectorModel:
-    """What was learned: standardise, project, judge. Float64, and always as many rows at a time."""
+    """A trained model of vectors. Computes in float64, in passes of a fixed number of rows."""
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
@@ -57,19 +61,19 @@ class VectorModel:
         return self.classifier.decide(features)
 
     def fields(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the common and style vectors of standardised vectors."""
+        """Return the common and style field of standardised vectors."""
         return self.classifier.fields(features)
 
 
 def resolve_vector_recipe(
-    labels: NDArray[np.int64], width: int, seed: int, asked: Values
+    labels: NDArray[np.int64], feature_dim: int, seed: int, requested: Values
 ) -> Recipe:
-    """The whole recipe: what suits the method and the vectors, then what was asked for."""
-    size = min(MOST_PER_BATCH, asked.get("pretrain", {}).get("batch_size", MOST_PER_BATCH))
-    kind, per_class = choose_batches(labels, min(size, len(labels)))
-    epochs = asked.get("pretrain", {}).get("epochs", 60)
-    method = asked.get("method", {})
-    suited = {
+    """Return the complete recipe: defaults for the method and the vectors, then the request."""
+    settings, method = requested.get("pretrain", {}), requested.get("method", {})
+    size = min(MAX_BATCH_SIZE, settings.get("batch_size", MAX_BATCH_SIZE), len(labels))
+    kind, per_class = choose_batches(labels, size)
+    epochs = settings.get("epochs", 60)
+    defaults = {
         "seed": seed,
         "data": {"source": "vectors"},
         "encoder": {
@@ -77,82 +81,82 @@ def resolve_vector_recipe(
             "weights": "scratch",
             "frozen": True,
             "frozen_views": VIEWS,
-            "frozen_dropout": 0.5 if width >= WIDE else 0.0,
+            "frozen_dropout": 0.5 if feature_dim >= WIDE else 0.0,
         },
-        "head": {"hidden": max(width, 128)},
+        "head": {"hidden": max(feature_dim, 128)},
         "pretrain": {
             "epochs": epochs,
             "lr": 0.1,
             "weight_decay": 1e-3,
             "clip_norm": 1.0,
             "warmup_epochs": min(2.0, epochs / 10),
-            "batch_size": min(size, len(labels)),
+            "batch_size": size,
             "batches": kind,
             "per_class": per_class,
         },
     }
-    made = method_class(method.get("name", "scs_supcon"))
-    return make_recipe(merge(suited, made.recipe_defaults(method.get("preset")), asked))
+    method_defaults = method_class(method.get("name", "scs_supcon")).recipe_defaults(
+        method.get("preset")
+    )
+    return make_recipe(merge(defaults, method_defaults, requested))
 
 
 def train_on_vectors(
     vectors: NDArray[np.float64], labels: NDArray[np.int64], recipe: Recipe, device: str = "cpu"
 ) -> VectorModel:
-    """Train both stages on vectors `(n, d)` of classes 0 … K − 1."""
-    rows = _rows(labels)
+    """Train both stages on vectors (n, d) of classes 0 … K − 1."""
+    rows = _vector_dataset(labels)
+    classes = len(rows.classes)
     splits = assign_splits(rows, recipe.data.val_share, 0.0, recipe.split_seed)
-    learn = np.flatnonzero(splits == "train")
-    # With one vector a class nothing can be set aside: the classifier is chosen on what it learned.
-    choose = np.flatnonzero(splits == "val") if "val" in splits else learn
-    mean, scale = vectors[learn].mean(0), vectors[learn].std(0)
-    scale[scale <= 1e-12 * np.abs(mean)] = 1.0  # a constant column says nothing
+    train = np.flatnonzero(splits == "train")
+    # With one vector per class there is no validation vector: select on the training vectors.
+    val = np.flatnonzero(splits == "val") if "val" in splits else train
+    mean, scale = vectors[train].mean(0), vectors[train].std(0)
+    scale[scale <= 1e-12 * np.abs(mean)] = 1.0  # a constant column carries no information
     features = torch.from_numpy((vectors - mean) / scale).float()
+    train_labels, val_labels = (torch.from_numpy(labels[part]) for part in (train, val))
     fabric = make_fabric(device, recipe.pretrain.precision)
     with (
         tempfile.TemporaryDirectory(prefix="scs-vectors-") as folder,
-        RunDir.open(Path(folder) / "run", write_toml(recipe)) as run,
+        RunDir.open(Path(folder) / "run", write_toml(recipe)) as run_dir,
         seeded(recipe.seed, 1),
     ):
-        width = features.shape[1]
-        head = recipe.head
-        projection = Projection(width, head.dim, head.hidden, head.centre)
-        network = Network(nn.Identity(), projection)
+        network = build_network(recipe, features.shape[1])
         method = make_method(recipe)
-        method.setup(task_of(network, labels[learn], len(rows.classes), width, recipe))
-        views = _views(features[learn], recipe.encoder.frozen_views)
-        training = from_features(views, rows, learn, recipe, method.views)
-        pretrain(fabric, run, network, method, training, recipe)
-        reads = probe_input_for(method, frozen=True)
-        train = see(views, learn, labels, projection, reads, head.common_dim)
-        val = see(features[choose][:, None], choose, labels, projection, reads, head.common_dim)
-        data = ProbeData(
-            train.readout, train.labels, val.readout[:, 0], val.labels, len(rows.classes)
+        set_up_method(method, network, labels[train], classes, recipe)
+        views = _add_noise(features[train], recipe.encoder.frozen_views)
+        training_set = training_set_from_features(views, rows, train, recipe, method.views)
+        pretrain(fabric, run_dir, network, method, training_set, recipe)
+        probe_input = probe_input_for(method, frozen=True)
+        train_inputs, val_inputs = (
+            probe_inputs(view, network.projection, probe_input, recipe.head.common_dim)
+            for view in (views, features[val][:, None])
         )
-        probe = fit_probe(fabric, run, "probe", data, recipe.probe, recipe.seed)
-        own = method.linear_classifier(reads)
-        if own is not None:
-            probe = with_own_classifier(probe, own, val.readout[:, 0], val.labels)
-    probe_inputs = ProbeInputs(projection, reads, head)
+        data = ProbeData(train_inputs, train_labels, val_inputs[:, 0], val_labels, classes)
+        probe = fit_probe(fabric, run_dir, "probe", data, recipe.probe, recipe.seed)
+        own = method.linear_classifier(probe_input)
+        chosen = select_classifier(probe, own, val_inputs[:, 0], val_labels)
+    inputs = ProbeInputs(network.projection, probe_input, recipe.head)
     rule = fit_decision_rule(
-        probe.classifier,
-        train=(in_passes(probe_inputs, train.features[:, 0])[0], train.labels),
-        val=(in_passes(probe_inputs, val.features[:, 0])[0], val.labels),
-        probe_input=reads,
+        chosen.classifier,
+        train=(in_passes(inputs, features[train])[0], train_labels),
+        val=(in_passes(inputs, features[val])[0], val_labels),
+        probe_input=probe_input,
         boundary=method.decision_boundary(),
     )
-    return VectorModel(mean, scale, FeatureClassifier(probe_inputs, rule))
+    return VectorModel(mean, scale, FeatureClassifier(inputs, rule))
 
 
-def _views(features: Tensor, views: int) -> Tensor:
-    """The vectors themselves, then with noise: `(n, 1 + views, d)`."""
+def _add_noise(features: Tensor, views: int) -> Tensor:
+    """Return (n, 1 + views, d): the vectors, then views of them with noise."""
     noise = NOISE * torch.randn(len(features), views, features.shape[1])
     return torch.cat([features[:, None], features[:, None] + noise], 1)
 
 
-def _rows(labels: NDArray[np.int64]) -> ImageDataset:
-    """Vectors have names and classes as images do, and nothing to open."""
+def _vector_dataset(labels: NDArray[np.int64]) -> ImageDataset:
+    """Return a dataset with names and classes, but without images."""
 
-    def closed(index: int, at_least: int = 0) -> None:
+    def cannot_open(index: int, at_least: int = 0) -> None:
         raise NotImplementedError(f"row {index} is a vector")
 
     return ImageDataset(
@@ -162,7 +166,7 @@ def _rows(labels: NDArray[np.int64]) -> ImageDataset:
         splits=None,
         groups=None,
         folds=None,
-        open=closed,  # type: ignore[arg-type]  # nobody opens a vector
+        open=cannot_open,  # type: ignore[arg-type]  # vectors are never opened
         file_hash=str,
         native_size=0,
     )

@@ -16,6 +16,7 @@ from scs_supcon.io.atomic import write_text
 from scs_supcon.io.lock import InUse, is_held
 from scs_supcon.progress import Display
 from scs_supcon.recipe import from_toml
+from scs_supcon.training.result import RunResult
 from scs_supcon.training.train import train
 from scs_supcon.training.workers import WorkerPool
 from scs_supcon.tuning.figure import draw_search
@@ -66,8 +67,8 @@ def tune(
     _keep(search, trials, found)
     draw_search(trials, search.axes, search.out)
     again = _retrained(search, retrain, display)
-    accuracies = tuple(float(summary["accuracy"]) for summary in again)
-    judged_on = again[0]["judged_on"] if again else "test"
+    accuracies = tuple(result.accuracy for result in again)
+    judged_on = again[0].summary.split if again else "test"
     return Found(tuple(trials), found, accuracies, judged_on)
 
 
@@ -136,7 +137,7 @@ def _keep(search: Search, trials: Sequence[Trial], found: Trial) -> None:
     write_text(search.out / "best.toml", recipe)
 
 
-def _retrained(search: Search, times: int, display: Display) -> list[dict[str, Any]]:
+def _retrained(search: Search, times: int, display: Display) -> list[RunResult]:
     """Train the best recipe with other seeds, judged on images that no trial saw.
 
     The split stays that of the search: another one would test on images that trials learned from.
@@ -155,8 +156,8 @@ def _retrained(search: Search, times: int, display: Display) -> list[dict[str, A
     return summaries
 
 
-def _trained(source: str, out: Path, **options: Any) -> dict[str, Any]:
-    """Train, or wait for another worker of the search that does, and return the summary."""
+def _trained(source: str, out: Path, **options: Any) -> RunResult:
+    """Train, or wait for another worker of the search that does, and return the result."""
     while True:
         try:
             return train(source, out=out, quiet=True, **options)

@@ -1,0 +1,44 @@
+"""Build the network of a recipe. Training, cost estimates and loading a model all start here."""
+
+from typing import cast
+
+from torch import nn
+
+from scs_supcon.nn.encoder import Encoder, TappedEncoder, build_encoder, for_cache
+from scs_supcon.nn.head import Projection
+from scs_supcon.nn.network import Network
+from scs_supcon.recipe.schema import Recipe
+
+
+def build_network(recipe: Recipe, feature_dim: int | None = None) -> Network:
+    """Return encoder and projection head with random weights.
+
+    Args:
+        recipe: names the encoder and the sizes of the head.
+        feature_dim: number of columns of the data, if it consists of feature vectors instead of
+            images; the encoder is the identity then.
+    """
+    encoder: nn.Module = nn.Identity()
+    if feature_dim is None:
+        image_encoder = build_encoder(
+            recipe.encoder.name,
+            small_stem=recipe.encoder.small_stem,
+            in_size=recipe.data.image_size,
+        )
+        encoder, feature_dim = image_encoder, image_encoder.num_features
+    head = recipe.head
+    projection = Projection(feature_dim, head.dim, head.hidden, head.centre)
+    return Network(encoder, projection, 0 if recipe.encoder.frozen else recipe.pretrain.micro_batch)
+
+
+def split_frozen(network: Network, uses_taps: bool) -> tuple[Encoder | TappedEncoder, Network]:
+    """Return the frozen part of a network, whose outputs are cached, and the part to train.
+
+    The part to train has the network's projection head and takes cached outputs as input.
+
+    Args:
+        network: the whole network.
+        uses_taps: whether the method needs intermediate features of the encoder.
+    """
+    cached, stand_in = for_cache(cast("Encoder", network.encoder), uses_taps)
+    return cached, Network(stand_in, network.projection)

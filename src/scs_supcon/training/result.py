@@ -1,0 +1,158 @@
+"""The result of a run, its file `finished.json`, and the text that `scs train` prints."""
+
+import json
+import shlex
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import AliasChoices, AliasPath, Field, ValidationError
+
+from scs_supcon.errors import UserError
+from scs_supcon.evaluation.format import BASELINE_TITLES
+from scs_supcon.evaluation.record import Evaluation, EvaluationRecord, Headline
+from scs_supcon.evaluation.splits import PARTS, UNTESTED
+from scs_supcon.inference import Model, load
+from scs_supcon.recipe import Recipe, from_toml
+from scs_supcon.runs.run_dir import FINISHED, RECIPE
+from scs_supcon.training.probe import Probe
+
+
+class ProbeHeadScore(EvaluationRecord):
+    """Validation scores of one head of the probe; see `training.probe.ProbeHead`."""
+
+    lr: float
+    weight_decay: float
+    plain: bool
+    own: bool = False
+    val_accuracy: float
+    val_nll: float
+    chosen: bool
+
+
+class RunSummary(Headline):
+    """Headline numbers of a finished run: the content of `finished.json`."""
+
+    path: str = Field(validation_alias=AliasChoices("path", "run"))
+    """The run directory."""
+    seconds: float = 0.0
+    """Duration of the last call, without those that were interrupted before."""
+    threshold: float = Field(
+        validation_alias=AliasChoices("threshold", AliasPath("boundary", "threshold"))
+    )
+    """Similarity below which an image is rejected as unknown."""
+    probe_heads: tuple[ProbeHeadScore, ...] = Field(
+        validation_alias=AliasChoices("probe_heads", "bank")
+    )
+    """Heads of stage 2, one of which was chosen."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run.
+
+    Attributes:
+        path: the run directory.
+        recipe: every setting of the run.
+        summary: the headline numbers.
+    """
+
+    path: Path
+    recipe: Recipe
+    summary: RunSummary
+    _evaluation: Evaluation | None = field(default=None, repr=False, compare=False)
+    _model: Model | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy on the test images, or on the validation images if there are none."""
+        return self.summary.accuracy
+
+    @property
+    def seconds(self) -> float:
+        """Duration of the call that finished the run."""
+        return self.summary.seconds
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """The evaluation on the test images, or on the validation images if there are none."""
+        return self._evaluation or Evaluation.read(self.path / "evaluation.json")
+
+    @cached_property
+    def model(self) -> Model:
+        """The trained model, loaded when it is first used."""
+        return self._model or load(self.path)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "RunResult":
+        """Read the result of a finished run.
+
+        Raises:
+            UserError: the run is not finished, or a file is damaged.
+        """
+        path = Path(path)
+        if not (path / FINISHED).exists():
+            raise UserError(f"{path} has no {FINISHED}, which a run writes at its end")
+        try:
+            content = json.loads((path / FINISHED).read_text(encoding="utf-8"))
+            summary = RunSummary.model_validate(content)
+            recipe = from_toml((path / RECIPE).read_text(encoding="utf-8"))
+        except (OSError, ValueError, ValidationError) as error:
+            raise UserError(f"the result of the run in {path} cannot be read: {error}") from error
+        return cls(path, recipe, summary)
+
+
+def summarise(path: Path, evaluation: Evaluation, probe: Probe, seconds: float) -> RunSummary:
+    """Return the headline numbers of a run."""
+    return RunSummary(
+        **dict(evaluation.headline()),
+        path=str(path),
+        seconds=seconds,
+        threshold=evaluation.pairs.threshold,
+        probe_heads=tuple(ProbeHeadScore(**asdict(head)) for head in probe.heads),
+    )
+
+
+def summary_json(summary: RunSummary) -> dict[str, Any]:
+    """Return a summary as plain values for JSON."""
+    values: dict[str, Any] = summary.model_dump(mode="json")
+    return values
+
+
+def headline(summary: RunSummary) -> str:
+    """Return one line: the accuracy, the images it was measured on, and its interval."""
+    low, high = summary.interval
+    return (
+        f"{_percent(summary.accuracy)} {PARTS[summary.split]} accuracy on {summary.images:,} "
+        f"images (95 % interval {_percent(low)} to {_percent(high)})"
+    )
+
+
+def describe(summary: RunSummary) -> str:
+    """Return the result as text: accuracy, baselines, rejection, and the next commands."""
+    lines = [headline(summary)]
+    if summary.split == "val":
+        lines.append(f"caution: {UNTESTED}")
+    lines += ["", "Baselines on the same images:"]
+    for name, value in summary.baselines.measured().items():
+        lines.append(f"  {BASELINE_TITLES[name]:<30} {_percent(value, 2)}")
+    accuracies = [head.val_accuracy for head in summary.probe_heads]
+    path, part = Path(summary.path), PARTS[summary.split]
+    quoted = shlex.quote(summary.path)
+    lines += [
+        f"  {'heads of the probe':<30} {_percent(min(accuracies), 2)} to "
+        f"{_percent(max(accuracies), 2)} (validation)",
+        "",
+        f"{_percent(summary.rejected)} of the {part} images would be rejected as unknown "
+        f"(similarity below {summary.threshold:.3f})",
+        f"model     {path / 'model'}",
+        *(f"report    {page}" for page in path.glob("report.html")),
+        f"predict   scs predict {quoted} image.jpg",
+        f"evaluate  scs evaluate {quoted}",
+    ]
+    return "\n".join(lines)
+
+
+def _percent(share: float, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %"

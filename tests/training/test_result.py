@@ -1,0 +1,97 @@
+"""The result of a run: typed, read from files of this and the first version, and as text."""
+
+import json
+import shutil
+
+import pytest
+
+from scs_supcon.errors import UserError
+from scs_supcon.inference import load
+from scs_supcon.training.result import RunResult, RunSummary, describe, headline
+
+FORMAT_1 = {  # finished.json of version 0.1
+    "accuracy": 0.875,
+    "interval": [0.8, 0.93],
+    "pictures": 1048,
+    "judged_on": "test",
+    "metrics": {"acc1": 0.875},
+    "baselines": {"kNN on the readout": 0.5, "linear probe of the encoder": 0.25},
+    "bank": [
+        {"lr": 3.0, "weight_decay": 0.0, "plain": True, "own": False}
+        | {"val_accuracy": 0.7, "val_nll": 1.0, "chosen": False},
+        {"lr": 1.0, "weight_decay": 0.0, "plain": False, "own": False}
+        | {"val_accuracy": 0.9, "val_nll": 0.5, "chosen": True},
+    ],
+    "boundary": {"rule": "boundary", "threshold": 0.25, "val_rejected": 0.0},
+    "refused": 0.021,
+    "model": "runs/x/model",
+    "run": "runs/x",
+    "seconds": 12.5,
+}
+SUMMARY = RunSummary.model_validate(FORMAT_1)
+
+
+def test_a_summary_of_the_first_version_is_read_by_its_old_keys():
+    assert (SUMMARY.accuracy, SUMMARY.images, SUMMARY.split) == (0.875, 1048, "test")
+    assert (SUMMARY.rejected, SUMMARY.threshold) == (0.021, 0.25)
+    assert (SUMMARY.path, SUMMARY.seconds) == ("runs/x", 12.5)
+    assert SUMMARY.baselines.measured() == {
+        "knn_on_probe_input": 0.5,
+        "linear_probe_of_encoder": 0.25,
+    }
+    assert [head.chosen for head in SUMMARY.probe_heads] == [False, True]
+
+
+def test_a_finished_run_is_read_with_its_model_and_evaluation(finished):
+    result = RunResult.read(finished)
+    assert result.path == finished
+    assert result.recipe == load(finished).info.recipe
+    assert result.accuracy == result.evaluation.accuracy
+    assert result.seconds > 0
+    assert result.model.classes == result.evaluation.classes
+    assert result.model is result.model, "loaded once"
+
+
+def test_exactly_one_head_of_the_probe_is_chosen(finished):
+    heads = RunResult.read(finished).summary.probe_heads
+    (chosen,) = [head for head in heads if head.chosen]
+    assert sum(head.plain for head in heads) == 1
+    assert chosen.val_accuracy == max(head.val_accuracy for head in heads)
+
+
+def test_an_unfinished_or_damaged_run_has_no_result(finished, tmp_path):
+    with pytest.raises(UserError, match=r"has no finished\.json"):
+        RunResult.read(tmp_path)
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "finished.json").write_text(json.dumps({"accuracy": 1.0}))
+    with pytest.raises(UserError, match="cannot be read"):
+        RunResult.read(run)
+
+
+def test_the_text_lists_accuracy_baselines_rejection_and_commands():
+    assert headline(SUMMARY) == (
+        "87.5 % test accuracy on 1,048 images (95 % interval 80.0 % to 93.0 %)"
+    )
+    text = describe(SUMMARY)
+    assert text.startswith(headline(SUMMARY))
+    for line in (
+        "kNN on the probe input         50.00 %",
+        "70.00 % to 90.00 % (validation)",
+        "2.1 % of the test images would be rejected as unknown (similarity below 0.250)",
+        "scs predict runs/x image.jpg",
+        "scs evaluate runs/x",
+    ):
+        assert line in text
+    assert "caution" not in text
+
+
+def test_paths_with_spaces_are_quoted():
+    text = describe(SUMMARY.model_copy(update={"path": "my runs/x"}))
+    assert "scs predict 'my runs/x' image.jpg" in text
+    assert "scs evaluate 'my runs/x'" in text
+
+
+def test_an_accuracy_on_validation_images_comes_with_a_caution():
+    text = describe(SUMMARY.model_copy(update={"split": "val"}))
+    assert text.startswith("87.5 % validation accuracy on 1,048 images")
+    assert "caution: There is no test" in text
