@@ -371,7 +371,7 @@ def test_bad_data_is_an_error_and_creates_no_directory(make, message, train_smal
         ({"frozen": True}, "--frozen needs an encoder with weights"),
         ({"device": "cuba"}, "device 'cuba' is not available"),
         ({"recipe": "gone.toml"}, "cannot read the recipe gone.toml"),
-        ({"init_from": "gone"}, "there is no gone"),
+        ({"init_from": "gone"}, "gone does not exist"),
         ({"weights": "gone.safetensors"}, "cannot read gone.safetensors"),
     ],
 )
