@@ -14,7 +14,7 @@ def test_every_command_has_help(command, scs):
     assert f"scs {command}" in said.out
 
 
-def test_the_version(scs):
+def test_version_prints_the_version(scs):
     from scs_supcon import __version__
 
     assert scs("--version").out == f"scs-supcon {__version__}\n"

@@ -8,7 +8,7 @@ import pytest
 
 
 @pytest.mark.slow
-def test_a_run_becomes_one_file(runs, scs, shapes):
+def test_export_writes_one_file(runs, scs, shapes):
     spaced = shutil.copytree(runs / "x", runs / "my run")
     said = scs("export", spaced, "--onnx")
     assert said.code == 0, said.err
@@ -26,14 +26,14 @@ def test_a_run_becomes_one_file(runs, scs, shapes):
     assert (runs / "y.onnx").read_bytes()
 
 
-def test_images_that_are_not_there_are_named_first(runs, scs):
+def test_missing_images_are_reported_before_the_export(runs, scs):
     said = scs("export", runs / "x", "--images", runs / "none")
     assert said.code == 2
     assert "none does not exist" in said.err
     assert not (runs / "x" / "model.onnx").exists()
 
 
-def test_a_missing_library_is_named_with_its_pip_line(runs, scs, shapes, monkeypatch):
+def test_a_missing_library_is_reported_with_its_pip_command(runs, scs, shapes, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     said = scs("export", runs / "x", "--images", shapes)
     assert said.code == 2

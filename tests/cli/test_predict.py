@@ -25,7 +25,7 @@ def odd(tmp_path, shapes):
     return folder
 
 
-def test_predict_names_files_folders_and_patterns(scs, runs, shapes):
+def test_predict_takes_files_folders_and_patterns(scs, runs, shapes):
     said = scs(
         "predict", runs / "x", shapes / "bar", shapes / "circle" / "06.png", f"{shapes}/cross/*"
     )
@@ -53,7 +53,7 @@ def test_predictions_as_csv_and_json_lines_agree_with_the_model(scs, runs, shape
     assert [row["label"] for row in table] == [record.label for record in expected]
 
 
-def test_unreadable_files_are_listed_and_the_rest_is_done(scs, runs, odd):
+def test_unreadable_files_are_listed_and_skipped(scs, runs, odd):
     said = scs("predict", runs / "x", odd, odd / "gone.png", "--format", "csv")
     assert said.code == 1
     named = [row["image"] for row in csv.DictReader(io.StringIO(said.out))]
@@ -64,7 +64,7 @@ def test_unreadable_files_are_listed_and_the_rest_is_done(scs, runs, odd):
         assert sum(name in line and why in line for line in failures) == 1
 
 
-def test_embed_writes_the_vectors_of_the_model(scs, runs, odd, tmp_path):
+def test_embed_writes_the_embeddings(scs, runs, odd, tmp_path):
     expected = load(runs / "x").embed([odd / "a.png", odd / "b.png"])
     said = scs("embed", runs / "x", odd, "-o", tmp_path / "v.parquet")
     assert said.code == 1, "two could not be read"

@@ -1,7 +1,7 @@
 """`scs report`: the page made again, and why it cannot be."""
 
 
-def test_the_page_is_made_again_and_its_path_printed(scs, runs):
+def test_report_writes_the_page_again_and_prints_its_path(scs, runs):
     page = runs / "x" / "report.html"
     page.unlink()
     (runs / "x" / "figures" / "tsne.png").unlink()
@@ -11,14 +11,14 @@ def test_the_page_is_made_again_and_its_path_printed(scs, runs):
     assert (runs / "x" / "figures" / "tsne.png").exists()
 
 
-def test_an_unfinished_run_has_none(scs, runs):
+def test_an_unfinished_run_has_no_report(scs, runs):
     (runs / "x" / "finished.json").unlink()
     said = scs("report", runs / "x")
     assert said.code == 2
     assert "is not finished" in said.err
 
 
-def test_a_run_of_an_older_version_is_told_from_a_broken_one(scs, runs):
+def test_runs_of_older_versions_and_damaged_runs_have_different_errors(scs, runs):
     (runs / "x" / "evaluation.json").unlink()
     said = scs("report", runs / "x")
     assert said.code == 2

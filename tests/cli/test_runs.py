@@ -34,6 +34,6 @@ def test_runs_lists_and_cleans(scs, runs, shapes):
     assert "is finished" in scs("train", shapes, "--out", runs / "x", *QUICK).err
 
 
-def test_no_runs_are_no_error_but_no_folder_is(scs, tmp_path):
+def test_a_missing_folder_is_an_error_but_an_empty_one_is_not(scs, tmp_path):
     assert scs("runs", tmp_path).out == f"no runs in {tmp_path}\n"
     assert scs("runs", tmp_path / "gone").code == 2

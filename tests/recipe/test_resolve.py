@@ -1,4 +1,4 @@
-"""From options and data to a recipe: what suits < a recipe file < options."""
+"""Resolving a recipe: defaults for the data < recipe file < options."""
 
 import dataclasses
 
@@ -38,7 +38,7 @@ def like(images, **changes):
 
 
 def of_classes(images, count, per_class):
-    """The same images, told to be of other classes."""
+    """The same images with labels of other classes."""
     kept = np.arange(count * per_class)
     return dataclasses.replace(
         images,
@@ -54,7 +54,7 @@ def resolve(images, has_gpu=False, **values):
     return resolve_recipe(options, facts, read_input_files(options), has_gpu=has_gpu)
 
 
-def test_the_drawn_set_trains_a_tiny_encoder_on_views_that_suit_it(images):
+def test_shapes_train_a_tiny_encoder_on_suitable_views(images):
     recipe = resolve(images)
     assert (recipe.encoder.name, recipe.encoder.weights) == ("tiny", "scratch")
     assert not recipe.encoder.frozen
@@ -72,7 +72,7 @@ def test_digits_are_not_mirrored():
     assert recipe.data.image_size == digits().view_defaults["image_size"]
 
 
-def test_photographs_get_a_pretrained_encoder_at_the_size_it_was_made_for(images):
+def test_photographs_get_a_pretrained_encoder_at_its_own_image_size(images):
     recipe = resolve(like(images, native_size=500, view_defaults={}))
     assert recipe.encoder.weights == "pretrained"
     assert (recipe.encoder.name, recipe.data.image_size) == ("tf_efficientnet_lite0", 224)
@@ -94,7 +94,7 @@ def test_many_small_images_get_a_resnet_with_a_small_stem(images):
         ("scratch", True, False, 8),
     ],
 )
-def test_frozen_is_the_default_without_an_has_gpu_where_weights_are_given(
+def test_frozen_is_the_default_with_weights_and_without_a_gpu(
     images, weights, has_gpu, frozen, views
 ):
     asked = [f"encoder.weights={weights}", "encoder.name=resnet18"]
@@ -103,7 +103,7 @@ def test_frozen_is_the_default_without_an_has_gpu_where_weights_are_given(
     assert recipe.encoder.frozen_views == views
 
 
-def test_a_weights_file_is_known_by_its_content(images, weights, tmp_path):
+def test_a_weights_file_is_recorded_by_its_sha256(images, weights, tmp_path):
     recipe = resolve(images, encoder="tiny", weights=weights)
     assert recipe.encoder.weights == f"sha256:{file_sha256(weights)}"
     assert recipe.encoder.frozen
@@ -117,7 +117,7 @@ def test_a_random_encoder_cannot_be_frozen(images):
         resolve(images, frozen=True)
 
 
-def test_options_win_over_the_file_and_the_file_over_what_suits(images, tmp_path):
+def test_options_win_over_the_file_and_the_file_over_defaults(images, tmp_path):
     file = tmp_path / "r.toml"
     file.write_text(
         "seed = 3\n[pretrain]\nepochs = 7\nlr = 0.3\n[data]\nflip = false\n"
@@ -126,18 +126,18 @@ def test_options_win_over_the_file_and_the_file_over_what_suits(images, tmp_path
     recipe = resolve(images, recipe=file, epochs=9, settings=["pretrain.lr=0.4"])
     assert (recipe.seed, recipe.data.flip, recipe.method.name) == (3, False, "supcon")
     assert (recipe.pretrain.epochs, recipe.pretrain.lr) == (9, 0.4)
-    assert recipe.data.crop_scale == (0.5, 1.0), "what the file leaves open still suits the data"
-    assert not recipe.head.centre, "and the method"
+    assert recipe.data.crop_scale == (0.5, 1.0), "defaults for the data fill the rest"
+    assert not recipe.head.centre, "and defaults of the method"
     assert resolve(images, recipe=file, seed=4).seed == 4
 
 
-def test_the_source_is_always_the_one_asked_for(images, tmp_path):
+def test_the_source_option_wins_over_the_file(images, tmp_path):
     file = tmp_path / "r.toml"
     file.write_text('[data]\nsource = "elsewhere"\n')
     assert resolve(images, recipe=file).data.source == "drawn"
 
 
-def test_another_method_leaves_the_files_preset_and_options_behind(images, tmp_path):
+def test_another_method_drops_preset_and_options_of_the_file(images, tmp_path):
     file = tmp_path / "r.toml"
     file.write_text('[method]\nname = "scs_supcon"\npreset = "paper"\noptions = { t0 = 5.0 }\n')
     assert resolve(images, recipe=file, method="supcon").method.options == {
@@ -148,7 +148,7 @@ def test_another_method_leaves_the_files_preset_and_options_behind(images, tmp_p
     assert (same.preset, same.options["t0"], same.options["b0"]) == ("siglip", 5.0, 10.0)
 
 
-def test_a_whole_recipe_comes_back_as_it_is(images, tmp_path):
+def test_a_complete_recipe_file_is_not_changed(images, tmp_path):
     recipe = resolve(images, method="scs_supcon@paper", seed=5, batch_size=12)
     file = tmp_path / "r.toml"
     file.write_text(write_toml(recipe))
@@ -166,7 +166,7 @@ def test_a_whole_recipe_comes_back_as_it_is(images, tmp_path):
         ("[pretrain", "not valid TOML"),
     ],
 )
-def test_a_bad_recipe_file_is_named_with_its_bad_value(images, tmp_path, text, message):
+def test_errors_in_a_recipe_file_name_file_and_value(images, tmp_path, text, message):
     file = tmp_path / "r.toml"
     file.write_text(text)
     with pytest.raises(UserError, match=f"(?s)r.toml: .*{message}"):
@@ -174,14 +174,14 @@ def test_a_bad_recipe_file_is_named_with_its_bad_value(images, tmp_path, text, m
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 5, 30])
-def test_few_epochs_warm_up_for_less(images, epochs):
+def test_short_schedules_have_a_short_warm_up(images, epochs):
     usual = resolve(images).pretrain
     assert 0 < usual.warmup_epochs <= usual.epochs / 10
     short = resolve(images, epochs=epochs).pretrain
     assert short.warmup_epochs == min(usual.warmup_epochs, epochs / 10)
 
 
-def test_batches_are_balanced_where_shuffling_leaves_anchors_alone(images):
+def test_batches_are_balanced_if_shuffling_leaves_anchors_without_positives(images):
     few = resolve(images, batch_size=16).pretrain  # 6 classes: about 2.7 of each in 16
     assert few.batches == "balanced"
     assert 2 <= few.per_class <= few.batch_size // 2
@@ -192,19 +192,19 @@ def test_batches_are_balanced_where_shuffling_leaves_anchors_alone(images):
     assert chosen.pretrain.batches == "shuffle"
 
 
-def test_a_batch_is_no_larger_than_the_training_part(images):
+def test_a_batch_is_at_most_the_training_split(images):
     recipe = resolve(images)
     assert recipe.pretrain.batch_size == (split_dataset(images, recipe) == "train").sum() == 42
 
 
-def test_the_method_says_which_head_suits_it(images):
+def test_methods_set_defaults_of_the_head(images):
     overlap = resolve(images, method="cs_supcon_overlap").head
     assert (overlap.style_dim, overlap.overlap, overlap.centre) == (92, 28, False)
     assert not resolve(images, method="scs_supcon@paper").head.centre
     assert resolve(images, method="scs_supcon@paper", settings=["head.centre=true"]).head.centre
 
 
-def test_a_split_may_have_a_seed_of_its_own(images):
+def test_split_seed_keeps_the_splits_of_another_seed(images):
     first, again = resolve(images, seed=3), resolve(images, seed=4, settings=["data.split_seed=3"])
     assert again.seed == 4
     assert split_dataset(images, again).tolist() == split_dataset(images, first).tolist()
@@ -214,12 +214,12 @@ def test_a_split_may_have_a_seed_of_its_own(images):
     )
 
 
-def test_someone_has_to_validate(images):
+def test_validation_images_are_required(images):
     with pytest.raises(UserError, match=r"no image is left for validation.*val_share"):
         resolve(images, settings=["data.val_share=0"])
 
 
-def test_going_on_from_a_run_keeps_its_encoder_head_and_views(images, finished):
+def test_init_from_keeps_encoder_head_and_image_preparation(images, finished):
     before = from_toml((finished / "recipe.toml").read_text())
     for place in (finished, finished / "model"):
         recipe = resolve(images, init_from=place)
@@ -227,10 +227,10 @@ def test_going_on_from_a_run_keeps_its_encoder_head_and_views(images, finished):
         assert recipe.encoder.weights == (
             f"sha256:{file_sha256(finished / 'model' / 'weights.safetensors')}"
         )
-        assert not recipe.encoder.frozen, "as it was, though there are weights and no has_gpu"
+        assert not recipe.encoder.frozen, "as in the first run"
         assert recipe.head == before.head
         assert recipe.data.image_size == before.data.image_size == 16
-    with pytest.raises(UserError, match="there is no"):
+    with pytest.raises(UserError, match="does not exist"):
         resolve(images, init_from=finished / "gone")
 
 
@@ -246,7 +246,7 @@ def test_going_on_from_a_run_keeps_its_encoder_head_and_views(images, finished):
         ({"seed": -1}, "seed = -1"),
     ],
 )
-def test_bad_wishes_are_named(images, options, message):
+def test_invalid_options_are_errors(images, options, message):
     with pytest.raises(UserError, match=message):
         resolve(images, **options)
 

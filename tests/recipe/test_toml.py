@@ -32,7 +32,7 @@ lrs = st.lists(st.floats(1e-300, 1e300), min_size=1)
 
 @settings(max_examples=50, derandomize=True, deadline=None)
 @given(options=options, lrs=lrs, source=st.text(min_size=1), mean=st.tuples(*[numbers] * 3))
-def test_toml_out_and_in_gives_the_same_recipe(
+def test_a_recipe_survives_a_round_trip_through_toml(
     options: dict[str, Any], lrs: list[float], source: str, mean: tuple[float, ...]
 ) -> None:
     values = {
@@ -49,7 +49,7 @@ def test_toml_out_and_in_gives_the_same_recipe(
     ]
 
 
-def test_every_key_is_written_and_explained() -> None:
+def test_every_key_is_written_with_a_comment() -> None:
     named = {"split_seed": 1, "content": "0" * 64}
     folded = {"data": {**BIRDS["data"], "folds": 5, "fold": 4, **named}}
     lines = write_toml(
@@ -62,7 +62,7 @@ def test_every_key_is_written_and_explained() -> None:
             assert lines[place - 1].startswith("# ")
 
 
-def test_the_hash_follows_the_values_alone() -> None:
+def test_the_hash_depends_on_the_values_only() -> None:
     plain = make_recipe(BIRDS)
     spelt_out = make_recipe({"pretrain": {"epochs": 100, "lr": 0.1}, "seed": 0, **BIRDS})
     assert recipe_hash(plain) == recipe_hash(spelt_out)
@@ -70,7 +70,7 @@ def test_the_hash_follows_the_values_alone() -> None:
     assert len(recipe_hash(plain)) == 64
 
 
-def test_a_file_may_hold_some_of_the_keys(tmp_path: Path) -> None:
+def test_a_file_may_hold_a_part_of_a_recipe(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("[pretrain]\nepochs = 7\n")
     assert read_recipe(file) == {"pretrain": {"epochs": 7}}
@@ -86,7 +86,7 @@ def test_a_file_may_hold_some_of_the_keys(tmp_path: Path) -> None:
         ("[pretrain\n", "not valid TOML"),
     ],
 )
-def test_a_bad_file_is_named_with_its_mistake(tmp_path: Path, text: str, words: str) -> None:
+def test_errors_name_the_file(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(text)
     with pytest.raises(UserError) as caught:
@@ -95,12 +95,12 @@ def test_a_bad_file_is_named_with_its_mistake(tmp_path: Path, text: str, words: 
     assert str(file) in str(caught.value)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read the recipe .*none\.toml"):
         read_recipe(tmp_path / "none.toml")
 
 
-def test_later_layers_win_key_by_key() -> None:
+def test_later_layers_win() -> None:
     joined = merge({"data": {"source": "a", "flip": True}}, {"seed": 1}, {"data": {"flip": False}})
     assert joined == {"data": {"source": "a", "flip": False}, "seed": 1}
 
@@ -123,13 +123,13 @@ def test_later_layers_win_key_by_key() -> None:
         ("seed=4", {"seed": 4}),
     ],
 )
-def test_an_override_has_the_type_of_its_field(assignment: str, values: dict[str, Any]) -> None:
+def test_assignments_are_parsed_by_field_type(assignment: str, values: dict[str, Any]) -> None:
     found = override({}, [assignment])
     assert found == values
     assert repr(found) == repr(values)
 
 
-def test_overrides_leave_their_input_alone() -> None:
+def test_assignments_do_not_change_their_input() -> None:
     values = {"pretrain": {"lr": 1.0, "epochs": 2}}
     found = override(values, ["pretrain.lr=0.5", "pretrain.lr=0.25"])
     assert found == {"pretrain": {"lr": 0.25, "epochs": 2}}
@@ -152,7 +152,7 @@ def test_overrides_leave_their_input_alone() -> None:
         ("pretrain.lr.x=3", "section.key=value"),
     ],
 )
-def test_a_bad_override_says_what_is_wrong(assignment: str, words: str) -> None:
+def test_invalid_assignments_are_errors(assignment: str, words: str) -> None:
     with pytest.raises(UserError) as caught:
         override({}, [assignment])
     assert words in str(caught.value)

@@ -1,4 +1,4 @@
-"""The recipe of a run, and how it comes about."""
+"""The recipe of a run: schema, TOML, defaults of the methods, resolution."""
 
 from scs_supcon.recipe.schema import (
     SECTIONS,

@@ -1,7 +1,7 @@
-"""From layers of plain values to one recipe, and to TOML and back.
+"""Build a recipe from layers of plain values, and convert it to TOML and back.
 
-A recipe grows in layers of plain dictionaries (`read_recipe`, `override`, `merge`) and becomes one
-frozen `Recipe` at the end (`make_recipe`). Unknown keys are mistakes, and say what was meant.
+Layers are dictionaries (`read_recipe`, `override`, `merge`); `make_recipe` validates the result.
+Unknown keys are errors with a suggestion.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ Values: TypeAlias = dict[str, Any]
 
 
 def read_recipe(path: str | Path) -> Values:
-    """Read a TOML file that may hold only some of the keys."""
+    """Return the values of a TOML file, which may hold any part of a recipe."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -36,12 +36,12 @@ def read_recipe(path: str | Path) -> Values:
 
 
 def from_toml(text: str) -> Recipe:
-    """Read a whole recipe from TOML."""
+    """Return the recipe of a complete TOML text."""
     return make_recipe(_parse(text))
 
 
 def make_recipe(values: Mapping[str, Any]) -> Recipe:
-    """Validate plain values; what is not given takes its default."""
+    """Return the recipe of plain values; missing ones take the defaults of the schema."""
     _check_keys(values)
     try:
         return Recipe.model_validate({"data": {}, **values})
@@ -51,7 +51,7 @@ def make_recipe(values: Mapping[str, Any]) -> Recipe:
 
 
 def merge(*layers: Mapping[str, Any]) -> Values:
-    """Join layers of values; a later layer wins, key by key within each section."""
+    """Merge layers of values recursively; later layers win."""
     merged: Values = {}
     for layer in layers:
         for key, value in layer.items():
@@ -61,17 +61,17 @@ def merge(*layers: Mapping[str, Any]) -> Values:
 
 
 def override(values: Mapping[str, Any], assignments: Iterable[str]) -> Values:
-    """Apply `section.key=value` assignments, each read by the type of its field."""
+    """Return the values after `section.key=value` assignments, parsed by the type of the field."""
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals:
-            raise UserError(f"{assignment!r} is not key=value; write for example pretrain.lr=0.1")
+            raise UserError(f"{assignment!r} is not key=value: write for example pretrain.lr=0.1")
         values = merge(values, _assign(key.strip().split("."), text.strip()))
     return dict(values)
 
 
 def write_toml(recipe: Recipe) -> str:
-    """Write a recipe as TOML, each key under a comment that explains it."""
+    """Return a recipe as TOML, with a comment above each key."""
     blocks = ["\n".join(_lines(recipe))]
     for name, section in SECTIONS.items():
         title = f"# {(section.__doc__ or '').splitlines()[0]}\n[{name}]"
@@ -80,7 +80,7 @@ def write_toml(recipe: Recipe) -> str:
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """SHA-256 of the recipe in canonical JSON: equal recipes, equal hashes, on any machine."""
+    """Return the SHA-256 of a recipe as canonical JSON, the same on every machine."""
     values = recipe.model_dump(mode="json", exclude_none=True)
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
@@ -104,7 +104,7 @@ def _check_keys(values: Mapping[str, Any]) -> None:
 
 
 def _field(*path: str) -> FieldInfo:
-    """Find a key's field; a key that does not exist is an error with a suggestion."""
+    """Return the field of a key; an unknown key is an error with a suggestion."""
     section: type[Section] = SECTIONS[path[0]] if path[1:] else Recipe
     key = path[-1]
     if key in section.model_fields:
@@ -116,14 +116,14 @@ def _field(*path: str) -> FieldInfo:
 
 
 def _assign(path: list[str], text: str) -> Values:
-    """Turn `["pretrain", "lr"], "0.1"` into `{"pretrain": {"lr": 0.1}}`."""
+    """Return `{"pretrain": {"lr": 0.1}}` for `["pretrain", "lr"], "0.1"`."""
     dotted = ".".join(path)
     if path[:2] == ["method", "options"] and path[2:]:
         return {"method": {"options": {".".join(path[2:]): _toml_value(text)}}}
     if path[0] not in SECTIONS and path[1:]:
         raise UserError(f"unknown section in {dotted!r}{did_you_mean(path[0], SECTIONS)}")
     if len(path) != 1 + (path[0] in SECTIONS):
-        raise UserError(f"{dotted!r} is not the name of one value; write section.key=value")
+        raise UserError(f"{dotted!r} is not one value: write section.key=value")
     value = _typed(_field(*path), dotted, text)
     return {path[0]: value} if len(path) == 1 else {path[0]: {path[1]: value}}
 
@@ -144,7 +144,7 @@ def _typed(info: FieldInfo, dotted: str, text: str) -> Any:
 
 
 def _toml_value(text: str) -> Any:
-    """Read a TOML value; a bare word is taken as text."""
+    """Parse a TOML value; a bare word is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -172,14 +172,14 @@ def _plain(message: str) -> str:
 def _lines(section: Section) -> Iterable[str]:
     for key, info in type(section).model_fields.items():
         value = getattr(section, key)
-        # TOML has no null: a key left out stands for None.
+        # TOML has no null: None is left out.
         if not isinstance(value, Section) and value is not None:
             yield f"# {info.description}"
             yield f"{key} = {_write_value(value)}"
 
 
 def _write_value(value: Any) -> str:
-    """Write a value on one line, where tomli_w would spread it over several."""
+    """Return a value on one line; tomli_w would break lists and tables over several lines."""
     if isinstance(value, Mapping):
         pairs = (_write_pair(key, inner) for key, inner in value.items())
         return f"{{ {', '.join(pairs)} }}" if value else "{}"
