@@ -1,4 +1,4 @@
-"""`scs doctor`: what it prints, writes and returns."""
+"""Output, files and exit code of `scs doctor`."""
 
 import csv
 import json
@@ -11,28 +11,32 @@ from PIL import Image
 
 @pytest.fixture
 def birds(tmp_path, monkeypatch):
-    """Three classes of nine images, one damaged, one copied, a stray file; we stand beside it."""
+    """Three classes of nine images, a damaged and a copied one and a text file, in this folder."""
     root = tmp_path / "birds"
     noise = np.random.default_rng(0).integers(0, 256, (27, 24, 24, 3), dtype=np.uint8)
-    for at, pixels in enumerate(noise):
-        folder = root / ("auk", "jay", "owl")[at % 3]
+    for index, pixels in enumerate(noise):
+        folder = root / ("auk", "jay", "owl")[index % 3]
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(folder / f"{at:02d}.png")
-    (root / "auk" / "bad.png").write_text("no image")
+        Image.fromarray(pixels).save(folder / f"{index:02d}.png")
+    (root / "auk" / "bad.png").write_text("not an image")
     shutil.copy(root / "jay" / "01.png", root / "jay" / "zz.png")
     (root / "owl" / "notes.txt").write_text("")
     monkeypatch.chdir(tmp_path)
     return root
 
 
-def test_problems_are_told_and_written(birds, scs):
-    said = scs("doctor", "birds")
-    assert said.code == 1
-    assert "29 images in 3 classes" in said.out
-    assert "unreadable: 1 · training leaves them out" in said.out
-    assert "duplicate: 1" in said.out
-    assert said.out.index("problems") < said.out.index("notes") < said.out.index("skipped file: 1")
-    assert "scs doctor birds --fix" in said.out
+def test_problems_are_printed_and_written(birds, scs):
+    result = scs("doctor", "birds")
+    assert result.code == 1
+    assert "29 images in 3 classes" in result.out
+    assert "unreadable: 1 · training leaves them out" in result.out
+    assert "duplicate: 1" in result.out
+    assert (
+        result.out.index("problems")
+        < result.out.index("notes")
+        < result.out.index("skipped file: 1")
+    )
+    assert "scs doctor birds --fix" in result.out
     rows = list(csv.DictReader((birds.parent / "birds-problems.csv").open()))
     assert [row["kind"] for row in rows] == ["unreadable", "duplicate", "skipped_file"]
     assert rows[1]["name"] == "jay/zz.png"
@@ -40,7 +44,7 @@ def test_problems_are_told_and_written(birds, scs):
     assert {path.name for path in birds.parent.iterdir()} == {"birds", "birds-problems.csv"}
 
 
-def test_a_name_is_no_formula_in_the_table_of_problems_and_itself_in_the_fixed_one(birds, scs):
+def test_formulas_are_escaped_in_the_table_of_problems_but_not_in_the_fixed_table(birds, scs):
     (birds / "owl").rename(birds / "=1+1")
     assert scs("doctor", "birds", "--fix").code == 1
     rows = list(csv.DictReader((birds.parent / "birds-problems.csv").open()))
@@ -49,33 +53,33 @@ def test_a_name_is_no_formula_in_the_table_of_problems_and_itself_in_the_fixed_o
     assert {row["label"] for row in fixed} == {"auk", "jay", "=1+1"}
 
 
-def test_a_healthy_set_writes_nothing(scs, tmp_path, monkeypatch):
+def test_a_healthy_dataset_writes_no_files(scs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = scs("doctor", "shapes", "--quiet")
-    assert said.code == 0
-    assert said.err == ""
-    assert said.out.endswith("no problems that would harm training\n")
+    result = scs("doctor", "shapes", "--quiet")
+    assert result.code == 0
+    assert result.err == ""
+    assert result.out.endswith("no problems that would harm training\n")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_for_programs(birds, scs):
-    said = scs("doctor", birds, "--json", "--out", birds.parent / "lists" / "found.csv")
-    assert said.code == 1
-    summary = json.loads(said.out)
+def test_json_output(birds, scs):
+    result = scs("doctor", birds, "--json", "--out", birds.parent / "lists" / "problems.csv")
+    assert result.code == 1
+    summary = json.loads(result.out)
     assert summary["counts"] == {"unreadable": 1, "duplicate": 1, "skipped_file": 1}
     assert summary["images"] == 29
     assert not summary["healthy"]
     assert [problem["kind"] for problem in summary["problems"]] == list(summary["counts"])
-    assert summary["table"] == str(birds.parent / "lists" / "found.csv")
-    assert (birds.parent / "lists" / "found.csv").exists()
+    assert summary["table"] == str(birds.parent / "lists" / "problems.csv")
+    assert (birds.parent / "lists" / "problems.csv").exists()
 
 
-def test_the_fixed_table_is_read_and_no_image_is_touched(birds, scs):
+def test_the_fixed_table_can_be_read_and_no_image_is_changed(birds, scs):
     before = {path: path.read_bytes() for path in birds.rglob("*.*")}
-    said = scs("doctor", "birds/", "--fix")
-    assert said.code == 1
-    assert "left out: unusable (1), copies (1); moved to another split: 0" in said.out
-    assert "scs train birds-fixed.csv" in said.out
+    result = scs("doctor", "birds/", "--fix")
+    assert result.code == 1
+    assert "left out: unusable (1), copies (1); moved to another split: 0" in result.out
+    assert "scs train birds-fixed.csv" in result.out
     assert {path: path.read_bytes() for path in birds.rglob("*.*")} == before
     again = scs("doctor", "birds-fixed.csv", "--json")
     assert again.code == 0
@@ -83,12 +87,12 @@ def test_the_fixed_table_is_read_and_no_image_is_touched(birds, scs):
     fixed = json.loads(scs("doctor", "birds", "--fix", "--json").out)["fixed"]
     assert fixed["left_out"] == {"unusable": 1, "copy": 1}
     (birds.parent / "birds-fixed.csv").write_text("image_path,label\n")
-    refused = scs("doctor", "birds", "--fix")
-    assert refused.code == 2
-    assert "birds-fixed.csv already exists with different content" in refused.err
+    result = scs("doctor", "birds", "--fix")
+    assert result.code == 2
+    assert "birds-fixed.csv already exists with different content" in result.err
 
 
-def test_a_name_with_a_space_can_be_copied(birds, scs):
+def test_commands_in_the_output_quote_names_with_spaces(birds, scs):
     birds.rename(birds.with_name("my birds"))
     assert "scs doctor 'my birds' --fix" in scs("doctor", "my birds").out
     assert "scs train 'my birds-fixed.csv' --out" in scs("doctor", "my birds", "--fix").out
@@ -103,7 +107,7 @@ def test_files_are_named_after_the_folder(birds, scs, monkeypatch):
     assert (birds.parent / "again" / "birds.v2-fixed.csv").exists()
 
 
-def test_what_cannot_be_read_at_all_is_one_sentence(scs, tmp_path):
-    said = scs("doctor", tmp_path / "nothing")
-    assert said.code == 2
-    assert "does not exist" in said.err
+def test_a_missing_folder_is_an_error(scs, tmp_path):
+    result = scs("doctor", tmp_path / "nothing")
+    assert result.code == 2
+    assert "does not exist" in result.err

@@ -21,10 +21,10 @@ Scene = Callable[..., Image.Image]
 @pytest.fixture
 def root(tmp_path: Path, scene: Scene) -> Path:
     """Two classes of eight images, no splits."""
-    for at in range(16):
-        folder = tmp_path / "birds" / ("owl", "wren")[at % 2]
+    for index in range(16):
+        folder = tmp_path / "birds" / ("owl", "wren")[index % 2]
         folder.mkdir(parents=True, exist_ok=True)
-        scene(at, (48, 40)).save(folder / f"{at:02d}.png")
+        scene(index, (48, 40)).save(folder / f"{index:02d}.png")
     return tmp_path / "birds"
 
 
@@ -65,7 +65,7 @@ def test_unusable_images_copies_and_two_labels_are_left_out(root: Path) -> None:
     shutil.copy(root / "owl/04.png", root / "wren/what.png")
     cleaned = clean(diagnose(load_images(root, forgiving=True)))
     assert cleaned.left_out == {"unusable": 1, "copy": 1, "two_labels": 2}
-    assert names(cleaned.images) == {f"{at:02d}.png" for at in range(16) if at != 4}
+    assert names(cleaned.images) == {f"{index:02d}.png" for index in range(16) if index != 4}
 
 
 def test_the_copy_in_the_test_split_stays(root: Path) -> None:
@@ -79,7 +79,7 @@ def test_the_copy_in_the_test_split_stays(root: Path) -> None:
 
 def test_a_class_keeps_its_last_training_image(root: Path) -> None:
     shutil.copy(root / "owl/02.png", root / "owl/z.png")
-    test = {f"{at:02d}.png" for at in range(0, 16, 2)} - {"02.png"} | {"z.png"}
+    test = {f"{index:02d}.png" for index in range(0, 16, 2)} - {"02.png"} | {"z.png"}
     cleaned = clean(diagnose(load_images(with_splits(root, test), forgiving=True)))
     assert splits(cleaned.images)["02.png"] == "train"
     assert "z.png" not in names(cleaned.images)
@@ -97,18 +97,20 @@ def test_near_duplicates_move_to_the_split_of_most_of_them(root: Path) -> None:
 
 def test_a_class_keeps_training_images_when_near_duplicates_move(root: Path) -> None:
     Image.open(root / "owl/02.png").save(root / "owl/like.jpg", quality=90)
-    test = {f"{at:02d}.png" for at in range(0, 16, 2)} - {"02.png"} | {"like.jpg"}
+    test = {f"{index:02d}.png" for index in range(0, 16, 2)} - {"02.png"} | {"like.jpg"}
     split_of = splits(clean(diagnose(load_images(with_splits(root, test), forgiving=True))).images)
     assert split_of["02.png"] == split_of["like.jpg"] == "train"
 
 
 def test_assigned_splits_keep_near_duplicates_together(root: Path) -> None:
-    for at in range(0, 8, 2):
-        Image.open(root / f"owl/{at:02d}.png").save(root / f"owl/like{at}.jpg", quality=80)
+    for index in range(0, 8, 2):
+        Image.open(root / f"owl/{index:02d}.png").save(root / f"owl/like{index}.jpg", quality=80)
     diagnosis = diagnose(load_images(root, forgiving=True))
     for seed in range(5):
         split_of = splits(clean(diagnosis, seed).images)
-        assert all(split_of[f"{at:02d}.png"] == split_of[f"like{at}.jpg"] for at in range(0, 8, 2))
+        assert all(
+            split_of[f"{index:02d}.png"] == split_of[f"like{index}.jpg"] for index in range(0, 8, 2)
+        )
 
 
 def test_a_group_is_in_one_fold(root: Path) -> None:

@@ -1,6 +1,8 @@
+import sys
+
 import pytest
 
-from scs_supcon.data.dataloader import explain_killed_workers
+from scs_supcon.data.dataloader import explain_killed_workers, worker_context
 from scs_supcon.errors import UserError
 
 
@@ -18,3 +20,14 @@ def test_a_killed_worker_gives_an_error_with_advice(error: Exception) -> None:
 def test_other_errors_are_not_changed() -> None:
     with pytest.raises(RuntimeError, match="sizes do not match"), explain_killed_workers():
         raise RuntimeError("sizes do not match")
+
+
+@pytest.mark.parametrize(
+    ("platform", "context"), [("linux", "fork"), ("darwin", "spawn"), ("win32", "spawn")]
+)
+def test_workers_are_forked_only_on_linux(
+    monkeypatch: pytest.MonkeyPatch, platform: str, context: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    assert worker_context(2) == context
+    assert worker_context(0) is None

@@ -29,6 +29,7 @@ from scs_supcon.data.load import load_images
 from scs_supcon.data.shards import FORMAT_VERSION, lock_for_writing, read_shards, write_shard
 from scs_supcon.data.transforms import seeded
 from scs_supcon.errors import UserError
+from scs_supcon.nn.encoder import build_encoder
 from scs_supcon.recipe import DataRecipe
 
 DATA = DataRecipe(source="anywhere", image_size=8, mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -159,6 +160,19 @@ def test_workers_and_threads_do_not_change_the_result(birds: ImageDataset, tmp_p
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+def test_spawned_workers_give_the_same_features(
+    birds: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spawned workers, as on macOS and Windows, receive the dataset and the encoder by pickling."""
+    with seeded(0):
+        encoder = build_encoder("tiny", small_stem=False, in_size=8)
+    reference = extract(birds, tmp_path / "main", encoder=encoder)
+    monkeypatch.setattr(cache_module, "worker_context", lambda workers: "spawn")
+    features = extract(birds, tmp_path / "spawn", encoder=encoder, workers=1)
+    assert np.array_equal(features, reference)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -344,7 +358,10 @@ def start(source: Path, cache: Path, out: Path, pause: float = 0) -> "subprocess
 @pytest.mark.slow
 def test_repeated_kills_do_not_change_the_result(class_folders: Folders, tmp_path: Path) -> None:
     source = class_folders({"birds/finch": 12, "birds/wren": 13}) / "birds"
-    assert start(source, tmp_path / "whole", tmp_path / "whole.bin").wait(timeout=200) == 0
+    assert (
+        start(source, tmp_path / "uninterrupted", tmp_path / "uninterrupted.bin").wait(timeout=200)
+        == 0
+    )
     cached = 0
     for lines, delay in ((1, 0.0), (2, 0.01), (2, 0.05)):
         run = start(source, tmp_path / "killed", tmp_path / "killed.bin", pause=0.1)
@@ -360,8 +377,8 @@ def test_repeated_kills_do_not_change_the_result(class_folders: Folders, tmp_pat
         assert not psutil.wait_procs(workers, timeout=60)[1]  # no worker is left
         assert not (tmp_path / "killed.bin").exists()
     assert start(source, tmp_path / "killed", tmp_path / "killed.bin").wait(timeout=200) == 0
-    assert (tmp_path / "killed.bin").read_bytes() == (tmp_path / "whole.bin").read_bytes()
-    assert shards(tmp_path / "killed") == shards(tmp_path / "whole")
+    assert (tmp_path / "killed.bin").read_bytes() == (tmp_path / "uninterrupted.bin").read_bytes()
+    assert shards(tmp_path / "killed") == shards(tmp_path / "uninterrupted")
 
 
 @pytest.mark.slow
@@ -421,8 +438,8 @@ def test_a_changed_byte_is_detected(tmp_path: Path, part: str) -> None:
     write(tmp_path, "ab", "x")
     (path,) = tmp_path.iterdir()
     content = bytearray(path.read_bytes())
-    at = {"header": 3, "features": content.index(rows("a", "x").tobytes()), "end": -1}
-    content[at.get(part, content.index(digest("a")))] ^= 1
+    position = {"header": 3, "features": content.index(rows("a", "x").tobytes()), "end": -1}
+    content[position.get(part, content.index(digest("a")))] ^= 1
     path.write_bytes(content)
     filled, table = read(tmp_path, "ab", "x")
     assert not filled.any()

@@ -168,7 +168,7 @@ def test_a_decompression_bomb_is_rejected_by_its_header(tmp_path: Path, side: in
 
 
 @pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1), (3, 301)])
-def test_a_thin_image_is_refused_before_a_view_makes_it_huge(
+def test_an_image_with_an_extreme_aspect_ratio_is_an_error(
     tmp_path: Path, shape: tuple[int, int]
 ) -> None:
     path = saved(tmp_path / "thin.png", np.zeros((*shape, 3), dtype=np.uint8))

@@ -75,14 +75,14 @@ def test_epochs_and_seeds_differ(kind: str) -> None:
 @given(class_sizes, st.integers(8, 20), st.sampled_from(KINDS))
 def test_processes_divide_the_same_batches(sizes: list[int], batch_size: int, kind: str) -> None:
     labels = labels_of(sizes)
-    alone = plan(labels, batch_size, kind)
+    single = plan(labels, batch_size, kind)
     for world in (1, 2, 3, 4):
-        if min(sizes_of(alone)) < world:
+        if min(sizes_of(single)) < world:
             with pytest.raises(UserError, match="cannot be divided"):
                 plan(labels, batch_size, kind, world=world)
             continue
         together = plan(labels, batch_size, kind, world=world)
-        for one, other in zip(alone, together, strict=True):
+        for one, other in zip(single, together, strict=True):
             assert len(other) == world
             np.testing.assert_array_equal(np.concatenate(other), one[0])
             lengths = [len(part) for part in other]
@@ -157,10 +157,10 @@ def test_long_tail_repeats_classes_by_the_square_root_of_the_ratio(
     for label, size in enumerate(sizes):
         if size == 0:
             continue
-        mine = [visits[position] for position in np.flatnonzero(labels == label).tolist()]
+        class_visits = [visits[position] for position in np.flatnonzero(labels == label).tolist()]
         repeat = min(MAX_REPEATS, np.sqrt(max(sizes) / size))
-        assert sum(mine) == round(repeat * size)
-        assert max(mine) - min(mine) <= 1
+        assert sum(class_visits) == round(repeat * size)
+        assert max(class_visits) - min(class_visits) <= 1
 
 
 def test_long_tail_keeps_copies_apart() -> None:
@@ -173,27 +173,27 @@ def test_keys_count_the_visits_to_a_position() -> None:
     labels = labels_of([40, 4])
     batches = plan(labels, 10, "long_tail", world=2, epoch=7)
     keys = [batch_keys(batches, 7, rank) for rank in (0, 1)]
-    seen: dict[int, list[int]] = {}
+    copies_of: dict[int, list[int]] = {}
     for first, second, batch in zip(*keys, batches, strict=True):
         assert [position for _, position, _ in first] == batch[0].tolist()
         assert [position for _, position, _ in second] == batch[1].tolist()
         for epoch, position, copy in [*first, *second]:
             assert epoch == 7
-            seen.setdefault(position, []).append(copy)
-    assert all(copies == list(range(len(copies))) for copies in seen.values())
-    assert max(map(len, seen.values())) == 4  # √10 times 4 is 13 visits
+            copies_of.setdefault(position, []).append(copy)
+    assert all(copies == list(range(len(copies))) for copies in copies_of.values())
+    assert max(map(len, copies_of.values())) == 4  # √10 times 4 is 13 visits
     assert batch_keys(batches, 7, rank=1, skip=2) == keys[1][2:]
 
 
-def reference_lonely(labels: np.ndarray, batches: Plan) -> tuple[float, float]:
-    alone, others, anchors = 0, 0, 0
+def reference_positives(labels: np.ndarray, batches: Plan) -> tuple[float, float]:
+    without, others, anchors = 0, 0, 0
     for batch in joined(batches):
         for a in batch:
             positives = {int(b) for b in batch if b != a and labels[b] == labels[a]}
-            alone += not positives
+            without += not positives
             others += len(positives)
             anchors += 1
-    return alone / anchors, others / anchors
+    return without / anchors, others / anchors
 
 
 @examples
@@ -203,8 +203,8 @@ def test_positives_are_counted_as_in_a_plain_loop(
 ) -> None:
     labels = labels_of(sizes)
     batches = plan(labels, batch_size, kind)
-    alone, others = reference_lonely(labels, batches)
-    assert share_without_positives(labels, batches) == pytest.approx(alone)
+    without, others = reference_positives(labels, batches)
+    assert share_without_positives(labels, batches) == pytest.approx(without)
     assert positives_per_anchor(labels, batches) == pytest.approx(others)
 
 
@@ -215,7 +215,7 @@ def test_balanced_batches_are_chosen_if_shuffling_leaves_anchors_without_positiv
     assert choose_batches(labels_of([2] * 50), 16) == ("balanced", 2)
     assert choose_batches(labels_of([1] * 50), 16) == ("shuffle", 2)
     assert choose_batches(labels_of([30] * 200), 2)[0] == "shuffle"
-    # 62 % of anchors of 200 balanced classes are alone in shuffled batches of 96.
+    # 62 % of anchors of 200 balanced classes have no positives in shuffled batches of 96.
     shares = [
         share_without_positives(birds, plan(birds, 96, "shuffle", epoch=epoch))
         for epoch in range(5)

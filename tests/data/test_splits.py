@@ -75,9 +75,9 @@ def test_given_splits_are_kept_and_validation_images_come_from_train() -> None:
 
 def test_a_training_split_alone_is_divided_like_a_plain_folder() -> None:
     images = images_of([0] * 10 + [1] * 10)
-    alone = replace(images, splits=np.array(["train"] * 20))
+    only_train = replace(images, splits=np.array(["train"] * 20))
     np.testing.assert_array_equal(
-        assign_splits(alone, 0.1, 0.2, seed=0), assign_splits(images, 0.1, 0.2, seed=0)
+        assign_splits(only_train, 0.1, 0.2, seed=0), assign_splits(images, 0.1, 0.2, seed=0)
     )
 
 
@@ -127,8 +127,8 @@ def test_groups_stay_together_and_every_class_has_training_images(
         assert train >= 1
         if "" not in {group for own, group in rows if own == present[label]}:
             continue
-        alone = np.sum((images.labels == label) & (images.groups == "") & (splits == "train"))
-        assert val >= 1 or alone == 0 or train == 1
+        ungrouped = np.sum((images.labels == label) & (images.groups == "") & (splits == "train"))
+        assert val >= 1 or ungrouped == 0 or train == 1
 
 
 def test_splits_of_equal_groups_are_close_to_the_shares() -> None:

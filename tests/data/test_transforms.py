@@ -26,7 +26,7 @@ from scs_supcon.data.transforms import (
 )
 from scs_supcon.recipe import DataRecipe
 
-SMALL = DataRecipe(source="drawn", image_size=16)
+SMALL = DataRecipe(source="shapes", image_size=16)
 NOISE = Image.fromarray(
     np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)
 ).resize((80, 60), Image.Resampling.BICUBIC)
@@ -103,10 +103,10 @@ def test_flip_and_crop_can_be_switched_off() -> None:
     fixed = train_view(changed(flip=False, **still))
     assert all(torch.equal(fixed(arrow), fixed(arrow)) for _ in range(10))
     free = train_view(changed(flip=True, **still))
-    seen = [free(arrow) for _ in range(20)]
+    views = [free(arrow) for _ in range(20)]
     mirrored = fixed(arrow).flip(-1)
-    assert any(torch.equal(one, mirrored) for one in seen)
-    assert any(torch.equal(one, fixed(arrow)) for one in seen)
+    assert any(torch.equal(view, mirrored) for view in views)
+    assert any(torch.equal(view, fixed(arrow)) for view in views)
 
 
 def test_rotation_fills_the_corners_with_the_border() -> None:
@@ -170,7 +170,9 @@ def test_items_are_views_label_and_index() -> None:
     assert 0 not in indices
 
 
-@pytest.mark.parametrize(("workers", "context"), [(2, "fork"), (1, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "context"), [(2, "fork"), pytest.param(1, "spawn", marks=pytest.mark.slow)]
+)
 def test_workers_give_the_same_batches(workers: int, context: str) -> None:
     torch.manual_seed(1)
     expected = rows(0, epoch_keys(0))
@@ -237,7 +239,9 @@ def test_hue_rotates_and_the_sum_of_the_channels_is_kept(pixels: Tensor, turn: f
         pixels.flatten(1).T.tolist(), turned.flatten(1).T.tolist(), strict=True
     ):
         moved = colorsys.rgb_to_hsv(*after)[0] - colorsys.rgb_to_hsv(*before)[0] - turn
-        assert abs((moved + 0.5) % 1 - 0.5) < 0.01  # HSV's hue runs round a hexagon, ours a circle
+        assert (
+            abs((moved + 0.5) % 1 - 0.5) < 0.01
+        )  # the hue of HSV follows a hexagon, this one a circle
 
 
 def test_a_third_of_a_turn_turns_red_into_green(pixels: Tensor) -> None:
@@ -249,7 +253,7 @@ def test_combined_changes_match_the_formula() -> None:
     """Compute every pixel in a plain loop, one change after the other."""
     pixels = torch.tensor([[0.2, 0.6], [0.5, 0.4], [0.3, 0.7]]).view(3, 1, 2)
     b, c, s, turn = 1.1, 0.8, 1.3, 0.02
-    ours = adjust_colours(pixels, brightness=b, contrast=c, saturation=s, turn=turn)
+    adjusted = adjust_colours(pixels, brightness=b, contrast=c, saturation=s, turn=turn)
     luma = (0.299, 0.587, 0.114)
     columns = [[float(pixels[channel, 0, x]) for channel in range(3)] for x in range(2)]
     mean_grey = sum(w * sum(p[i] for p in columns) / 2 for i, w in enumerate(luma))
@@ -264,7 +268,7 @@ def test_combined_changes_match_the_formula() -> None:
         grey = sum(w * value for w, value in zip(luma, turned, strict=True))
         for i, value in enumerate(turned):
             expected = c * b * (s * value + (1 - s) * grey) + (1 - c) * b * mean_grey
-            assert float(ours[i, 0, x]) == pytest.approx(expected, abs=1e-6)
+            assert float(adjusted[i, 0, x]) == pytest.approx(expected, abs=1e-6)
 
 
 def test_values_outside_the_range_are_clipped(pixels: Tensor) -> None:
@@ -284,7 +288,7 @@ def test_grey_keeps_the_luminance(pixels: Tensor) -> None:
 
 def test_jitter_covers_its_range() -> None:
     torch.manual_seed(0)
-    flat = torch.full((3, 2, 2), 0.5)  # contrast, saturation and hue leave a flat grey alone
+    flat = torch.full((3, 2, 2), 0.5)  # contrast, saturation and hue do not change a flat grey
     light = torch.stack([jitter_colours(flat, 0.4)[0, 0, 0] for _ in range(400)]) / 0.5
     assert 0.6 - 1e-6 <= light.min() < 0.62
     assert 1.38 < light.max() <= 1.4 + 1e-6

@@ -118,9 +118,9 @@ def _left_out(diagnosis: Diagnosis) -> tuple[dict[int, str], dict[str, str]]:
         if len({int(images.labels[index]) for index in equal}) > 1:
             reasons |= dict.fromkeys(equal, "two_labels")
             continue
-        kept = _copy_to_keep(images, equal, training_counts)
-        reasons |= {index: "copy" for index in equal if index != kept}
-        kept_copy |= {images.names[index]: images.names[kept] for index in equal}
+        copy = _copy_to_keep(images, equal, training_counts)
+        reasons |= {index: "copy" for index in equal if index != copy}
+        kept_copy |= {images.names[index]: images.names[copy] for index in equal}
     return reasons, kept_copy
 
 
@@ -138,11 +138,11 @@ def _copy_to_keep(images: ImageDataset, equal: list[int], training_counts: Count
     label = int(images.labels[equal[0]])
     in_train = [index for index in equal if splits[index] == "train"]
     if in_train and len(in_train) == training_counts[label]:
-        kept = in_train[0]
+        copy = in_train[0]
     else:
-        kept = min(equal, key=lambda index: (_KEEP_ORDER.index(str(splits[index])), index))
-    training_counts[label] -= len(in_train) - (kept in in_train)
-    return kept
+        copy = min(equal, key=lambda index: (_KEEP_ORDER.index(str(splits[index])), index))
+    training_counts[label] -= len(in_train) - (copy in in_train)
+    return copy
 
 
 def _without_images_and_empty_classes(
@@ -150,16 +150,16 @@ def _without_images_and_empty_classes(
 ) -> ImageDataset:
     remaining = np.ones(len(images), dtype=bool)
     remaining[list(left_out)] = False
-    kept = np.unique(images.labels[remaining])
-    if len(kept) < 2:
+    labels = np.unique(images.labels[remaining])
+    if len(labels) < 2:
         raise UserError("fewer than two classes have usable images: there is nothing to train")
     # All images of a removed class are left out below, so their label does not matter.
     number = np.zeros(len(images.classes), dtype=np.int64)
-    number[kept] = np.arange(len(kept))
+    number[labels] = np.arange(len(labels))
     renumbered = replace(
         images,
         labels=number[images.labels],
-        classes=tuple(images.classes[label] for label in kept),
+        classes=tuple(images.classes[label] for label in labels),
     )
     return without(renumbered, left_out)
 
@@ -168,9 +168,8 @@ def _one_split_per_group(images: ImageDataset, given: NDArray[np.str_]) -> NDArr
     """Move each group to the split that holds most of it; each class keeps training images."""
     splits = given.copy()
     for members in _groups(images):
-        splits[members] = Counter(sorted(given[members], key=_KEEP_ORDER.index)).most_common(1)[0][
-            0
-        ]
+        counts = Counter(sorted(given[members], key=_KEEP_ORDER.index))
+        splits[members] = counts.most_common(1)[0][0]
     for label in range(len(images.classes)):
         in_class = images.labels == label
         trained_before = in_class & (given == "train")

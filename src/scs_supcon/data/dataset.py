@@ -97,7 +97,7 @@ PROBLEM_KINDS: Mapping[str, ProblemKind] = {
 
 # Kinds as version 0.1 wrote them into problems.json, where they differ from the title.
 _OLD_KINDS = {
-    "one picture": "single_image_class",
+    "one picture": "single_image_class",  # vocabulary: ok
     "untrained class": "class_without_training_images",
     "alike labels": "similar_labels",
     "tiny class": "small_class",
