@@ -22,6 +22,7 @@ from scs_supcon.evaluation.compute import (
     compute_evaluation,
     confused_pairs,
     embedding_baselines,
+    model_metrics,
 )
 from scs_supcon.evaluation.record import Baselines, Evaluation, Retrieval
 from scs_supcon.nn.head import unit
@@ -189,6 +190,14 @@ def test_equal_vectors_are_compared_in_finite_time() -> None:
 def test_the_same_images_give_the_same_file() -> None:
     assert compute().to_json() == compute().to_json()
     assert "NaN" not in compute().to_json()
+
+
+def test_an_infinite_likelihood_is_left_out() -> None:
+    certain = torch.eye(7, dtype=torch.float64)[(EVALUATED.labels + 1) % 7]
+    evaluation = compute(probabilities=certain)
+    assert evaluation.calibration.nll is None
+    assert "Infinity" not in evaluation.to_json()
+    assert model_metrics(evaluation).accuracy == 0
 
 
 def test_one_image_is_enough() -> None:

@@ -284,12 +284,6 @@ def test_the_model_card_has_what_a_user_needs(trained: Trained, tmp_path: Path) 
     assert from_toml(recipe) == model.info.recipe
 
 
-def test_infinite_metrics_are_not_saved(trained: Trained, tmp_path: Path) -> None:
-    metrics = ModelMetrics.model_construct(accuracy=0.5, nll=float("inf"))
-    trained().model().save(tmp_path, metrics)
-    assert load(tmp_path).info.metrics == ModelMetrics(accuracy=0.5)
-
-
 def test_the_model_card_names_quantile_and_added_classes(trained: Trained) -> None:
     parts = trained(known=9, probe_input="features")
     model = parts.model()

@@ -89,6 +89,7 @@ def compute_evaluation(  # noqa: PLR0913
     labels = evaluated.labels
     predicted = probabilities.argmax(1)
     confusion = confusion_matrix(labels, predicted, labels=range(len(classes)))
+    nll = metrics.negative_log_likelihood(probabilities, labels)
     unscaled = (temperature * probabilities.double().log()).softmax(1)
     unknown = rejected[:0] if unknown_rejected is None else unknown_rejected
     return Evaluation(
@@ -103,7 +104,7 @@ def compute_evaluation(  # noqa: PLR0913
             temperature=temperature,
             before=metrics.reliability(unscaled, labels),
             after=metrics.reliability(probabilities, labels),
-            nll=metrics.negative_log_likelihood(probabilities, labels),
+            nll=nll if math.isfinite(nll) else None,
         ),
         baselines=baselines,
         retrieval=retrieval(evaluated.common, labels),
@@ -204,7 +205,7 @@ def model_metrics(evaluation: Evaluation) -> ModelMetrics:
         macro_f1=scores.macro_f1.value,
         balanced_accuracy=scores.balanced_accuracy.value,
         ece=calibration.after.ece,
-        nll=None if calibration.nll == math.inf else calibration.nll,
+        nll=calibration.nll,
     )
 
 

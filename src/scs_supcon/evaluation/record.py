@@ -56,7 +56,6 @@ class EvaluationRecord(BaseModel):
         frozen=True,
         alias_generator=AliasGenerator(validation_alias=_names_in_files),
         use_attribute_docstrings=True,
-        ser_json_inf_nan="constants",
     )
 
 
@@ -101,7 +100,7 @@ class Calibration(EvaluationRecord):
     before: Reliability
     after: Reliability
     nll: float | None = None
-    """Mean negative log-likelihood of the scaled probabilities; None in files of format 1."""
+    """Mean negative log-likelihood of the scaled probabilities; None if infinite or unknown."""
 
 
 class Retrieval(EvaluationRecord):
@@ -306,7 +305,7 @@ class Evaluation(EvaluationRecord):
 
     def to_json(self) -> str:
         """Return the content of the file: JSON with one line per field."""
-        fields = json.loads(self.model_dump_json())
+        fields = self.model_dump(mode="json")
         lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
         return "{" + ",\n ".join(lines) + "}\n"
 

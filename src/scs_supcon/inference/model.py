@@ -1,6 +1,5 @@
 """A trained model: images -> predictions, embeddings and neighbours."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -300,8 +299,7 @@ class Model:
         """
         updates: dict[str, object] = {}
         if metrics is not None:
-            finite = {k: v for k, v in metrics if v is not None and math.isfinite(v)}
-            updates["metrics"] = ModelMetrics(**finite)
+            updates["metrics"] = metrics
         if counts is not None:
             updates["counts"] = dict(counts)
         self.info = self.info.model_copy(update=updates)
