@@ -98,7 +98,7 @@ def test_evaluation_and_predictions_are_saved(evaluation, run, others):
             "name",
             "label",
             "prediction",
-            "none_of_these",  # vocabulary: ok
+            "unknown",
             "similarity",
             "probabilities",
         )  # vocabulary: ok

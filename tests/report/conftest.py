@@ -194,13 +194,13 @@ def write_run(
             "split": ["test"] * len(tested),
             "label": [classes[labels[at]] for at in tested],
             "prediction": [classes[predicted[at]] for at in tested],
-            "rejected": [at % 10 == 0 for at in tested],
+            "unknown": [at % 10 == 0 for at in tested],
             "similarity": [0.5] * len(tested),
             "probabilities": [probabilities[at].tolist() for at in tested],
         },
         {
             **{"name": text, "split": text, "label": text, "prediction": text},
-            **{"rejected": pa.bool_(), "similarity": pa.float64(), "probabilities": rows},
+            **{"unknown": pa.bool_(), "similarity": pa.float64(), "probabilities": rows},
         },
     )
     record = evaluation(

@@ -63,6 +63,6 @@ def test_predictions_of_older_versions_are_read(written):
     run = written()
     table = pq.read_table(run / "predictions.parquet")
     old = "none_of_these"  # vocabulary: ok
-    names = [old if name == "rejected" else name for name in table.column_names]
+    names = [old if name == "unknown" else name for name in table.column_names]
     pq.write_table(table.rename_columns(names), run / "predictions.parquet")
-    assert read_records(run).predictions["rejected"] == table["rejected"].to_pylist()
+    assert read_records(run).predictions["unknown"] == table["unknown"].to_pylist()

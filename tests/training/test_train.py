@@ -63,7 +63,7 @@ def test_a_loaded_model_repeats_the_predictions_of_training(finished, shapes):
         assert np.array_equal(again, np.array(row["probabilities"], dtype=np.float32))
         assert record.label == row["prediction"]
         assert record.similarity == row["similarity"]
-        assert record.unknown == row["none_of_these"]
+        assert record.unknown == row["unknown"]
 
 
 def test_the_printed_recipe_is_the_recipe_of_the_run(finished, shapes):

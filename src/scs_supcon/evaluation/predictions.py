@@ -16,7 +16,7 @@ def prediction_columns(
         "name": list(names),
         "label": list(labels),
         "prediction": [classes[index] for index in decision.probabilities.argmax(1)],
-        "none_of_these": decision.unknown.tolist(),  # vocabulary: ok
+        "unknown": decision.unknown.tolist(),
         "similarity": decision.similarity.tolist(),
         "probabilities": list(decision.probabilities.float().numpy()),
     }
@@ -32,7 +32,7 @@ def write_predictions(path: Path, columns: Mapping[str, list[Any]]) -> None:
         "split": pa.string(),
         "label": pa.string(),
         "prediction": pa.string(),
-        "none_of_these": pa.bool_(),  # vocabulary: ok
+        "unknown": pa.bool_(),
         "similarity": pa.float64(),
         "probabilities": pa.list_(pa.float32()),
         "neighbours": pa.string(),

@@ -7,7 +7,7 @@ format 1 are read through `OLD_KEYS`.
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import AliasChoices, AliasGenerator, BaseModel, ConfigDict, Field
 
@@ -312,41 +312,3 @@ class Evaluation(EvaluationRecord):
     def write(self, path: str | Path) -> None:
         """Write the evaluation atomically."""
         write_text(Path(path), self.to_json())
-
-    def as_format_1(self) -> dict[str, Any]:
-        """Return the content under the keys of format 1 (temporary: for the report)."""
-        from scs_supcon.evaluation.format import BASELINE_TITLES, leakage_sentence
-
-        scores, pairs, rejection = self.scores, self.pairs, self.rejection
-        content = self.model_dump(mode="json")
-        content["scores"] = {
-            "acc1": scores.accuracy.model_dump(),
-            "acc5": scores.top5_accuracy.model_dump(),
-            "macro_f1": scores.macro_f1.model_dump(),
-            "balanced_acc": scores.balanced_accuracy.model_dump(),
-        }
-        content["baselines"] = {
-            BASELINE_TITLES[name]: value for name, value in self.baselines.measured().items()
-        }
-        content["retrieval"]["p_at_1"] = self.retrieval.precision_at_1
-        content["pairs"]["boundary"] = pairs.threshold if pairs.rule == "boundary" else None
-        content["refused"] = content["rejection"] | {
-            "known": rejection.known_rejected,
-            "unknown": rejection.unknown_rejected,
-        }
-        for row in content["per_class"]:
-            row["refused"] = row["rejected"]
-        content["confused"] = content["confused_pairs"]
-        for row in content["label_errors"]:
-            row |= {"name": row["image"], "own_probability": row["label_probability"]}
-        if self.leakage:
-            content["leakage"] |= {
-                "style_columns": self.leakage.style_dim,
-                "sentence": leakage_sentence(self.leakage),
-            }
-        if self.leakage and (agreement := self.leakage.view_agreement):
-            content["leakage"]["view_agreement"] |= {
-                "same_image": agreement.style_same_image,
-                "classmates": agreement.style_same_class,
-            }
-        return content

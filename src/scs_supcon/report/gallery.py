@@ -81,7 +81,7 @@ def build_gallery(records: RunRecords) -> ImageGallery:
             [0.0 if row is None else max(predictions["probabilities"][row]) for row in predicted],
             np.float32,
         ),
-        rejected=[row is not None and predictions["rejected"][row] for row in predicted],
+        rejected=[row is not None and predictions["unknown"][row] for row in predicted],
         jpegs=_within_budget([jpegs[name] for name in names]),
         common=_stack([embeddings["common"][row] for row in rows]),
         style=_stack([embeddings["style"][row] for row in rows]),

@@ -13,7 +13,7 @@ from scs_supcon.evaluation.record import Evaluation
 
 Curves = Mapping[tuple[str, str], tuple[list[int], list[float]]]
 
-OLD_COLUMNS = {"none_of_these": "rejected"}  # of predictions.parquet; vocabulary: ok
+OLD_COLUMNS = {"none_of_these": "unknown"}  # of predictions.parquet; vocabulary: ok
 
 
 @dataclass(frozen=True)

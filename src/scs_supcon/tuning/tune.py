@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
 from scs_supcon.errors import UserError
-from scs_supcon.evaluation.splits import PARTS, UNTESTED
 from scs_supcon.io.atomic import write_text
 from scs_supcon.io.lock import InUse, is_held
 from scs_supcon.progress import Display
@@ -104,11 +104,12 @@ def describe(search: Search, found: Found) -> str:
         spread = f" ± {stdev(found.accuracies):.2%}" if len(found.accuracies) > 1 else ""
         lines.append(
             f"trained again with {len(found.accuracies)} other seeds: "
-            f"{mean(found.accuracies):.2%}{spread} of the {PARTS[found.judged_on]} images right"
+            f"{mean(found.accuracies):.2%}{spread} of the {SPLIT_TITLES[found.judged_on]} images "
+            "right"
             f"{', which no trial saw' if found.judged_on == 'test' else ''}"
         )
         if found.judged_on == "val":
-            lines.append(f"caution: {UNTESTED} They chose the recipe, too.")
+            lines.append(f"caution: {NO_TEST_SPLIT} They chose the recipe, too.")
     out = search.out
     source, recipe = (shlex.quote(str(path)) for path in (search.source, out / "best.toml"))
     lines += [
