@@ -20,19 +20,6 @@ Array = Tensor | np.ndarray
 CHUNK = 2**24  # similarities held at once by the neighbour search: 64 MB
 
 
-def summary(probabilities: Array, labels: Array) -> dict[str, float]:
-    """Return the metrics of predictions."""
-    predicted = torch.as_tensor(probabilities).argmax(1)
-    return {
-        "acc1": top_k(probabilities, labels, 1),
-        "acc5": top_k(probabilities, labels, 5),
-        "macro_f1": macro_f1(predicted, labels),
-        "balanced_acc": balanced_accuracy(predicted, labels),
-        "ece": calibration_error(probabilities, labels),
-        "nll": negative_log_likelihood(probabilities, labels),
-    }
-
-
 def top_k(scores: Array, labels: Array, k: int = 1) -> float:
     """Return the share of rows in which fewer than k classes are ahead of the correct one.
 

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scs_supcon.data.dataset import ImageDataset, Problem
+from scs_supcon.evaluation.compute import model_metrics
 from scs_supcon.evaluation.metrics import knn_scores
 from scs_supcon.evaluation.predictions import prediction_columns, write_predictions
 from scs_supcon.evaluation.record import Evaluation
-from scs_supcon.inference import Model, ModelMetrics
+from scs_supcon.inference import Model
 from scs_supcon.io.atomic import replacing, write_json
 from scs_supcon.training.features import RunFeatures
 from scs_supcon.training.run_evaluation import RunPredictions
@@ -41,7 +42,7 @@ def write_artifacts(
 ) -> None:
     """Write the model, the evaluation, and the tables that the report is made from."""
     counts = {split: len(part.labels) for split, part in features.items()}
-    model.save(path / "model", _model_metrics(evaluation), counts)
+    model.save(path / "model", model_metrics(evaluation), counts)
     evaluation.write(path / "evaluation.json")
     _write_split_predictions(path / "predictions.parquet", model, images, features, predictions)
     _write_embeddings(path / "embeddings.parquet", images, features, predictions)
@@ -50,18 +51,6 @@ def write_artifacts(
     shown = dict.fromkeys(thumbnail_indices(features["test"].indices, features["val"].indices))
     shown |= dict.fromkeys(i for i, name in enumerate(images.names) if name in suspects)
     write_thumbnails(path / "thumbnails.parquet", images, list(shown), workers)
-
-
-def _model_metrics(evaluation: Evaluation) -> ModelMetrics:
-    scores, calibration = evaluation.scores, evaluation.calibration
-    return ModelMetrics(
-        accuracy=scores.accuracy.value,
-        top5_accuracy=scores.top5_accuracy.value,
-        macro_f1=scores.macro_f1.value,
-        balanced_accuracy=scores.balanced_accuracy.value,
-        ece=calibration.after.ece,
-        nll=calibration.nll,
-    )
 
 
 def _write_split_predictions(

@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import AliasChoices, AliasPath, Field, ValidationError
 
+from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.format import BASELINE_TITLES
 from scs_supcon.evaluation.record import Evaluation, EvaluationRecord, Headline
-from scs_supcon.evaluation.splits import PARTS, UNTESTED
 from scs_supcon.inference import Model, load
 from scs_supcon.recipe import Recipe, from_toml
 from scs_supcon.runs.run_dir import FINISHED, RECIPE
@@ -124,7 +124,7 @@ def headline(summary: RunSummary) -> str:
     """Return one line: the accuracy, the images it was measured on, and its interval."""
     low, high = summary.interval
     return (
-        f"{_percent(summary.accuracy)} {PARTS[summary.split]} accuracy on {summary.images:,} "
+        f"{_percent(summary.accuracy)} {SPLIT_TITLES[summary.split]} accuracy on {summary.images:,} "
         f"images (95 % interval {_percent(low)} to {_percent(high)})"
     )
 
@@ -133,12 +133,12 @@ def describe(summary: RunSummary) -> str:
     """Return the result as text: accuracy, baselines, rejection, and the next commands."""
     lines = [headline(summary)]
     if summary.split == "val":
-        lines.append(f"caution: {UNTESTED}")
+        lines.append(f"caution: {NO_TEST_SPLIT}")
     lines += ["", "Baselines on the same images:"]
     for name, value in summary.baselines.measured().items():
         lines.append(f"  {BASELINE_TITLES[name]:<30} {_percent(value, 2)}")
     accuracies = [head.val_accuracy for head in summary.probe_heads]
-    path, part = Path(summary.path), PARTS[summary.split]
+    path, part = Path(summary.path), SPLIT_TITLES[summary.split]
     quoted = shlex.quote(summary.path)
     lines += [
         f"  {'heads of the probe':<30} {_percent(min(accuracies), 2)} to "
