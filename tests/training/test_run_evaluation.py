@@ -50,7 +50,7 @@ def test_the_confusion_matrix_counts_the_predictions(evaluation, predictions):
 def test_accuracy_and_rejection_are_those_of_the_predictions(evaluation, predictions):
     test = [row for row in predictions if row["split"] == "test"]
     assert evaluation.accuracy == np.mean([row["label"] == row["prediction"] for row in test])
-    assert evaluation.rejection.known_rejected == np.mean([row["none_of_these"] for row in test])
+    assert evaluation.rejection.known_rejected == np.mean([row["unknown"] for row in test])
 
 
 def test_label_errors_are_searched_among_train_and_val(train_small, shapes, tmp_path):

@@ -124,8 +124,8 @@ def headline(summary: RunSummary) -> str:
     """Return one line: the accuracy, the images it was measured on, and its interval."""
     low, high = summary.interval
     return (
-        f"{_percent(summary.accuracy)} {SPLIT_TITLES[summary.split]} accuracy on {summary.images:,} "
-        f"images (95 % interval {_percent(low)} to {_percent(high)})"
+        f"{_percent(summary.accuracy)} {SPLIT_TITLES[summary.split]} accuracy on "
+        f"{summary.images:,} images (95 % interval {_percent(low)} to {_percent(high)})"
     )
 
 
