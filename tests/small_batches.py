@@ -1,4 +1,4 @@
-"""Batches that many losses are tried on, and slopes to hold their gradients against."""
+"""Small batches for many tests of losses, and central differences."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ def double(rows: Any) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-# Made by hand; all rows of unit length.
+# Chosen by hand; all rows have unit length.
 T4 = double([[1, 0], [0.6, 0.8], [0, 1], [-0.8, 0.6]]), torch.tensor([0, 0, 1, 1])
 T5 = double([[1, 0], [0.6, 0.8], [0.8, 0.6], [0, 1], [-0.8, 0.6]]), torch.tensor([0, 0, 0, 1, 1])
 
@@ -38,7 +38,7 @@ def batches(draw: st.DrawFn, width: int = 4) -> tuple[Tensor, Tensor]:
 
 
 def check_slopes(formula: Callable[[Vectors], float], rows: Tensor, tolerance: float) -> None:
-    """Hold `rows.grad` against central differences of a formula."""
+    """Compare `rows.grad` with central differences of a formula."""
     assert rows.grad is not None
     base, step = rows.tolist(), 1e-6
     for i in range(len(base)):

@@ -1,4 +1,4 @@
-"""Losses, heads and optimiser steps of several processes equal those of one with the joined batch.
+"""Losses, heads and optimiser steps of several processes equal one process with the joined batch.
 
 Run by pytest this file starts itself as `test_across_processes.py RANK WORLD FOLDER`, one per rank.
 """
@@ -21,7 +21,7 @@ from scs_supcon.nn.head import Projection
 Arrays = dict[str, np.ndarray]
 Sizes = tuple[int, ...]
 
-# How many images each rank holds; the large ones go beyond the rows that solve b.
+# Number of images of each rank; the large batches exceed the rows that solve b.
 SIZES: dict[int, list[Sizes]] = {
     2: [(5, 8), (0, 7), (1, 1), (700, 500)],
     3: [(4, 7, 3), (0, 6, 5), (0, 9, 0)],
@@ -45,9 +45,9 @@ LOSSES: dict[str, Callable[[bool], Method]] = {
 
 
 def joined_batch(sizes: Sizes) -> tuple[Tensor, Tensor]:
-    """(B, 2, D) embeddings; the last rank holds a class of its own.
+    """Return (B, 2, D) embeddings; one class occurs on the last rank only.
 
-    Of many images there is one view: which of their rows solve b depends on the order of rows.
+    Large batches have one view: which rows solve b depends on their order.
     """
     n = sum(sizes)
     source = torch.Generator().manual_seed(n)
@@ -57,18 +57,18 @@ def joined_batch(sizes: Sizes) -> tuple[Tensor, Tensor]:
     return z, labels
 
 
-def judged(loss: Method, z: Tensor, labels: Tensor) -> Arrays:
+def value_and_gradients(loss: Method, z: Tensor, labels: Tensor) -> Arrays:
     z = z.clone().requires_grad_()
     value = loss(z, labels)
     value.backward()
     assert z.grad is not None
-    found = {"value": value.detach(), "rows": z.grad}
+    results = {"value": value.detach(), "rows": z.grad}
     if isinstance(loss, SCSSupCon):
-        found |= {
+        results |= {
             f"scalar {k}": torch.tensor(v, dtype=torch.float64) for k, v in loss.scalars().items()
         }
-        found |= {f"by {k}": p.grad for k, p in loss.named_parameters() if p.grad is not None}
-    return {name: x.numpy() for name, x in found.items()}
+        results |= {f"by {k}": p.grad for k, p in loss.named_parameters() if p.grad is not None}
+    return {name: x.numpy() for name, x in results.items()}
 
 
 def encoder() -> nn.Sequential:
@@ -77,7 +77,7 @@ def encoder() -> nn.Sequential:
 
 
 def trained(sizes_of_steps: list[Sizes], rank: int | None) -> Arrays:
-    """Weights, t and b after an SGD step per batch; by DDP on one rank's part if one is named."""
+    """Return weights, t and b after one SGD step per batch; with DDP if a rank is given."""
     net = encoder()
     loss = SCSSupCon(preset="siglip", gather_across_devices=rank is not None)
     run: nn.Module = net
@@ -89,72 +89,74 @@ def trained(sizes_of_steps: list[Sizes], rank: int | None) -> Arrays:
     )
     for sizes in sizes_of_steps:
         z, labels = joined_batch(sizes)
-        here = slice(None) if rank is None else own(sizes, rank)
+        here = slice(None) if rank is None else rows_of_rank(sizes, rank)
         optimiser.zero_grad()
         loss(run(z[here].flatten(0, 1)), labels[here].repeat_interleave(2)).backward()
         optimiser.step()
-    parts = [*net.named_parameters(), *loss.named_parameters()]
-    return {name: p.detach().numpy() for name, p in parts}
+    values = [*net.named_parameters(), *loss.named_parameters()]
+    return {name: p.detach().numpy() for name, p in values}
 
 
 def centred(sizes: Sizes, rank: int | None) -> Arrays:
-    """Rows, statistics and summed gradients of a centred projection, in training."""
+    """Return rows, statistics and summed gradients of a centred projection in training."""
     torch.manual_seed(4)
     head = Projection(8, 6, centre=True).double()
     loss = SCSSupCon(preset="siglip", gather_across_devices=rank is not None)
     z, labels = joined_batch(sizes)
-    here = slice(None) if rank is None else own(sizes, rank)
+    here = slice(None) if rank is None else rows_of_rank(sizes, rank)
     rows = head(z[here, 0])
     loss(rows, labels[here]).backward()
-    found = {"rows": rows.detach(), **dict(head.named_buffers())}
+    results = {"rows": rows.detach(), **dict(head.named_buffers())}
     for name, p in head.named_parameters():
         assert p.grad is not None
         if rank is not None:
             dist.all_reduce(p.grad)
-        found[f"by {name}"] = p.grad
-    return {name: x.numpy() for name, x in found.items()}
+        results[f"by {name}"] = p.grad
+    return {name: x.numpy() for name, x in results.items()}
 
 
-def own(sizes: Sizes, rank: int) -> slice:
+def rows_of_rank(sizes: Sizes, rank: int) -> slice:
     return slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
 
 
 def on_this_rank(rank: int, world: int) -> Arrays:
-    found: Arrays = {}
+    results: Arrays = {}
     for k, sizes in enumerate(SIZES[world]):
         z, labels = joined_batch(sizes)
-        here = own(sizes, rank)
+        here = rows_of_rank(sizes, rank)
         for name, make in LOSSES.items():
-            parts = judged(make(True), z[here], labels[here])
-            found |= {f"{k} {name}: {part}": v for part, v in parts.items()}
-        found |= {f"{k} centred: {part}": v for part, v in centred(sizes, rank).items()}
-    if world == 2:  # building DDP takes seconds, so one group does it
-        found |= {f"step: {part}": v for part, v in trained(SIZES[2][:3], rank).items()}
-    return found
+            values = value_and_gradients(make(True), z[here], labels[here])
+            results |= {f"{k} {name}: {part}": v for part, v in values.items()}
+        results |= {f"{k} centred: {part}": v for part, v in centred(sizes, rank).items()}
+    if world == 2:  # building DDP takes seconds: once is enough
+        results |= {f"step: {part}": v for part, v in trained(SIZES[2][:3], rank).items()}
+    return results
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
-def test_several_processes(world: int, on_ranks: Callable[..., list[Arrays]]) -> None:
+def test_several_processes_equal_one_process(
+    world: int, on_ranks: Callable[..., list[Arrays]]
+) -> None:
     ranks = on_ranks(__file__, world)
     for k, sizes in enumerate(SIZES[world]):
         for name, make in LOSSES.items():
-            equal(ranks, f"{k} {name}: ", judged(make(False), *joined_batch(sizes)))
+            equal(ranks, f"{k} {name}: ", value_and_gradients(make(False), *joined_batch(sizes)))
         equal(ranks, f"{k} centred: ", centred(sizes, None))
     if world == 2:
         equal(ranks, "step: ", trained(SIZES[2][:3], None))
 
 
 def equal(ranks: list[Arrays], prefix: str, expected: Arrays) -> None:
-    """`rows` are spread over the ranks, everything else is the same on each of them."""
+    """Compare: `rows` are spread over the ranks, all other values are the same on each rank."""
     for part, want in expected.items():
-        parts = [rank[prefix + part] for rank in ranks]
-        for got in [np.concatenate(parts)] if part == "rows" else parts:
+        values = [rank[prefix + part] for rank in ranks]
+        for got in [np.concatenate(values)] if part == "rows" else values:
             room = 1e-10 * max(np.abs(want).max(initial=0), 1e-4)
             np.testing.assert_allclose(got, want, rtol=1e-10, atol=room, err_msg=prefix + part)
 
 
-def test_one_process_that_gathers_is_one_process() -> None:
+def test_gathering_in_one_process_changes_nothing() -> None:
     batch = joined_batch((6,))
     for make in LOSSES.values():
         assert torch.equal(make(True)(*batch), make(False)(*batch))

@@ -1,4 +1,4 @@
-"""Under torch.compile the losses are left out of the graph: same value, same gradient."""
+"""torch.compile leaves the losses out of the graph: same value, same gradient."""
 
 import pytest
 import torch
@@ -18,13 +18,13 @@ def test_a_compiled_step_gives_the_same_value_and_gradient() -> None:
             return value
 
         x = torch.randn(10, 6)
-        found = []
+        results = []
         for run in (step, torch.compile(step, backend="eager")):
             layer.zero_grad()
             value = run(x)
             value.backward()
             assert layer.weight.grad is not None
-            found.append((value.detach(), layer.weight.grad.clone()))
+            results.append((value.detach(), layer.weight.grad.clone()))
         torch.compiler.reset()
-        assert torch.equal(found[0][0], found[1][0])
-        assert torch.equal(found[0][1], found[1][1])
+        assert torch.equal(results[0][0], results[1][0])
+        assert torch.equal(results[0][1], results[1][1])

@@ -81,17 +81,17 @@ readings = st.fixed_dictionaries(
 
 
 @given(batches(6), readings)
-def test_every_reading_equals_the_plain_loop(
+def test_all_options_equal_the_reference(
     batch: tuple[Tensor, Tensor], reading: dict[str, Any]
 ) -> None:
     z, labels = batch
     expected = reference(z.tolist(), labels.tolist(), **reading)
-    found = CSSupCon(**reading)(z, labels).item()
-    assert found == pytest.approx(expected, rel=1e-10, abs=1e-12)
+    value = CSSupCon(**reading)(z, labels).item()
+    assert value == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
 @given(batches(6), st.sampled_from([0.05, 0.5]))
-def test_without_style_terms_it_is_supcon_on_the_common_field(
+def test_without_style_terms_the_loss_is_supcon_on_the_common_field(
     batch: tuple[Tensor, Tensor], temperature: float
 ) -> None:
     z, labels = batch
@@ -112,13 +112,13 @@ def test_gradcheck(normalize: Any) -> None:
 
 
 @pytest.mark.parametrize(("normalize", "touched"), [("separate", False), ("joint", True)])
-def test_style_terms_touch_the_common_field_only_if_normalised_together(
+def test_style_terms_change_the_common_field_only_if_normalised_jointly(
     normalize: Any, touched: bool
 ) -> None:
     z = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([0, 1, 0, 2, 1, 1])
-    parts = CSSupCon(4, alpha=0.3, beta=0.7, normalize=normalize).loss_terms(z, labels)
-    (parts["style_contrast"] + parts["style"]).backward()
+    terms = CSSupCon(4, alpha=0.3, beta=0.7, normalize=normalize).loss_terms(z, labels)
+    (terms["style_contrast"] + terms["style"]).backward()
     assert z.grad is not None
     assert bool(z.grad[:, :4].any()) is touched
     assert z.grad[:, 4:].any()
@@ -127,8 +127,8 @@ def test_style_terms_touch_the_common_field_only_if_normalised_together(
 def test_the_terms_have_names_and_the_total_may_be_negative() -> None:
     z = torch.randn(8, 6, dtype=torch.float64)
     loss = CSSupCon(4, alpha=5.0)
-    parts = loss.loss_terms(z, torch.arange(8) % 2)
-    assert list(parts) == ["contrast", "style_contrast", "style"]
+    terms = loss.loss_terms(z, torch.arange(8) % 2)
+    assert list(terms) == ["contrast", "style_contrast", "style"]
     assert loss(z, torch.arange(8) % 2).item() < 0
 
 

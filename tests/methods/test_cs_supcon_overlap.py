@@ -36,20 +36,20 @@ def test_which_field_a_column_reaches(column: int, in_common: bool, in_style: bo
 
 
 def test_the_loss_is_that_of_cs_supcon_on_the_two_fields() -> None:
-    """Overlapping fields side by side, without an overlap, are the same two fields."""
+    """The two fields side by side, without an overlap, give the same loss."""
     z = torch.randn(6, 256, dtype=torch.float64)
     labels = torch.arange(6) % 2
     common, style = reference(256, 192, 28)
-    apart = torch.cat([z[:, common], z[:, style]], 1)
-    torch.testing.assert_close(CSSupConOverlap()(z, labels), CSSupCon(192)(apart, labels))
+    side_by_side = torch.cat([z[:, common], z[:, style]], 1)
+    torch.testing.assert_close(CSSupConOverlap()(z, labels), CSSupCon(192)(side_by_side, labels))
 
 
 def test_options_reach_cs_supcon() -> None:
-    made = build_method("cs_supcon_overlap", alpha=0.2, overlap=3, common_dim=5)
-    assert isinstance(made, CSSupConOverlap)
-    assert (made.alpha, made.overlap, made.common_dim) == (0.2, 3, 5)
+    method = build_method("cs_supcon_overlap", alpha=0.2, overlap=3, common_dim=5)
+    assert isinstance(method, CSSupConOverlap)
+    assert (method.alpha, method.overlap, method.common_dim) == (0.2, 3, 5)
 
 
-def test_more_overlap_than_common_columns_is_refused() -> None:
+def test_the_overlap_must_not_exceed_the_common_field() -> None:
     with pytest.raises(UserError, match=r"overlap is 28.*common_dim = 6"):
         CSSupConOverlap()(torch.randn(4, 8), torch.arange(4))

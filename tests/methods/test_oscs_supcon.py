@@ -55,28 +55,28 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
 @given(
     batches(), st.sampled_from(["projected", "xcov"]), st.integers(1, 7), st.sampled_from([0, 1])
 )
-def test_equal_to_the_plain_loop(
+def test_the_loss_equals_the_reference(
     batch: tuple[Tensor, Tensor], orthogonality: Orthogonality, common_dim: int, overlap: int
 ) -> None:
     z, labels = batch
     loss = OSCSSupCon(common_dim, orthogonality=orthogonality, weight=0.3, overlap=overlap)
-    parts = loss.loss_terms(z, labels)
+    terms = loss.loss_terms(z, labels)
     c, s = unit(z[:, :common_dim]).tolist(), unit(z[:, common_dim - overlap :]).tolist()
     if orthogonality == "projected":
         w = projection(common_dim, 8 - common_dim + overlap).tolist()
         expected = reference_projected(c, s, w)
     else:
         expected = reference_xcov(c, s)
-    assert parts["orthogonality"].item() == pytest.approx(0.3 * expected, rel=1e-10, abs=1e-13)
+    assert terms["orthogonality"].item() == pytest.approx(0.3 * expected, rel=1e-10, abs=1e-13)
     rest = SCSSupCon(common_dim, overlap=overlap).loss_terms(z, labels)
-    assert {name: parts[name] for name in rest} == rest
+    assert {name: terms[name] for name in rest} == rest
 
 
 @given(batches())
-def test_without_weight_it_is_scs_supcon(batch: tuple[Tensor, Tensor]) -> None:
+def test_with_weight_zero_the_loss_is_scs_supcon(batch: tuple[Tensor, Tensor]) -> None:
     for preset in ("solved", "paper"):
-        parts = OSCSSupCon(weight=0.0, preset=preset).loss_terms(*batch)
-        assert parts == SCSSupCon(preset=preset).loss_terms(*batch)
+        terms = OSCSSupCon(weight=0.0, preset=preset).loss_terms(*batch)
+        assert terms == SCSSupCon(preset=preset).loss_terms(*batch)
 
 
 def test_gold_values() -> None:
@@ -123,7 +123,7 @@ def test_the_projection_does_not_learn() -> None:
     assert {name for name, _ in loss.named_parameters()} == {"log_t", "b"} and loss.adapted
 
 
-def test_where_relu_leaves_nothing_there_is_no_push() -> None:
+def test_a_row_without_positive_projections_gets_no_gradient() -> None:
     sign = -torch.sign(projection(1, 1)).item()
     style = torch.full((1, 1), sign, dtype=torch.float64, requires_grad=True)
     common = torch.ones(1, 1, dtype=torch.float64, requires_grad=True)
@@ -134,11 +134,11 @@ def test_where_relu_leaves_nothing_there_is_no_push() -> None:
     assert style.grad is not None and not style.grad.any()
 
 
-def test_presets_and_options_reach_it() -> None:
-    made = build_method("oscs_supcon", preset="paper", orthogonality="xcov", beta=0.5)
-    assert isinstance(made, OSCSSupCon)
-    assert (made.pairs, made.orthogonality, made.beta) == ("all", "xcov", 0.5)
-    assert made.probe_input == "common"
+def test_presets_and_options_reach_the_method() -> None:
+    method = build_method("oscs_supcon", preset="paper", orthogonality="xcov", beta=0.5)
+    assert isinstance(method, OSCSSupCon)
+    assert (method.pairs, method.orthogonality, method.beta) == ("all", "xcov", 0.5)
+    assert method.probe_input == "common"
 
 
 @pytest.mark.parametrize("options", [{"orthogonality": "both"}, {"weight": -1.0}], ids=str)

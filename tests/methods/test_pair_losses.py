@@ -1,4 +1,4 @@
-"""What the losses of the form `loss(embeddings, labels)` share."""
+"""Properties that all losses of the form `loss(embeddings, labels)` share."""
 
 import math
 from collections.abc import Callable
@@ -48,23 +48,33 @@ def all_finite(loss: Method, z: Tensor, labels: Tensor) -> Tensor:
     assert value.isfinite() and grad.isfinite().all()
     for p in loss.parameters():
         assert p.grad is None or p.grad.isfinite()
-    parts = loss.loss_terms(z, labels)
-    torch.testing.assert_close(torch.stack(list(parts.values())).sum(), value)
+    terms = loss.loss_terms(z, labels)
+    torch.testing.assert_close(torch.stack(list(terms.values())).sum(), value)
     if isinstance(loss, SCSSupCon):
-        assert parts["contrast"] >= 0
+        assert terms["contrast"] >= 0
     return grad
 
 
-# What a batch can hold.
+# Unusual batches.
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     "labels",
     [[4] * 10, list(range(10)), [0] * 9 + [1], [0, 0, 1, 1, 1, 2, 3, 3, 9, 9], [5], [], [3, 3]],
-    ids=["one class", "all different", "one lonely", "mixed", "one row", "empty", "one pair"],
+    ids=[
+        "one class",
+        "all different",
+        "one without positives",
+        "mixed",
+        "one row",
+        "empty",
+        "one pair",
+    ],
 )
-def test_any_labels(loss: Method, labels: list[int], dtype: torch.dtype) -> None:
+def test_all_distributions_of_labels_are_finite(
+    loss: Method, labels: list[int], dtype: torch.dtype
+) -> None:
     all_finite(loss, rows(len(labels), dtype), torch.tensor(labels, dtype=torch.long))
 
 
@@ -82,7 +92,7 @@ def test_zero_vectors_get_a_zero_gradient(loss: Method, dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_duplicates(loss: Method, dtype: torch.dtype) -> None:
+def test_equal_rows_are_finite(loss: Method, dtype: torch.dtype) -> None:
     z = rows(10, dtype)
     z[1:6] = z[0]
     all_finite(loss, z, torch.arange(10) % 3)
@@ -90,7 +100,7 @@ def test_duplicates(loss: Method, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rows_of_any_length(loss: Method, dtype: torch.dtype) -> None:
+def test_rows_of_any_length_are_finite(loss: Method, dtype: torch.dtype) -> None:
     limits = torch.finfo(dtype)
     powers = torch.linspace(math.log10(limits.tiny) - 5, math.log10(limits.max) - 2, 10)
     z = rows(10) * 10 ** powers.double()[:, None]
@@ -100,16 +110,16 @@ def test_rows_of_any_length(loss: Method, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("pairs", ["all", "balanced", "positives"])
 @pytest.mark.parametrize(("t", "b"), [(100.0, 50.0), (100.0, -50.0), (100.0, 1000.0)])
-def test_a_steep_boundary(t: float, b: float, pairs: Any, dtype: torch.dtype) -> None:
+def test_a_steep_boundary_is_finite(t: float, b: float, pairs: Any, dtype: torch.dtype) -> None:
     loss = SCSSupCon(preset="paper", t0=t, b0=b, pairs=pairs)
     for labels in (torch.arange(10) % 3, torch.zeros(10).long(), torch.arange(10)):
         all_finite(loss, rows(10, dtype), labels)
 
 
-# What changes nothing.
+# Invariances.
 
 
-def test_the_order_of_rows(loss: Method) -> None:
+def test_the_order_of_rows_does_not_matter(loss: Method) -> None:
     z, labels = rows(), torch.tensor([0, 0, 1, 1, 1, 2, 3, 3, 0, 9])
     order = torch.randperm(10)
     value, grad = value_and_gradient(loss, z, labels)
@@ -118,8 +128,8 @@ def test_the_order_of_rows(loss: Method) -> None:
     torch.testing.assert_close(other, grad[order], rtol=1e-9, atol=1e-14)
 
 
-def test_the_direction_of_the_axes(loss: Method) -> None:
-    """Each field may be turned by itself; shared columns cannot."""
+def test_rotations_do_not_matter(loss: Method) -> None:
+    """Each field can be rotated separately, unless they share columns."""
     if getattr(loss, "overlap", 0):
         return
     z, labels = rows(), torch.tensor([0, 0, 1, 1, 1, 2, 3, 3, 0, 9])
@@ -132,7 +142,7 @@ def test_the_direction_of_the_axes(loss: Method) -> None:
     torch.testing.assert_close(other, grad @ turn, rtol=1e-9, atol=1e-12)
 
 
-def test_the_names_of_labels(loss: Method) -> None:
+def test_the_values_of_labels_do_not_matter(loss: Method) -> None:
     z, labels = rows(), torch.tensor([0, 0, 1, 1, 1, 2, 3, 3, 0, 4])
     value, grad = value_and_gradient(loss, z, labels)
     far = torch.iinfo(torch.long)
@@ -142,13 +152,13 @@ def test_the_names_of_labels(loss: Method) -> None:
         torch.testing.assert_close(other, grad, rtol=1e-9, atol=1e-14)
 
 
-def test_the_type_of_labels(loss: Method) -> None:
+def test_the_type_of_labels_does_not_matter(loss: Method) -> None:
     z, labels = rows(), torch.arange(10) % 3
     for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32):
         assert torch.equal(loss(z, labels.to(dtype)), loss(z, labels))
 
 
-def test_how_rows_lie_in_memory(loss: Method) -> None:
+def test_the_memory_layout_does_not_matter(loss: Method) -> None:
     z, labels = rows(), torch.arange(10) % 3
     spread = torch.empty(20, 16, dtype=torch.float64)[::2, ::2].copy_(z)
     across = z.T.contiguous().T
@@ -159,13 +169,13 @@ def test_how_rows_lie_in_memory(loss: Method) -> None:
         torch.testing.assert_close(other, grad, rtol=1e-9, atol=1e-14)
 
 
-def test_inputs_stay_as_they_were(loss: Method) -> None:
+def test_inputs_are_not_modified(loss: Method) -> None:
     z, labels = rows(), torch.arange(10) % 3
-    kept = z.clone(), labels.clone()
+    before = z.clone(), labels.clone()
     value_and_gradient(loss, z, labels)
     with torch.no_grad():
         loss(z, labels)
-    assert torch.equal(z, kept[0]) and torch.equal(labels, kept[1])
+    assert torch.equal(z, before[0]) and torch.equal(labels, before[1])
 
 
 # Views.
@@ -173,7 +183,7 @@ def test_inputs_stay_as_they_were(loss: Method) -> None:
 
 @pytest.mark.parametrize("views", [1, 2, 3])
 def test_views_are_flattened_view_major(loss: Method, views: int) -> None:
-    """View 1 of all images first; SimCLR's labels are then the images."""
+    """View 1 of all images comes first; SimCLR uses the images as labels."""
     images = rows(4 * views).view(4, views, 8)
     labels = torch.arange(4) if isinstance(loss, SimCLR) else torch.tensor([0, 1, 1, 2])
     flat = torch.cat([images[:, v] for v in range(views)])
@@ -188,12 +198,12 @@ def test_views_are_flattened_view_major(loss: Method, views: int) -> None:
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 def test_half_precision_is_computed_in_float32(loss: Method, half: torch.dtype) -> None:
-    """Half inputs, with and without autocast, give what float32 gives for the same numbers."""
+    """Half-precision inputs give the float32 result, with and without autocast."""
     z, labels = rows().to(half), torch.arange(10) % 3
     value, grad = value_and_gradient(loss, z.float(), labels)
-    found, half_grad = value_and_gradient(loss, z, labels)
-    assert found.dtype == torch.float32 and half_grad.dtype == half
-    assert torch.equal(found, value) and torch.equal(half_grad, grad.to(half))
+    half_value, half_grad = value_and_gradient(loss, z, labels)
+    assert half_value.dtype == torch.float32 and half_grad.dtype == half
+    assert torch.equal(half_value, value) and torch.equal(half_grad, grad.to(half))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for x in (z, z.float()):
             again, other = value_and_gradient(loss, x, labels)
@@ -201,7 +211,7 @@ def test_half_precision_is_computed_in_float32(loss: Method, half: torch.dtype) 
 
 
 def test_autocast_around_an_encoder(loss: Method) -> None:
-    """The embeddings of a bfloat16 layer, judged in float32; the gradient reaches its weights."""
+    """The loss of bfloat16 embeddings is computed in float32; the weights get a gradient."""
     layer = torch.nn.Linear(8, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         z = layer(rows(10, torch.float32))
@@ -213,15 +223,15 @@ def test_autocast_around_an_encoder(loss: Method) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
-def test_cuda_gives_what_the_cpu_gives(loss: Method) -> None:
+def test_cuda_equals_the_cpu(loss: Method) -> None:
     z, labels = rows(1500), torch.arange(1500) % 37
     value, grad = value_and_gradient(loss, z, labels)
-    found, other = value_and_gradient(loss.cuda(), z.cuda(), labels.cuda())
-    torch.testing.assert_close(found.cpu(), value, rtol=1e-9, atol=0)
+    half_value, other = value_and_gradient(loss.cuda(), z.cuda(), labels.cuda())
+    torch.testing.assert_close(half_value.cpu(), value, rtol=1e-9, atol=0)
     torch.testing.assert_close(other.cpu(), grad, rtol=1e-7, atol=1e-12)
 
 
-# What is refused, and how.
+# Errors.
 
 BAD: dict[str, tuple[Any, Any, str]] = {
     "one axis": (torch.ones(4), torch.arange(4), r"shape \(N, D\) or \(B, V, D\), got \(4,\)"),
@@ -252,20 +262,20 @@ BAD: dict[str, tuple[Any, Any, str]] = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_bad_inputs_are_named(loss: Method, bad: str) -> None:
-    embeddings, labels, said = BAD[bad]
-    with pytest.raises(UserError, match=said):
+def test_errors_describe_wrong_inputs(loss: Method, bad: str) -> None:
+    embeddings, labels, message = BAD[bad]
+    with pytest.raises(UserError, match=message):
         loss(embeddings, labels)
 
 
-def test_missing_labels(loss: Method) -> None:
+def test_missing_labels_are_an_error(loss: Method) -> None:
     with pytest.raises(UserError, match="labels are missing"):
         loss(rows())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_non_finite_embeddings_are_named_by_row(
+def test_the_error_lists_rows_that_are_not_finite(
     loss: Method, bad: float, dtype: torch.dtype
 ) -> None:
     z = rows(10, dtype)
@@ -275,20 +285,20 @@ def test_non_finite_embeddings_are_named_by_row(
         loss(z, torch.arange(10) % 3)
 
 
-def test_huge_numbers_are_not_infinite(loss: Method) -> None:
-    """Their sum overflows; they do not."""
+def test_huge_numbers_are_accepted(loss: Method) -> None:
+    """Their sum overflows, but they are finite."""
     z = torch.full((4, 8), torch.finfo(torch.float64).max / 4, dtype=torch.float64)
     all_finite(loss, z, torch.tensor([0, 0, 1, 1]))
 
 
 @pytest.mark.parametrize("method", [SCSSupCon, CSSupCon, CSSupConOverlap])
 @pytest.mark.parametrize("common_dim", [0, -1, 9])
-def test_common_dim_out_of_range(method: type[Method], common_dim: int) -> None:
+def test_common_dim_must_fit_the_embeddings(method: type[Method], common_dim: int) -> None:
     with pytest.raises(UserError, match=rf"8 columns, common_dim is {common_dim}.*1 ≤ .* ≤ 8"):
         method(common_dim)(rows(), torch.arange(10) % 3)
 
 
-def test_double_backward_is_refused(loss: Method) -> None:
+def test_double_backward_is_an_error(loss: Method) -> None:
     z = rows().requires_grad_()
     value = loss(z, torch.arange(10) % 3) + z.pow(3).sum()
     with pytest.raises(RuntimeError, match="cannot be differentiated twice"):

@@ -1,4 +1,4 @@
-"""The formula of SCS-SupCon; its parameters and the solved bias have files of their own."""
+"""The formula of SCS-SupCon; its parameters and the solved bias are tested in other files."""
 
 import math
 from typing import Any
@@ -31,7 +31,7 @@ def reference(
     ref_z: Vectors | None = None,
     ref_labels: list[int] | None = None,
 ) -> tuple[float, float]:
-    """(contrast, style) of Eq. 4 and its other readings, from raw embeddings.
+    """Return (contrast, style) of Eq. 4 and its variants, from raw embeddings.
 
     contrast = Σ_uv w_uv log(1 + exp(z_uv (b − t c_u·c_v))), style = −β mean ‖s_i − s_p‖.
     """
@@ -45,8 +45,8 @@ def reference(
         c, s = row[:common_dim], row[common_dim - overlap :]
         return (unit(c), unit(s)) if normalize == "separate" else (c, s)
 
-    apart = ref_z is not None
-    right, right_labels = (ref_z, ref_labels) if apart else (z, labels)
+    has_references = ref_z is not None
+    right, right_labels = (ref_z, ref_labels) if has_references else (z, labels)
     assert right is not None and right_labels is not None
     left, right = [cut(row) for row in z], [cut(row) for row in right]
     multiplier = t if scale == "multiply" else 1 / t
@@ -55,7 +55,7 @@ def reference(
     for u, (c_u, s_u) in enumerate(left):
         distances = []
         for v, (c_v, s_v) in enumerate(right):
-            same, itself = labels[u] == right_labels[v], not apart and u == v
+            same, itself = labels[u] == right_labels[v], not has_references and u == v
             if same and not itself:
                 distances.append(math.dist(s_u, s_v))
             if itself and not include_self:
@@ -111,8 +111,8 @@ def test_gold_values(
 
 def test_gold_value_against_references() -> None:
     z, labels = T5
-    parts = paper(t0=10, b0=5).against(z[:2], labels[:2], z[2:], labels[2:])
-    assert parts["contrast"].item() == pytest.approx(0.5201015521, abs=1e-9)
+    terms = paper(t0=10, b0=5).against(z[:2], labels[:2], z[2:], labels[2:])
+    assert terms["contrast"].item() == pytest.approx(0.5201015521, abs=1e-9)
 
 
 def test_gold_gradients_of_t_and_b() -> None:
@@ -126,9 +126,9 @@ def test_gold_gradients_of_t_and_b() -> None:
 def test_gold_value_with_style() -> None:
     styles = double([[0, 0], [3, 4], [1, 1], [1, 1]])
     loss = paper(normalize="none")
-    parts = loss.loss_terms(torch.cat([T4[0], styles], 1), T4[1])
-    assert parts["style"].item() == pytest.approx(-1e-3 * 2.5, abs=1e-12)
-    assert sum(parts.values()).item() == pytest.approx(0.6712719803, abs=1e-9)
+    terms = loss.loss_terms(torch.cat([T4[0], styles], 1), T4[1])
+    assert terms["style"].item() == pytest.approx(-1e-3 * 2.5, abs=1e-12)
+    assert sum(terms.values()).item() == pytest.approx(0.6712719803, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -139,15 +139,15 @@ def test_gold_value_with_style() -> None:
         (10, 2, 0.0111129048, 0.0077795715),
     ],
 )
-def test_gold_values_one_can_draw(t: float, b: float, contrast: float, total: float) -> None:
+def test_gold_values_drawn_by_hand(t: float, b: float, contrast: float, total: float) -> None:
     """Commons at 0°, 60° and 180°, styles (0, 0), (3, 4) and (1, 1), labels 0, 0, 1."""
     commons = [[math.cos(x), math.sin(x)] for x in (0, math.pi / 3, math.pi)]
     z = torch.cat([double(commons), double([[0, 0], [3, 4], [1, 1]])], 1)
     labels = torch.tensor([0, 0, 1])
     loss = paper(t0=t, b0=b, normalize="none")
-    parts = loss.loss_terms(z, labels)
-    assert parts["contrast"].item() == pytest.approx(contrast, abs=1e-9)
-    assert parts["style"].item() == pytest.approx(-0.0033333333, abs=1e-9)
+    terms = loss.loss_terms(z, labels)
+    assert terms["contrast"].item() == pytest.approx(contrast, abs=1e-9)
+    assert terms["style"].item() == pytest.approx(-0.0033333333, abs=1e-9)
     assert loss(z, labels).item() == pytest.approx(total, abs=1e-9)
     if (t, b) == (0.1, 0):
         without = paper(normalize="none", include_self=False).loss_terms(z, labels)
@@ -171,18 +171,18 @@ starts = st.sampled_from([(0.1, 0.0), (10.0, 5.0), (1.0, -2.0), (50.0, 20.0)])
 
 @settings(max_examples=150)
 @given(batches(6), readings, biases, starts)
-def test_every_reading_equals_the_plain_loop(
+def test_all_options_equal_the_reference(
     batch: tuple[Tensor, Tensor], reading: dict[str, Any], bias: Any, start: tuple[float, float]
 ) -> None:
     z, labels = batch
     t, b = start
     loss = SCSSupCon(preset="paper", t0=t, b0=b, bias=bias, **reading)
-    parts = loss.loss_terms(z, labels)
+    terms = loss.loss_terms(z, labels)
     contrast, style = reference(z.tolist(), labels.tolist(), t, float(loss.b.detach()), **reading)
-    assert parts["contrast"].item() == pytest.approx(contrast, rel=1e-10, abs=0)
-    assert parts["contrast"].item() >= 0
-    if "style" in parts:
-        assert parts["style"].item() == pytest.approx(style, rel=1e-10, abs=1e-300)
+    assert terms["contrast"].item() == pytest.approx(contrast, rel=1e-10, abs=0)
+    assert terms["contrast"].item() >= 0
+    if "style" in terms:
+        assert terms["style"].item() == pytest.approx(style, rel=1e-10, abs=1e-300)
     else:
         assert reading["beta"] == 0 or reading["common_dim"] - reading["overlap"] == 6
     assert loss(z, labels).item() == pytest.approx(contrast + style, rel=1e-10, abs=1e-15)
@@ -190,7 +190,7 @@ def test_every_reading_equals_the_plain_loop(
 
 @settings(max_examples=80)
 @given(batches(6), batches(6), readings, biases, starts)
-def test_references_equal_the_plain_loop(
+def test_references_equal_the_reference_code(
     batch: tuple[Tensor, Tensor],
     others: tuple[Tensor, Tensor],
     reading: dict[str, Any],
@@ -200,7 +200,7 @@ def test_references_equal_the_plain_loop(
     (z, labels), (ref_z, ref_labels) = batch, others
     t, b = start
     loss = SCSSupCon(preset="paper", t0=t, b0=b, bias=bias, **reading)
-    parts = loss.against(z, labels, ref_z, ref_labels)
+    terms = loss.against(z, labels, ref_z, ref_labels)
     contrast, style = reference(
         z.tolist(),
         labels.tolist(),
@@ -210,9 +210,9 @@ def test_references_equal_the_plain_loop(
         ref_z=ref_z.tolist(),
         ref_labels=ref_labels.tolist(),
     )
-    assert parts["contrast"].item() == pytest.approx(contrast, rel=1e-10, abs=0)
-    if "style" in parts:
-        assert parts["style"].item() == pytest.approx(style, rel=1e-10, abs=1e-300)
+    assert terms["contrast"].item() == pytest.approx(contrast, rel=1e-10, abs=0)
+    if "style" in terms:
+        assert terms["style"].item() == pytest.approx(style, rel=1e-10, abs=1e-300)
 
 
 @given(
@@ -222,21 +222,21 @@ def test_references_equal_the_plain_loop(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.booleans()), max_size=9),
     st.integers(0, 1 << 20),
 )
-def test_listed_pairs_equal_the_plain_loop(
+def test_listed_pairs_equal_the_reference(
     reading: dict[str, Any],
     bias: Any,
     start: tuple[float, float],
     listed: list[tuple[int, int, bool]],
     seed: int,
 ) -> None:
-    """The mean over the list; `pairs` and `include_self` have nothing to say there."""
+    """The mean over the list; `pairs` and `include_self` do not matter."""
     source = torch.Generator().manual_seed(seed)
     z, refs = (torch.randn(n, 6, generator=source, dtype=torch.float64) for n in (5, 7))
     t, b = start
     loss = SCSSupCon(preset="paper", t0=t, b0=b, bias=bias, **reading)
     first, second = (torch.tensor([p[k] for p in listed], dtype=torch.long) for k in (0, 1))
     same = torch.tensor([p[2] for p in listed], dtype=torch.bool)
-    parts = loss.listed(z, (first, second), same, refs)
+    terms = loss.listed(z, (first, second), same, refs)
     single = reading | {"pairs": "all"}
     costs = [
         reference(
@@ -252,8 +252,8 @@ def test_listed_pairs_equal_the_plain_loop(
     ]
     contrast = math.fsum(c for c, _ in costs) / max(len(listed), 1)
     style = math.fsum(s for _, s in costs) / max(int(same.sum()), 1)
-    assert parts["contrast"].item() == pytest.approx(contrast, rel=1e-10, abs=0)
-    assert sum(parts.values()).item() == pytest.approx(contrast + style, rel=1e-10, abs=1e-15)
+    assert terms["contrast"].item() == pytest.approx(contrast, rel=1e-10, abs=0)
+    assert sum(terms.values()).item() == pytest.approx(contrast + style, rel=1e-10, abs=1e-15)
 
 
 def random_batch(n: int = 8, d: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -309,28 +309,28 @@ def test_gradients_of_t_and_b_by_their_formulas(scale: Any) -> None:
 
 @pytest.mark.parametrize(("t", "b", "spread"), [(0.1, 0, 1.0), (10, 5, 1.0), (100, 50, 0.01)])
 def test_float32_from_raw_embeddings(t: float, b: float, spread: float) -> None:
-    """Relative errors within 8 eps (t + |b| + 1), also where the loss is about 1e-19."""
+    """Relative errors are within 8 eps (t + |b| + 1), even for losses of about 1e-19."""
     source = torch.Generator().manual_seed(0)
     centres = torch.eye(8)[torch.arange(160) % 5]
     z = 3 * (centres + spread * torch.randn(160, 8, generator=source))
-    found = {}
+    results = {}
     for dtype in (torch.float32, torch.float64):
         loss = SCSSupCon(8, preset="paper", t0=t, b0=b)
         x = z.to(dtype, copy=True).requires_grad_()
         value = loss(x, torch.arange(160) % 5)
         value.backward()
         leaves = (value, x.grad, loss.log_t.grad, loss.b.grad)
-        found[dtype] = [v.detach().double() for v in leaves if v is not None]
+        results[dtype] = [v.detach().double() for v in leaves if v is not None]
     bound = 8 * torch.finfo(torch.float32).eps * (t + abs(b) + 1)
-    for rough, exact in zip(found[torch.float32], found[torch.float64], strict=True):
+    for rough, exact in zip(results[torch.float32], results[torch.float64], strict=True):
         assert torch.linalg.vector_norm(rough - exact) <= bound * torch.linalg.vector_norm(exact)
     if t == 100:
-        assert 0 < found[torch.float64][0] < 1e-15
+        assert 0 < results[torch.float64][0] < 1e-15
 
 
 @given(batches(6))
-def test_first_value_is_where_unit_vectors_put_it(batch: tuple[Tensor, Tensor]) -> None:
-    """Outside means: not normalised, or the other scale."""
+def test_the_first_value_lies_in_the_range_of_unit_vectors(batch: tuple[Tensor, Tensor]) -> None:
+    """A value outside means: not normalised, or the wrong scale."""
     z, labels = batch
     if len(z):
         assert 0.6443966 <= SCSSupCon(6, preset="paper")(z, labels).item() <= 0.7443967
@@ -338,7 +338,7 @@ def test_first_value_is_where_unit_vectors_put_it(batch: tuple[Tensor, Tensor]) 
         assert 4.5e-5 <= divided <= 10.0000455
 
 
-def test_b_starts_downhill_where_negatives_outnumber_positives() -> None:
+def test_b_rises_at_first_if_negatives_outnumber_positives() -> None:
     loss = SCSSupCon(preset="paper")
     loss(*random_batch(30)).backward()
     assert loss.b.grad is not None and loss.b.grad.item() < 0
@@ -357,7 +357,7 @@ def test_beta_zero_removes_every_dependence_on_style(normalize: Any) -> None:
 
 
 @pytest.mark.parametrize("normalize", ["separate", "joint"])
-def test_style_touches_the_common_field_only_if_both_are_normalised_together(
+def test_style_changes_the_common_field_only_if_normalised_jointly(
     normalize: Any,
 ) -> None:
     z, labels = random_batch()
@@ -385,10 +385,10 @@ def test_sum_over_both_triangles() -> None:
     """n² L is twice the upper triangle plus the diagonal."""
     z, labels = random_batch()
     loss = SCSSupCon(6, preset="siglip")
-    own = loss.against(z[:1], labels[:1], z[:1], labels[:1])["contrast"]
+    self_pair = loss.against(z[:1], labels[:1], z[:1], labels[:1])["contrast"]
     upper = sum(
         loss.against(z[u : u + 1], labels[u : u + 1], z[u + 1 :], labels[u + 1 :])["contrast"]
         * (7 - u)
         for u in range(7)
     )
-    torch.testing.assert_close(64 * loss(z, labels), 2 * upper + 8 * own)
+    torch.testing.assert_close(64 * loss(z, labels), 2 * upper + 8 * self_pair)

@@ -1,4 +1,4 @@
-"""What t and b are: presets, who sets them, how they are kept. test_watch.py sees them move."""
+"""The parameters t and b of SCS-SupCon: presets, options, bounds and state."""
 
 import copy
 import math
@@ -26,7 +26,7 @@ def batch(n: int = 8, seed: int = 0) -> tuple[Tensor, Tensor]:
         ("siglip", 10, 10, "all", "learn", ("t", "b")),
     ],
 )
-def test_presets(
+def test_presets_set_t_and_b(
     preset: str, t: float, b: float, pairs: str, bias: str, learn: tuple[str, ...]
 ) -> None:
     loss = SCSSupCon(preset=preset)
@@ -43,7 +43,7 @@ def test_the_default_is_solved() -> None:
     assert torch.equal(SCSSupCon()(z, labels), SCSSupCon(preset="solved")(z, labels))
 
 
-def test_what_is_given_wins_over_the_preset() -> None:
+def test_given_arguments_win_over_the_preset() -> None:
     loss = SCSSupCon(preset="paper", t0=2.0, b0=-1.0, pairs="balanced", learn=("t",))
     assert loss.t.item() == pytest.approx(2.0, rel=1e-15)
     assert loss.b.item() == -1
@@ -55,7 +55,7 @@ def test_what_is_given_wins_over_the_preset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"bias": "solve", "learn": ("t", "b")}, "bias='solve' contradicts learn"),
         ({"bias": "fixed", "learn": ("b",)}, "bias='fixed' contradicts learn"),
@@ -77,13 +77,15 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"b0": math.nan}, "b0 is nan"),
     ],
 )
-def test_contradictory_or_unknown_arguments(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_contradictory_or_unknown_arguments_are_errors(
+    options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
         SCSSupCon(**options)
 
 
 @pytest.mark.parametrize(("scale", "factor"), [("multiply", 0.25), ("divide", 4.0)])
-def test_boundary(scale: Any, factor: float) -> None:
+def test_the_boundary_depends_on_the_scale(scale: Any, factor: float) -> None:
     loss = SCSSupCon(preset="paper", t0=4.0, b0=3.0, scale=scale)
     assert loss.boundary.item() == pytest.approx(3.0 * factor)
     assert loss.decision_boundary() == pytest.approx(3.0 * factor)
@@ -94,18 +96,18 @@ def test_raising_b_by_t_delta_raises_the_boundary_by_delta() -> None:
     assert (high.boundary - low.boundary).item() == pytest.approx(0.3)
 
 
-def test_the_boundary_is_where_a_pair_costs_the_same_both_ways() -> None:
+def test_at_the_boundary_positive_and_negative_pairs_cost_the_same() -> None:
     loss = SCSSupCon(2, preset="paper", t0=5.0, b0=3.0)
     r = loss.boundary.item()
     z = torch.tensor([[1.0, 0.0], [r, math.sqrt(1 - r * r)]], dtype=torch.float64)
-    parts = [
+    terms = [
         loss.against(z[:1], torch.tensor([0]), z[1:], torch.tensor([y]))["contrast"] for y in (0, 1)
     ]
-    assert [p.item() for p in parts] == pytest.approx([math.log(2)] * 2, rel=1e-12)
+    assert [p.item() for p in terms] == pytest.approx([math.log(2)] * 2, rel=1e-12)
 
 
 @pytest.mark.parametrize("preset", ["paper", "siglip"])
-def test_param_groups_hold_t_and_b_without_weight_decay(preset: str) -> None:
+def test_param_groups_contain_t_and_b_without_weight_decay(preset: str) -> None:
     loss = SCSSupCon(preset=preset)
     (group,) = loss.param_groups(lr=0.5, weight_decay=0.1)
     assert {id(p) for p in group["params"]} == {id(loss.log_t), id(loss.b)}
@@ -117,7 +119,7 @@ def test_param_groups_hold_t_and_b_without_weight_decay(preset: str) -> None:
     assert loss.t.item() != before[0] and loss.b.item() != before[1]
 
 
-def test_solved_has_nothing_to_optimise() -> None:
+def test_the_solved_preset_has_no_parameters() -> None:
     assert SCSSupCon().param_groups(lr=0.5) == []
 
 
@@ -127,18 +129,20 @@ def test_solved_has_nothing_to_optimise() -> None:
 def test_the_multiplier_stays_within_100_and_keeps_its_gradient(
     scale: Any, start: float, end: float
 ) -> None:
-    """t' is moved back to the border, not cut off: it can leave again."""
+    """t' is moved back to the bound instead of clamped, so it keeps its gradient."""
     loss = SCSSupCon(preset="paper", b0=50.0, scale=scale)
     torch.nn.init.constant_(loss.log_t, math.log(start))  # where an optimiser may take it
-    apart = copy.deepcopy(loss).eval()
+    evaluated = copy.deepcopy(loss).eval()
     value = loss(*batch())
-    assert apart(*batch()).item() == value.item(), "one loss, in training and after it"
+    assert evaluated(*batch()).item() == value.item(), (
+        "the loss is the same in training and evaluation"
+    )
     value.backward()
     assert loss.t.item() == pytest.approx(end, rel=1e-12)
     assert loss.log_t.grad is not None and loss.log_t.grad.item() != 0
 
 
-def test_scalars() -> None:
+def test_scalars_describe_the_last_batch() -> None:
     loss = SCSSupCon(preset="paper", t0=4.0, b0=3.0)
     assert loss.scalars() == pytest.approx({"t": 4.0, "b": 3.0, "boundary": 0.75})
     z, _ = batch(6)
@@ -155,9 +159,9 @@ def test_scalars() -> None:
     loss.include_self = False
     assert loss.scalars()["positive_share"] == pytest.approx((6 + 2) / 30)
     loss.against(z, torch.tensor([5, 5, 5, 1, 1, 9]), z[:2], torch.tensor([5, 7]))
-    seen = loss.scalars()
-    assert seen["positive_share"] == pytest.approx(3 / 12)
-    assert seen["anchors_without_positives"] == 3
+    scalars = loss.scalars()
+    assert scalars["positive_share"] == pytest.approx(3 / 12)
+    assert scalars["anchors_without_positives"] == 3
 
 
 @pytest.mark.parametrize("preset", ["solved", "paper", "siglip"])
@@ -170,13 +174,13 @@ def test_state_dict_round_trip_and_deepcopy(preset: str) -> None:
     assert set(state) == {"log_t", "b"}
     other = SCSSupCon(preset=preset)
     other.load_state_dict(state)
-    twin = copy.deepcopy(loss)
-    for copied in (other, twin):
+    copied_loss = copy.deepcopy(loss)
+    for copied in (other, copied_loss):
         assert torch.equal(copied.t, loss.t) and torch.equal(copied.b, loss.b)
         assert torch.equal(copied.eval()(*batch(9, 1)), loss.eval()(*batch(9, 1)))
     if preset != "solved":
-        twin(*batch()).backward()
-        assert loss.log_t.grad is not twin.log_t.grad
+        copied_loss(*batch()).backward()
+        assert loss.log_t.grad is not copied_loss.log_t.grad
 
 
 def test_a_module_moved_to_another_type_still_works() -> None:

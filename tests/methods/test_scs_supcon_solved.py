@@ -13,21 +13,23 @@ from scs_supcon import SCSSupCon
 
 
 def reference(similarities: list[tuple[float, bool]], t: float) -> float:
-    """b with mean σ(t r − b) = share of positive pairs, by halving; the share kept off 0 and 1."""
+    """Return b with mean σ(t r − b) = share of positive pairs, by bisection; 0 < share < 1."""
     pairs = len(similarities)
     share = min(max(sum(same for _, same in similarities), 0.5), pairs - 0.5) / pairs
     low, high = -1e4, 1e4
     for _ in range(200):
         b = (low + high) / 2
-        judged = math.fsum(1 / (1 + math.exp(min(b - t * r, 700))) for r, _ in similarities)
-        low, high = (b, high) if judged / pairs > share else (low, b)
+        expected_positives = math.fsum(
+            1 / (1 + math.exp(min(b - t * r, 700))) for r, _ in similarities
+        )
+        low, high = (b, high) if expected_positives / pairs > share else (low, b)
     return low
 
 
 def similarities(
     z: Tensor, labels: Tensor, include_self: bool = True, refs: Any = None
 ) -> list[tuple[float, bool]]:
-    """(r, same class?) of every pair, by loops over unit vectors."""
+    """Return (similarity, whether positive) of every pair, by loops over unit vectors."""
     other, other_labels = (z, labels) if refs is None else refs
     rows, columns = (
         [[x / math.hypot(*row) for x in row] for row in side.tolist()] for side in (z, other)
@@ -54,7 +56,7 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
 
 
 @given(batches(), st.sampled_from([0.1, 1.0, 10.0]), st.booleans(), st.booleans())
-def test_b_of_a_batch(
+def test_b_of_a_batch_equals_the_reference(
     batch: tuple[Tensor, Tensor], t: float, include_self: bool, divide: bool
 ) -> None:
     z, labels = batch
@@ -65,7 +67,9 @@ def test_b_of_a_batch(
 
 
 @given(batches(), batches())
-def test_b_against_references(batch: tuple[Tensor, Tensor], refs: tuple[Tensor, Tensor]) -> None:
+def test_b_with_references_equals_the_reference_code(
+    batch: tuple[Tensor, Tensor], refs: tuple[Tensor, Tensor]
+) -> None:
     loss = SCSSupCon(3)
     loss.against(*batch, *refs)
     expected = reference(similarities(*batch, refs=refs), 10.0)
@@ -73,7 +77,7 @@ def test_b_against_references(batch: tuple[Tensor, Tensor], refs: tuple[Tensor, 
 
 
 @given(batches(), st.integers(0, 99))
-def test_b_of_listed_pairs(batch: tuple[Tensor, Tensor], seed: int) -> None:
+def test_b_of_listed_pairs_equals_the_reference(batch: tuple[Tensor, Tensor], seed: int) -> None:
     z, labels = batch
     u, v = torch.randint(0, len(z), (2, 12), generator=torch.Generator().manual_seed(seed))
     same = labels[u] == labels[v]
@@ -105,7 +109,7 @@ def test_gold_values() -> None:
 @pytest.mark.parametrize("pairs", ["all", "balanced", "positives"])
 @pytest.mark.parametrize("include_self", [True, False])
 def test_no_gradient_flows_through_the_solved_b(pairs: Any, include_self: bool) -> None:
-    """Value and gradient are those of the same loss with b fixed where it was solved."""
+    """Value and gradient equal those of the loss with b fixed at the solved value."""
     z, labels = random_batch()
     solved = SCSSupCon(4, pairs=pairs, include_self=include_self)
     assert not [p for p in solved.parameters() if p.requires_grad]
@@ -121,7 +125,7 @@ def test_no_gradient_flows_through_the_solved_b(pairs: Any, include_self: bool) 
     assert torch.equal(first.grad, second.grad)
 
 
-def test_of_more_than_1024_rows_a_sample_of_pairs_sets_b() -> None:
+def test_a_sample_of_pairs_sets_b_for_more_than_1024_rows() -> None:
     """Within 2 % of the share of positive pairs; the loss itself is over all pairs."""
     z, labels = random_batch(1500, 40)
     loss = SCSSupCon(6)
@@ -134,20 +138,20 @@ def test_of_more_than_1024_rows_a_sample_of_pairs_sets_b() -> None:
     torch.testing.assert_close(value, costs.sum() / same.sum(), rtol=1e-10, atol=0)
 
 
-def test_the_last_solved_b_stays_after_training() -> None:
+def test_the_last_solved_b_is_kept_after_training() -> None:
     loss = SCSSupCon()
     loss(*random_batch())
-    kept = loss.b.clone()
+    solved = loss.b.clone()
     loss.eval()
     value = loss(*random_batch(20))
-    assert torch.equal(loss.b, kept)
-    assert loss.scalars()["boundary"] == pytest.approx(kept.item() / 10)
+    assert torch.equal(loss.b, solved)
+    assert loss.scalars()["boundary"] == pytest.approx(solved.item() / 10)
     assert torch.equal(loss.train()(*random_batch(20)), value)  # a function of its batch alone
-    assert not torch.equal(loss.b, kept)
+    assert not torch.equal(loss.b, solved)
     assert torch.equal(SCSSupCon().eval()(*random_batch()), SCSSupCon()(*random_batch()))
 
 
-def test_with_t_learnt_t_gets_the_gradient_at_the_solved_b() -> None:
+def test_a_learnt_t_gets_its_gradient_at_the_solved_b() -> None:
     z, labels = random_batch()
     loss = SCSSupCon(learn=("t",), bias="solve")
     loss(z, labels).backward()

@@ -43,8 +43,8 @@ def views(draw: st.DrawFn) -> Tensor:
 
 
 @given(views(), st.sampled_from([0.02, 0.1, 0.5]))
-def test_equal_to_the_plain_loop(z: Tensor, temperature: float) -> None:
-    """By the view axis, and by image ids for the same rows in any order."""
+def test_the_loss_equals_the_reference(z: Tensor, temperature: float) -> None:
+    """Pair by the view axis, and by image ids for the same rows in any order."""
     expected = pytest.approx(reference(z.tolist(), temperature), rel=1e-10, abs=1e-13)
     loss = SimCLR(temperature)
     assert loss(z).item() == expected
@@ -54,7 +54,7 @@ def test_equal_to_the_plain_loop(z: Tensor, temperature: float) -> None:
 
 
 @given(views(), st.sampled_from([0.02, 0.1, 0.5]))
-def test_unique_labels_make_supcon_the_same(z: Tensor, temperature: float) -> None:
+def test_supcon_with_unique_labels_is_the_same_loss(z: Tensor, temperature: float) -> None:
     labels = torch.arange(len(z)) + 40
     torch.testing.assert_close(SimCLR(temperature)(z), SupCon(temperature)(z, labels))
 
@@ -76,7 +76,7 @@ def test_swapping_the_views_changes_nothing() -> None:
     torch.testing.assert_close(SimCLR()(3 * z), SimCLR()(z), rtol=1e-12, atol=0)
 
 
-def test_single_rows_need_image_ids() -> None:
+def test_rows_without_views_need_image_ids() -> None:
     with pytest.raises(UserError, match="give the image ids"):
         SimCLR()(torch.randn(4, 5))
 

@@ -29,8 +29,8 @@ def reference(
         length = math.hypot(*x)
         return [v / length for v in x] if length else x
 
-    apart = ref_z is not None
-    right, right_labels = (ref_z, ref_labels) if apart else (z, labels)
+    has_references = ref_z is not None
+    right, right_labels = (ref_z, ref_labels) if has_references else (z, labels)
     assert right is not None and right_labels is not None
     left, right = [unit(x) for x in z], [unit(x) for x in right]
     losses = []
@@ -38,7 +38,7 @@ def reference(
         logits = {
             a: math.fsum(x * y for x, y in zip(left[i], right[a], strict=True)) / temperature
             for a in range(len(right))
-            if apart or a != i
+            if has_references or a != i
         }
         positives = [a for a in logits if right_labels[a] == labels[i]]
         if not positives:
@@ -66,15 +66,15 @@ def test_gold_values(batch: tuple[Tensor, Tensor], temperature: float, expected:
 
 
 def test_gold_values_per_anchor() -> None:
-    """An anchor held against the other rows alone."""
+    """One anchor with the other rows as references."""
     z, labels = T4
     for i, expected in enumerate([0.3089573461, 1.0271230573, 1.0271230573, 0.3089573461]):
         rest = torch.arange(4) != i
-        parts = SupCon(0.5).against(z[i : i + 1], labels[i : i + 1], z[rest], labels[rest])
-        assert parts["contrast"].item() == pytest.approx(expected, abs=1e-9)
+        terms = SupCon(0.5).against(z[i : i + 1], labels[i : i + 1], z[rest], labels[rest])
+        assert terms["contrast"].item() == pytest.approx(expected, abs=1e-9)
 
 
-def test_loss_scale_gives_the_original_code_s_values() -> None:
+def test_loss_scale_gives_the_values_of_the_original_code() -> None:
     original = SupCon(0.1, loss_scale=0.1 / 0.07)
     assert original(*T4).item() == pytest.approx(1.5212142547, abs=1e-9)
     equal = original(torch.ones(8, 3, dtype=torch.float64), torch.arange(8) // 2)
@@ -85,7 +85,7 @@ temperatures = st.sampled_from([0.01, 0.07, 0.5, 3.0])
 
 
 @given(batches(), temperatures)
-def test_equal_to_the_plain_loop(batch: tuple[Tensor, Tensor], temperature: float) -> None:
+def test_the_loss_equals_the_reference(batch: tuple[Tensor, Tensor], temperature: float) -> None:
     z, labels = batch
     losses = reference(z.tolist(), labels.tolist(), temperature)
     expected = math.fsum(losses) / max(len(losses), 1)
@@ -93,16 +93,16 @@ def test_equal_to_the_plain_loop(batch: tuple[Tensor, Tensor], temperature: floa
 
 
 @given(batches(), batches(), temperatures)
-def test_references_equal_the_plain_loop(
+def test_references_equal_the_reference_code(
     batch: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor], temperature: float
 ) -> None:
     (z, labels), (ref_z, ref_labels) = batch, others
     losses = reference(
         z.tolist(), labels.tolist(), temperature, ref_z.tolist(), ref_labels.tolist()
     )
-    parts = SupCon(temperature).against(z, labels, ref_z, ref_labels)
+    terms = SupCon(temperature).against(z, labels, ref_z, ref_labels)
     expected = math.fsum(losses) / max(len(losses), 1)
-    assert parts["contrast"].item() == pytest.approx(expected, rel=1e-10, abs=1e-13)
+    assert terms["contrast"].item() == pytest.approx(expected, rel=1e-10, abs=1e-13)
 
 
 @settings(max_examples=25)
@@ -110,7 +110,7 @@ def test_references_equal_the_plain_loop(
 def test_equal_to_pytorch_metric_learning(
     classes: int, each: int, temperature: float, seed: int
 ) -> None:
-    """At least one negative, every anchor with a positive, MeanReducer: value and gradient."""
+    """Compare value and gradient; every anchor has a positive, and there are negatives."""
     source = torch.Generator().manual_seed(seed)
     labels = torch.arange(classes).repeat(each)
     ours = torch.randn(len(labels), 5, generator=source, dtype=torch.float64).requires_grad_()
@@ -125,8 +125,8 @@ def test_equal_to_pytorch_metric_learning(
 
 
 @pytest.mark.parametrize("temperature", [0.01, 0.1])
-def test_many_rows_equal_theirs_too(temperature: float) -> None:
-    """More than one tile of the usual size."""
+def test_many_rows_equal_pytorch_metric_learning(temperature: float) -> None:
+    """The rows need more than one tile."""
     labels = torch.arange(1100) % 40
     ours = torch.randn(1100, 6, dtype=torch.float64, requires_grad=True)
     theirs = ours.detach().clone().requires_grad_()
@@ -152,23 +152,23 @@ def test_gradcheck(temperature: float) -> None:
 
 def test_an_anchor_without_positives_adds_zero_and_counts_in_the_mean() -> None:
     z, labels = T4
-    lonely = torch.cat([z, -z[:1]]), torch.cat([labels, torch.tensor([9])])
-    anchors = reference(lonely[0].tolist(), lonely[1].tolist(), 0.5)
+    with_single = torch.cat([z, -z[:1]]), torch.cat([labels, torch.tensor([9])])
+    anchors = reference(with_single[0].tolist(), with_single[1].tolist(), 0.5)
     assert anchors[-1] == 0
-    assert SupCon(0.5)(*lonely).item() == pytest.approx(math.fsum(anchors) / 5, rel=1e-12)
+    assert SupCon(0.5)(*with_single).item() == pytest.approx(math.fsum(anchors) / 5, rel=1e-12)
 
 
 def test_float32_from_raw_embeddings() -> None:
     """Absolute error of the value, relative error of the gradient: within 8 eps (1 + 1/τ)."""
     z = 3 * torch.randn(160, 8)
-    found = {}
+    results = {}
     for dtype in (torch.float32, torch.float64):
         x = z.to(dtype, copy=True).requires_grad_()
         loss = SupCon(0.07)(x, torch.arange(160) % 5)
         loss.backward()
         assert x.grad is not None
-        found[dtype] = loss.detach().double(), x.grad.double()
-    (value, grad), (exact, exact_grad) = found[torch.float32], found[torch.float64]
+        results[dtype] = loss.detach().double(), x.grad.double()
+    (value, grad), (exact, exact_grad) = results[torch.float32], results[torch.float64]
     bound = 8 * torch.finfo(torch.float32).eps * (1 + 1 / 0.07)
     assert abs(value - exact) <= bound
     norm = torch.linalg.vector_norm

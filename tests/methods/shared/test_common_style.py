@@ -19,14 +19,14 @@ def test_by_default_three_quarters_are_common(width: int, common: int) -> None:
 
 
 @pytest.mark.parametrize("common_dim", [0, -3, 6])
-def test_common_dim_out_of_range(common_dim: int) -> None:
-    said = rf"embeddings have 5 columns, common_dim is {common_dim}: choose 1 ≤ common_dim ≤ 5"
-    with pytest.raises(UserError, match=said):
+def test_common_dim_must_fit_the_embeddings(common_dim: int) -> None:
+    message = rf"embeddings have 5 columns, common_dim is {common_dim}: choose 1 ≤ common_dim ≤ 5"
+    with pytest.raises(UserError, match=message):
         CommonStyleMethod(common_dim).fields(torch.ones(2, 5))
 
 
 @pytest.mark.parametrize("overlap", [-1, 4])
-def test_overlap_out_of_range(overlap: int) -> None:
+def test_overlap_must_fit_the_common_field(overlap: int) -> None:
     with pytest.raises(UserError, match=rf"overlap is {overlap}: choose 0 ≤ overlap ≤ .* = 3"):
         CommonStyleMethod(3, overlap=overlap).fields(torch.ones(2, 5))
 
