@@ -469,19 +469,26 @@ def test_other_presets_differ_from_solved(golden, scs):
 # ---- Comparisons and tuning ----
 
 
-def test_a_comparison_reuses_its_runs_or_says_why_not(golden):
+def test_a_comparison_says_why_it_does_not_reuse_runs_of_other_code(golden):
+    golden("cache", "compared", "comparisons")
+    before = contents(Path("compared"))
+    result = scs_in_new_process(*COMMANDS["compare"])
+    assert result.code == 0, result.err
+    assert before.items() <= contents(Path("compared")).items(), "an old run was changed"
+    assert names_the_version(result.err)
+    assert "--accept-old" in result.err
+
+
+def test_a_comparison_reuses_runs_of_other_code_on_request(golden):
     golden("cache", "compared", "comparisons")
     before = contents(Path("compared"))
     assert sorted(p.name for p in Path("compared").iterdir()) == sorted(
         row["run"] for row in EXPECTED["compared"].values()
     )
-    result = scs_in_new_process(*COMMANDS["compare"])
+    result = scs_in_new_process(*COMMANDS["compare"], "--accept-old")
+    assert result.code == 0, result.err
+    assert contents(Path("compared")).keys() == before.keys(), "nothing was trained again"
     assert before.items() <= contents(Path("compared")).items(), "an old run was changed"
-    if result.code or contents(Path("compared")).keys() != before.keys():
-        assert names_the_version(result.text), (
-            f"the reason for training again is missing: {result.text}"
-        )
-        return
     with Path("comparisons/data/results.csv").open(newline="", encoding="utf-8") as file:
         rows = {row["method"]: row for row in csv.DictReader(file)}
     for method, expected in EXPECTED["compared"].items():
@@ -500,16 +507,20 @@ def test_the_table_file_of_a_comparison_is_read(golden):
         assert "2 runs, 0 to do" in result.out
 
 
-def test_a_tuning_study_is_resumed(golden):
+def test_a_tuning_study_of_other_code_is_resumed_on_request_only(golden):
     golden("cache", "tunings")
-    before = Path("tunings/data/best.toml").read_bytes()
-    trials = contents(Path("tunings/data/trials"))
+    before = contents(Path("tunings/data"))
     result = scs_in_new_process(*COMMANDS["tune"])
-    assert trials.items() <= contents(Path("tunings/data/trials")).items()
-    if result.code:
-        assert names_the_version(result.text), result.text
-        return
-    assert Path("tunings/data/best.toml").read_bytes() == before
+    assert result.code == 2
+    assert names_the_version(result.err)
+    assert "--accept-old" in result.err
+    assert contents(Path("tunings/data")) == before
+    best = Path("tunings/data/best.toml").read_bytes()
+    result = scs_in_new_process(*COMMANDS["tune"], "--accept-old")
+    assert result.code == 0, result.err
+    trials = {name: digest for name, digest in before.items() if name.startswith("trials/")}
+    assert trials.items() <= contents(Path("tunings/data")).items()
+    assert Path("tunings/data/best.toml").read_bytes() == best
     with Path("tunings/data/trials.csv").open(newline="", encoding="utf-8") as file:
         assert [*csv.DictReader(file)] == EXPECTED["trials"]
 

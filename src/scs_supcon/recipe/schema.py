@@ -81,9 +81,7 @@ class DataRecipe(Section):
         shares = self.val_share + self.test_share
         _require(shares < 1, f"val_share + test_share must be below 1, got {shares:g}")
         both = self.folds is not None and self.fold is not None
-        _require(
-            both or self.folds is self.fold, "folds and fold need each other: give both or neither"
-        )
+        _require(both or self.folds is self.fold, "give both folds and fold, or neither")
         _require(
             not both or (self.fold or 0) < (self.folds or 0),
             f"fold must be between 0 and {(self.folds or 0) - 1}, got {self.fold}",
