@@ -150,9 +150,9 @@ def test_a_second_process_is_an_error_and_a_killed_one_leaves_no_lock(
     owner = processes.start(*line, fate=fate)
     while not (tmp_path / "run" / "metrics.csv").exists():
         os.kill(owner, 0)  # fails if it ended
-    refused = scs(*line)
-    assert refused.code == 2
-    assert f"is in use by process {owner} on " in refused.err
+    rejected = scs(*line)
+    assert rejected.code == 2
+    assert f"is in use by process {owner} on " in rejected.err
     os.kill(owner, signal.SIGKILL)
     assert processes.wait().code == -signal.SIGKILL
     assert scs(*line).code == 0

@@ -71,10 +71,10 @@ def test_a_dry_run_needs_no_output_directory(scs, shapes, tmp_path, monkeypatch)
 
 
 def test_another_recipe_needs_overwrite(scs, shapes, runs):
-    refused = scs("train", shapes, "--out", runs / "x", *QUICK, "--seed", "1")
-    assert refused.code == 2
-    assert "seed: 0 then, 1 now" in refused.err
-    assert "--overwrite" in refused.err
+    rejected = scs("train", shapes, "--out", runs / "x", *QUICK, "--seed", "1")
+    assert rejected.code == 2
+    assert "seed: 0 then, 1 now" in rejected.err
+    assert "--overwrite" in rejected.err
     said = scs("train", shapes, "--out", runs / "x", *QUICK, "--seed", "1", "--overwrite")
     assert said.code == 0
     assert "seed = 1" in (runs / "x" / "recipe.toml").read_text()

@@ -1,4 +1,4 @@
-"""The recipe: TOML out and in again, overrides by type, and what is refused with which words."""
+"""Recipes as TOML: round trips, assignments by type, and errors."""
 
 from pathlib import Path
 from typing import Any
@@ -124,15 +124,15 @@ def test_later_layers_win() -> None:
     ],
 )
 def test_assignments_are_parsed_by_field_type(assignment: str, values: dict[str, Any]) -> None:
-    found = override({}, [assignment])
-    assert found == values
-    assert repr(found) == repr(values)
+    assigned = override({}, [assignment])
+    assert assigned == values
+    assert repr(assigned) == repr(values)
 
 
 def test_assignments_do_not_change_their_input() -> None:
     values = {"pretrain": {"lr": 1.0, "epochs": 2}}
-    found = override(values, ["pretrain.lr=0.5", "pretrain.lr=0.25"])
-    assert found == {"pretrain": {"lr": 0.25, "epochs": 2}}
+    assigned = override(values, ["pretrain.lr=0.5", "pretrain.lr=0.25"])
+    assert assigned == {"pretrain": {"lr": 0.25, "epochs": 2}}
     assert values == {"pretrain": {"lr": 1.0, "epochs": 2}}
 
 
