@@ -1,4 +1,5 @@
 import math
+import textwrap
 from typing import Any
 
 import pytest
@@ -49,6 +50,16 @@ def test_defaults_suit_a_method_of_two_views_and_two_stages() -> None:
     assert method.decision_boundary() is None
     method.on_epoch_start(0, lambda net: Output(features, embeddings))
     method.after_step(network, 0.5)
+
+
+def test_the_example_of_the_docstring_runs() -> None:
+    code = textwrap.dedent((Method.__doc__ or "").partition("```python\n")[2].partition("```")[0])
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    loss = namespace["CosineLoss"](margin=0.0)
+    rows, labels = torch.tensor([[2.0, 0.0], [3.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0, 1])
+    assert loss(rows, labels).item() == 0
+    assert loss(rows, labels.flip(0)).item() == pytest.approx(4 / 9)
 
 
 def test_param_groups_contain_the_learnable_parameters() -> None:

@@ -1,27 +1,4 @@
-"""The base class of all methods: a loss with a few optional hooks.
-
-To write a method, derive from `Method` and write `loss_terms`:
-
-    from scs_supcon import Method
-    from scs_supcon.methods import flatten
-
-    class SoftCircle(Method):
-        def __init__(self, weight: float = 1.0) -> None:
-            super().__init__()
-            self.weight = weight
-
-        def loss_terms(self, embeddings, labels):
-            rows, labels = flatten(embeddings, labels)
-            ...
-            return {"pull": self.weight * distance}
-
-Save it in a file or a package and train with
-`scs train birds/ --method ./soft_circle.py:SoftCircle`.
-
-A method is two files: the method and its test. Within this package they are `methods/<name>.py`
-(its docstring holds the formula) and `tests/methods/test_<name>.py` (with a plain-Python
-reference of the formula).
-"""
+"""The base class of all methods: a loss with a few optional hooks."""
 
 import inspect
 import math
@@ -99,6 +76,34 @@ class Method(nn.Module):
         gather_across_devices: whether the loss is computed on the rows of all processes.
         presets: named sets of options; a method with presets has a `preset` argument.
         adapted: whether the original method is for other data or could not be found.
+
+    Example:
+        A method is two files, the method and its test. Save this one as `my_losses.py` and train
+        with `scs train birds/ --method ./my_losses.py:CosineLoss`:
+
+        ```python
+        from scs_supcon import Method
+        from scs_supcon.methods import flatten
+
+
+        class CosineLoss(Method):
+            def __init__(self, margin: float = 0.2) -> None:
+                super().__init__()
+                self.margin = margin  # --set method.options.margin=0.3
+
+            def loss_terms(self, embeddings, labels):
+                rows, labels = flatten(embeddings, labels)
+                z = rows / rows.norm(dim=1, keepdim=True)
+                r = z @ z.T
+                same = labels[:, None] == labels
+                return {
+                    "pull": (1 - r)[same].sum() / r.numel(),
+                    "push": (r - self.margin).clamp_min(0)[~same].sum() / r.numel(),
+                }
+        ```
+
+        In this package the files are `methods/<name>.py`, whose docstring holds the formula, and
+        `tests/methods/test_<name>.py`, with a reference of the formula in plain Python.
     """
 
     views = 2
