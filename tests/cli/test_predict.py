@@ -1,4 +1,4 @@
-"""`scs predict` and `scs embed` on files, folders and patterns."""
+"""`scs predict` and `scs embed` with files, folders and patterns."""
 
 import csv
 import io
@@ -13,9 +13,9 @@ from scs_supcon.inference import load
 
 
 @pytest.fixture
-def odd(tmp_path, shapes):
-    """A folder with three images, one of them cut short, and a text that is called an image."""
-    folder = tmp_path / "odd"
+def folder(tmp_path, shapes):
+    """A folder with two images, a truncated image and a text file named .jpg."""
+    folder = tmp_path / "photos"
     folder.mkdir()
     first, second, third = sorted((shapes / "bar").iterdir())[:3]
     shutil.copy(first, folder / "a.png")
@@ -26,53 +26,55 @@ def odd(tmp_path, shapes):
 
 
 def test_predict_takes_files_folders_and_patterns(scs, runs, shapes):
-    said = scs(
+    result = scs(
         "predict", runs / "x", shapes / "bar", shapes / "circle" / "06.png", f"{shapes}/cross/*"
     )
-    assert said.code == 0
-    lines = said.out.splitlines()
+    assert result.code == 0
+    lines = result.out.splitlines()
     assert len(lines) == 6 + 1 + 6
     assert str(shapes / "circle" / "06.png") in lines[6]
-    assert lines[0].count("%") == 3, "three classes unless told otherwise"
-    assert "predict: 13 of 13" in said.err
+    assert lines[0].count("%") == 3, "three classes by default"
+    assert "predict: 13 of 13" in result.err
 
 
-def test_predictions_as_csv_and_json_lines_agree_with_the_model(scs, runs, shapes, tmp_path):
+def test_csv_and_json_lines_agree_with_the_model(scs, runs, shapes, tmp_path):
     model = load(runs / "x")
     files = sorted((shapes / "square").iterdir())
     expected = model.predict(files, topk=4).records
-    as_json = scs("predict", runs / "x", *files, "--format", "jsonl", "--topk", "4", "--quiet")
-    assert as_json.err == ""
-    rows = [json.loads(line) for line in as_json.out.splitlines()]
+    json_lines = scs("predict", runs / "x", *files, "--format", "jsonl", "--topk", "4", "--quiet")
+    assert json_lines.err == ""
+    rows = [json.loads(line) for line in json_lines.out.splitlines()]
     assert [tuple(row["top"].items()) for row in rows] == [record.top for record in expected]
     file = tmp_path / "names.csv"
-    written = scs("predict", runs / "x" / "model", *files, "--format", "csv", "-o", file, "--quiet")
-    assert (written.code, written.out) == (0, "")
+    csv_file = scs(
+        "predict", runs / "x" / "model", *files, "--format", "csv", "-o", file, "--quiet"
+    )
+    assert (csv_file.code, csv_file.out) == (0, "")
     with file.open(newline="") as text:
         table = list(csv.DictReader(text))
     assert [row["label"] for row in table] == [record.label for record in expected]
 
 
-def test_unreadable_files_are_listed_and_skipped(scs, runs, odd):
-    said = scs("predict", runs / "x", odd, odd / "gone.png", "--format", "csv")
-    assert said.code == 1
-    named = [row["image"] for row in csv.DictReader(io.StringIO(said.out))]
-    assert named == [str(odd / "a.png"), str(odd / "b.png")]
-    failures = [line for line in said.err.splitlines() if line.startswith("not read: ")]
+def test_unreadable_files_are_listed_and_skipped(scs, runs, folder):
+    result = scs("predict", runs / "x", folder, folder / "gone.png", "--format", "csv")
+    assert result.code == 1
+    classified = [row["image"] for row in csv.DictReader(io.StringIO(result.out))]
+    assert classified == [str(folder / "a.png"), str(folder / "b.png")]
+    failures = [line for line in result.err.splitlines() if line.startswith("not read: ")]
     assert len(failures) == 3
     for name, why in (("cut.png", "truncated"), ("text.jpg", "not a"), ("gone.png", "exist")):
         assert sum(name in line and why in line for line in failures) == 1
 
 
-def test_embed_writes_the_embeddings(scs, runs, odd, tmp_path):
-    expected = load(runs / "x").embed([odd / "a.png", odd / "b.png"])
-    said = scs("embed", runs / "x", odd, "-o", tmp_path / "v.parquet")
-    assert said.code == 1, "two could not be read"
-    assert said.err.count("not read: ") == 2
-    assert said.out == f"2 images: {tmp_path / 'v.parquet'}\n"
+def test_embed_writes_the_embeddings(scs, runs, folder, tmp_path):
+    expected = load(runs / "x").embed([folder / "a.png", folder / "b.png"])
+    result = scs("embed", runs / "x", folder, "-o", tmp_path / "v.parquet")
+    assert result.code == 1, "two images cannot be read"
+    assert result.err.count("not read: ") == 2
+    assert result.out == f"2 images: {tmp_path / 'v.parquet'}\n"
     table = pq.read_table(tmp_path / "v.parquet").to_pydict()
     assert table["image"] == list(expected.names)
     assert np.array_equal(np.array(table["common"], dtype=np.float32), expected.common)
-    assert scs("embed", runs / "x", odd / "a.png", "-o", tmp_path / "v.npz").code == 0
+    assert scs("embed", runs / "x", folder / "a.png", "-o", tmp_path / "v.npz").code == 0
     with np.load(tmp_path / "v.npz") as arrays:
         assert np.array_equal(arrays["style"], expected.style[:1])
