@@ -100,7 +100,7 @@ def test_a_killed_comparison_resumes_without_repeating_runs(table, unbroken, pro
     result = processes.run(*command)
     assert result.code == 0, result.err
     assert {run: (run / "finished.json").stat().st_mtime_ns for run in finished} == before
-    assert len(re.findall("images right", result.err)) == 4 - len(finished)
+    assert len(re.findall("test accuracy on", result.err)) == 4 - len(finished)
     assert rows_without_seconds(tmp_path / "out" / "results.csv") == unbroken
 
 

@@ -9,17 +9,19 @@ QUICK = (
 
 
 def accuracy(run):
-    return f"{json.loads((run / 'finished.json').read_text())['accuracy']:.2%}"
+    return f"{json.loads((run / 'finished.json').read_text())['accuracy']:.1%}".replace("%", " %")
 
 
 def test_train_prints_an_estimate_first_and_the_result_last(scs, shapes, tmp_path):
     said = scs("train", shapes, "--out", tmp_path / "run", *QUICK)
     assert said.code == 0
-    assert said.out.startswith(f"{accuracy(tmp_path / 'run')} of 4 test images right (95 % inter")
+    assert said.out.startswith(
+        f"{accuracy(tmp_path / 'run')} test accuracy on 4 images (95 % inter"
+    )
     for part in (
-        "kNN on the readout",
+        "kNN on the probe input",
         "linear probe of the encoder",
-        "spread of the bank of heads",
+        "heads of the probe",
     ):
         assert part in said.out
     assert f"scs predict {tmp_path / 'run'} image.jpg" in said.out
@@ -66,7 +68,9 @@ def test_a_dry_run_needs_no_output_directory(scs, shapes, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     said = scs("train", shapes, *QUICK, "--dry-run")
     assert (said.code, said.out) == (0, "")
-    assert said.err.endswith("dry run passed: one batch of everything; nothing was kept\n")
+    assert said.err.endswith(
+        "dry run passed: one batch and one epoch of each stage; the run was deleted\n"
+    )
     assert not any(tmp_path.iterdir())
 
 
