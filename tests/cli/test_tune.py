@@ -20,7 +20,7 @@ def test_a_search_writes_the_best_recipe(scs, shapes, tmp_path):
     assert "varying   pretrain.lr=0.01..0.1:log" in said.err
     again = scs(*line, "--json", "--quiet")
     assert json.loads(again.out)["trials"] == 2
-    assert json.loads(again.out)["retrained"]["judged_on"] == "test"
+    assert json.loads(again.out)["retrained"]["split"] == "test"
     assert again.err == ""
     trained = scs("train", shapes, "--recipe", out / "best.toml", "--out", tmp_path / "run")
     assert trained.code == 0

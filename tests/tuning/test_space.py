@@ -1,10 +1,10 @@
-"""What may be varied: read, checked against the recipe, and suggested to a trial."""
+"""The search space: parsed, checked against the recipe, and suggested to a trial."""
 
 import pytest
 
 from scs_supcon.errors import UserError
 from scs_supcon.methods import available
-from scs_supcon.tuning.space import Choice, Range, read_space, usual_space
+from scs_supcon.tuning.space import Choice, Range, default_space, read_space
 
 
 class Always:
@@ -22,7 +22,7 @@ class Always:
         return values[-1]
 
 
-def test_ranges_and_choices_are_told_apart_by_how_they_are_written():
+def test_ranges_and_choices_are_parsed():
     axes = read_space(
         [
             "method.options.t0=1..100:log",
@@ -54,42 +54,42 @@ def test_a_trial_chooses_and_the_recipe_can_read_it():
 
 
 @pytest.mark.parametrize("method", [*available(), "scs_supcon@paper"])
-def test_every_method_has_something_worth_varying(method):
-    axes = read_space(usual_space(method), method)
+def test_every_method_has_a_default_space(method):
+    axes = read_space(default_space(method), method)
     assert axes[-1].key == "pretrain.lr"
 
 
-def test_a_solved_bias_is_no_matter_of_choice():
-    assert [a.split("=")[0].split(".")[-1] for a in usual_space("scs_supcon")] == [
+def test_a_solved_bias_is_not_varied():
+    assert [a.split("=")[0].split(".")[-1] for a in default_space("scs_supcon")] == [
         "t0",
         "beta",
         "lr",
     ]
-    assert any("b0" in axis for axis in usual_space("scs_supcon@siglip"))
+    assert any("b0" in axis for axis in default_space("scs_supcon@siglip"))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("pretrain.lr", "says not what to vary"),
-        ("pretrain.lr=", "says not what to vary"),
-        ("pretrain.lr=3", "leaves no choice"),
+        ("pretrain.lr", "is not a range or a choice"),
+        ("pretrain.lr=", "is not a range or a choice"),
+        ("pretrain.lr=3", "is a single value"),
         ("pretrain.lr=2..1", "low < high"),
-        ("pretrain.lr=0..1:log", "both positive"),
-        ("pretrain.lr=1..2:lin", "no range"),
-        ("pretrain.lr=a..2", "'a' in 'pretrain.lr=a..2' is no number"),
+        ("pretrain.lr=0..1:log", "low > 0 with :log"),
+        ("pretrain.lr=1..2:lin", "not a valid range"),
+        ("pretrain.lr=a..2", "'a' in 'pretrain.lr=a..2' is not a number"),
         ("pretrain.lr=-1..2", "greater than 0"),
         ("pretrain.lrr=1..2", "did you mean 'lr'"),
-        ("head.overlap=0.5..2", "whole numbers"),
+        ("head.overlap=0.5..2", "both ends must be integers"),
         ("pretrain.batches=shuffle|balansed", "balanced"),
         ("nowhere.x=1..2", "unknown section"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_begun(text, message):
+def test_invalid_spaces_are_errors(text, message):
     with pytest.raises(UserError, match=message):
         read_space([text], "scs_supcon")
 
 
-def test_nothing_is_varied_twice():
-    with pytest.raises(UserError, match=r"pretrain\.lr is to be varied twice"):
+def test_a_key_given_twice_is_an_error():
+    with pytest.raises(UserError, match=r"pretrain\.lr is given twice"):
         read_space(["pretrain.lr=1..2", "pretrain.lr=2..3"], "scs_supcon")

@@ -1,4 +1,4 @@
-"""One study, many workers: nothing is computed twice, and nobody waits for the dead."""
+"""One study with several workers: no trial is lost, none is computed twice."""
 
 import json
 import math
@@ -15,9 +15,9 @@ from scs_supcon.tuning.study import (
     Search,
     best,
     completed,
-    on_validation,
     open_study,
     prepare,
+    validation_scores,
     work,
 )
 
@@ -34,17 +34,17 @@ def search(shapes, tmp_path):
         over=("pretrain.lr=0.01..0.1:log", "pretrain.batches=shuffle|balanced"),
         options={"epochs": 1, "batch_size": 8},
         settings=(*LEAST, "pretrain.per_class=2"),
-        place={"workers": 0, "device": "cpu"},
+        compute={"workers": 0, "device": "cpu"},
     )
 
 
-def test_a_place_that_cannot_be_is_refused_before_anything_is_begun(search):
+def test_an_invalid_device_is_an_error_before_anything_is_written(search):
     with pytest.raises(UserError, match="no device 'cpu:x'"):
-        prepare(replace(search, place={"device": "cpu:x"}))
+        prepare(replace(search, compute={"device": "cpu:x"}))
     assert not search.out.exists()
 
 
-def test_a_search_goes_on_until_enough_trials_are_completed(search):
+def test_a_search_runs_until_enough_trials_are_complete(search):
     prepare(search)
     work(search)
     study = open_study(search)
@@ -52,67 +52,67 @@ def test_a_search_goes_on_until_enough_trials_are_completed(search):
     assert [trial.number for trial in first] == [0, 1]
     for trial in first:
         run = search.out / trial.run
-        assert (trial.loss, trial.accuracy) == on_validation(run)
+        assert (trial.loss, trial.accuracy) == validation_scores(run)
         recipe = (run / "recipe.toml").read_text()
         assert f"lr = {trial.params['pretrain.lr']!r}" in recipe
         assert 0.01 <= trial.params["pretrain.lr"] <= 0.1
     assert best(first) == min(first, key=lambda trial: trial.loss)
     work(search)
-    assert completed(study) == first, "nothing is left to do"
+    assert completed(study) == first, "nothing was left to do"
     work(replace(search, trials=3))
-    assert len(completed(study)) == 3, "more may be asked for"
+    assert len(completed(study)) == 3, "more trials were requested"
 
 
-def test_the_loss_is_that_of_the_validation_images_alone(finished):
+def test_the_scores_are_those_of_the_validation_images(finished):
     rows = pq.read_table(finished / "predictions.parquet").to_pylist()
     classes = json.loads((finished / "classes.json").read_text())
-    losses, right = [], 0
+    losses, correct = [], 0
     for row in rows:
         if row["split"] == "val":
             losses.append(-math.log(row["probabilities"][classes.index(row["label"])]))
-            right += row["label"] == row["prediction"]
-    loss, accuracy = on_validation(finished)
+            correct += row["label"] == row["prediction"]
+    loss, accuracy = validation_scores(finished)
     assert loss == pytest.approx(sum(losses) / len(losses), rel=1e-12)
-    assert accuracy == right / len(losses)
+    assert accuracy == correct / len(losses)
 
 
-def test_the_trial_of_a_dead_worker_is_queued_again_and_that_of_a_living_one_is_not(search):
+def test_the_trial_of_a_crashed_worker_is_queued_again_but_not_that_of_a_running_one(search):
     prepare(search)
     study = open_study(search)
-    dead, alive = study.ask(), study.ask()
-    for trial in (dead, alive):
+    crashed, running = study.ask(), study.ask()
+    for trial in (crashed, running):
         for axis in search.axes:
             axis.suggest(trial)
-    held = Lock(search.out / "trials" / f".{alive.number}.lock")
-    module._bring_back_the_dead(search, study)
+    lock = Lock(search.out / "trials" / f".{running.number}.lock")
+    module._requeue_stale_trials(search, study)
     states = [trial.state.name for trial in study.trials]
     assert states == ["FAIL", "RUNNING", "WAITING"]
-    again = study.trials[2]
-    assert again.user_attrs == {"again": 0}
-    assert again.system_attrs["fixed_params"] == study.trials[0].params
-    held.release()
+    repeated = study.trials[2]
+    assert repeated.user_attrs == {"again": 0}
+    assert repeated.system_attrs["fixed_params"] == study.trials[0].params
+    lock.release()
     work(search)
     assert sorted(str(t.params) for t in completed(study)) == sorted(
         str(study.trials[number].params) for number in (0, 1)
-    ), "both were taken up as they were"
+    ), "both were computed with their values"
 
 
-def test_a_trial_that_kills_its_workers_is_given_up(search):
+def test_a_trial_that_crashes_its_workers_is_dropped(search):
     prepare(search)
     study = open_study(search)
     for _ in range(3):
         trial = study.ask()
         for axis in search.axes:
             axis.suggest(trial)
-        module._bring_back_the_dead(search, study)
+        module._requeue_stale_trials(search, study)
     assert [trial.state.name for trial in study.trials] == ["FAIL"] * 3
     assert len({str(trial.params) for trial in study.trials}) == 1
     errors = [trial.user_attrs.get("error") for trial in study.trials]
     assert errors[:2] == [None, None]
-    assert errors[2].startswith("3 workers died of it")
+    assert errors[2].startswith("it crashed 3 workers")
 
 
-def test_a_trial_that_fails_in_any_way_is_noted_and_others_are_tried(search, monkeypatch):
+def test_a_failed_trial_is_recorded_and_others_are_tried(search, monkeypatch):
     calls = []
 
     def train(*args, **options):
@@ -121,7 +121,7 @@ def test_a_trial_that_fails_in_any_way_is_noted_and_others_are_tried(search, mon
             raise RuntimeError("CUDA out of memory")
 
     monkeypatch.setattr(module, "train", train)
-    monkeypatch.setattr(module, "on_validation", lambda run: (0.5, 0.9))
+    monkeypatch.setattr(module, "validation_scores", lambda run: (0.5, 0.9))
     prepare(search)
     work(search)
     study = open_study(search)
@@ -130,7 +130,7 @@ def test_a_trial_that_fails_in_any_way_is_noted_and_others_are_tried(search, mon
     assert calls[1] != calls[0]
 
 
-def test_a_trial_that_was_asked_to_stop_is_taken_up_again_however_often(search, monkeypatch):
+def test_a_stopped_trial_is_resumed_any_number_of_times(search, monkeypatch):
     def train(*args, **options):
         raise Stopped(143)
 
@@ -140,20 +140,20 @@ def test_a_trial_that_was_asked_to_stop_is_taken_up_again_however_often(search, 
         with pytest.raises(Stopped):
             work(search)
     study = open_study(search)
-    module._bring_back_the_dead(search, study)
+    module._requeue_stale_trials(search, study)
     assert [trial.state.name for trial in study.trials] == ["FAIL"] * 5 + ["WAITING"]
 
 
-def test_another_search_in_the_same_folder_is_refused(search):
+def test_another_search_in_the_same_folder_is_an_error(search):
     prepare(search)
-    prepare(replace(search, trials=9, place={}))
-    with pytest.raises(UserError, match=r"another search \(seed: 0 then, 1 now\)"):
+    prepare(replace(search, trials=9, compute={}))
+    with pytest.raises(UserError, match=r"another search \(seed: 0 there, 1 here\)"):
         prepare(replace(search, seed=1))
-    with pytest.raises(UserError, match="epochs: 1 then, 2 now"):
+    with pytest.raises(UserError, match="epochs: 1 there, 2 here"):
         prepare(replace(search, options={"epochs": 2, "batch_size": 8}))
 
 
-def test_a_search_is_of_one_code(search, tmp_path):
+def test_the_code_of_a_plugin_is_part_of_the_search(search, tmp_path):
     code = "from scs_supcon.methods.supcon import SupCon\n\n\nclass Mine(SupCon):\n    pass\n"
     facts = []
     for text in (code, f"{code}    # other\n"):
@@ -164,10 +164,10 @@ def test_a_search_is_of_one_code(search, tmp_path):
     assert "code" not in search.facts
 
 
-def test_a_search_in_which_every_trial_fails_ends_with_the_reason(search):
+def test_a_search_whose_trials_all_fail_ends_with_the_reason(search):
     broken = replace(search, options={"epochs": 1, "encoder": "resnet1"})
     prepare(broken)
-    with pytest.raises(UserError, match=r"first 3 trials all failed.*resnet1"):
+    with pytest.raises(UserError, match=r"first 3 trials failed.*resnet1"):
         work(broken)
 
 
@@ -177,3 +177,25 @@ def test_a_database_can_hold_the_study(search, tmp_path):
     work(stored)
     assert len(completed(open_study(stored))) == 1
     assert not (stored.out / "study.journal").exists()
+
+
+def test_a_damaged_study_is_an_error(search):
+    prepare(search)
+    (search.out / "study.journal").write_text("no json\n" * 3)
+    with pytest.raises(UserError, match=r"cannot open the study .*study\.journal"):
+        open_study(search)
+
+
+def test_a_damaged_search_file_is_an_error(search):
+    prepare(search)
+    (search.out / "search.json").write_text("{")
+    with pytest.raises(UserError, match=r"search\.json is damaged"):
+        prepare(search)
+
+
+def test_a_complete_trial_without_accuracy_is_an_error(search):
+    prepare(search)
+    study = open_study(search)
+    study.tell(study.ask(), 0.5)
+    with pytest.raises(UserError, match="trial 0 of the study has no accuracy or run"):
+        completed(study)

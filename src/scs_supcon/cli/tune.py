@@ -90,21 +90,21 @@ def tune(
     """
     from scs_supcon.progress import Display
     from scs_supcon.tuning import tune as tuning
-    from scs_supcon.tuning.space import usual_space
+    from scs_supcon.tuning.space import default_space
     from scs_supcon.tuning.study import Search
 
     settings = options.pop("settings")
     options["method"] = method
     loaders = 0 if workers is None and jobs > 1 else workers
-    place = {"device": device, "workers": loaders, "cache": cache, "offline": offline}
-    varied = tuple(over or usual_space(method or "scs_supcon"))
-    search = Search(data, out, trials, varied, seed or 0, options, settings, place, storage)
-    found = tuning.tune(
+    compute = {"device": device, "workers": loaders, "cache": cache, "offline": offline}
+    varied = tuple(over or default_space(method or "scs_supcon"))
+    search = Search(data, out, trials, varied, seed or 0, options, settings, compute, storage)
+    result = tuning.tune(
         search, jobs=jobs, retrain=retrain, display=Display(quiet), accept_old=accept_old
     )
     if as_json:
-        again = {"accuracies": found.accuracies, "judged_on": found.judged_on}
-        facts = {"trials": len(found.trials), "best": vars(found.best), "retrained": again}
-        print(json.dumps(facts, indent=1))
+        retrained = {"accuracies": result.accuracies, "split": result.split}
+        values = {"trials": len(result.trials), "best": vars(result.best), "retrained": retrained}
+        print(json.dumps(values, indent=1))
     else:
-        print(tuning.describe(search, found))
+        print(tuning.describe(search, result))

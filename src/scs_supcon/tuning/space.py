@@ -1,7 +1,7 @@
-"""What `scs tune` may vary: ranges and choices for keys of the recipe.
+"""The search space of `scs tune`: ranges and choices for keys of the recipe.
 
-`method.options.t0=1..100:log` is a range, on a logarithmic scale; `head.overlap=0..32` a range of
-whole numbers, since the key holds whole numbers; `pretrain.batches=shuffle|balanced` a choice.
+`method.options.t0=1..100:log` is a range on a logarithmic scale, `head.overlap=0..32` a range of
+integers, as the key holds integers, and `pretrain.batches=shuffle|balanced` a choice.
 """
 
 import inspect
@@ -20,7 +20,7 @@ OPTIONS = "method.options."
 
 @dataclass(frozen=True)
 class Range:
-    """From `low` to `high`, both included."""
+    """A range from `low` to `high`, inclusive."""
 
     key: str
     low: float
@@ -29,7 +29,7 @@ class Range:
     whole: bool
 
     def suggest(self, trial: Any) -> str:
-        """Let an Optuna trial choose; return "key=value"."""
+        """Return "key=value" with the value that an Optuna trial suggests."""
         if self.whole:
             value = trial.suggest_int(self.key, int(self.low), int(self.high), log=self.log)
         else:
@@ -39,13 +39,13 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of these texts."""
+    """A choice between values."""
 
     key: str
     values: tuple[str, ...]
 
     def suggest(self, trial: Any) -> str:
-        """Let an Optuna trial choose; return "key=value"."""
+        """Return "key=value" with the value that an Optuna trial suggests."""
         return f"{self.key}={trial.suggest_categorical(self.key, list(self.values))}"
 
 
@@ -53,16 +53,17 @@ Axis = Range | Choice
 
 
 def read_space(texts: Sequence[str], method: str) -> tuple[Axis, ...]:
-    """Read what to vary; every key and both ends of every range must fit the recipe."""
+    """Parse the search space and check its keys and values against the recipe."""
     axes = tuple(_axis(text, method) for text in texts)
-    twice = [axis.key for axis in axes if sum(axis.key == other.key for other in axes) > 1]
-    if twice:
-        raise UserError(f"{twice[0]} is to be varied twice: name it once")
+    keys = [axis.key for axis in axes]
+    duplicates = [key for key in keys if keys.count(key) > 1]
+    if duplicates:
+        raise UserError(f"{duplicates[0]} is given twice: give each key once")
     return axes
 
 
-def usual_space(method: str) -> tuple[str, ...]:
-    """What is worth varying for a method: its temperature, bias and weight, and the rate."""
+def default_space(method: str) -> tuple[str, ...]:
+    """Return the default search space: t0, b0, beta or temperature, and the learning rate."""
     name, preset = parse(method)
     ranges = {
         "t0": "1..100:log",
@@ -70,24 +71,24 @@ def usual_space(method: str) -> tuple[str, ...]:
         "beta": "1e-4..1:log",
         "temperature": "0.02..1:log",
     }
-    made = build_method(name, preset)
-    known = inspect.signature(type(made).__init__).parameters
-    solved = getattr(made, "bias", None) == "solve"  # then b is no matter of choice
-    own = [key for key in ranges if key in known and not (key == "b0" and solved)]
-    return (*(f"{OPTIONS}{key}={ranges[key]}" for key in own), "pretrain.lr=0.01..1:log")
+    instance = build_method(name, preset)
+    parameters = inspect.signature(type(instance).__init__).parameters
+    solved = getattr(instance, "bias", None) == "solve"  # then b0 has no effect
+    keys = [key for key in ranges if key in parameters and not (key == "b0" and solved)]
+    return (*(f"{OPTIONS}{key}={ranges[key]}" for key in keys), "pretrain.lr=0.01..1:log")
 
 
 def _axis(text: str, method: str) -> Axis:
     key, equals, spec = (part.strip() for part in text.partition("="))
     if not equals or not spec:
         raise UserError(
-            f"{text!r} says not what to vary: write a range such as pretrain.lr=0.01..1:log, or a "
-            "choice such as pretrain.batches=shuffle|balanced"
+            f"{text!r} is not a range or a choice: give for example pretrain.lr=0.01..1:log or "
+            "pretrain.batches=shuffle|balanced"
         )
     if ".." not in spec:
         values = tuple(value.strip() for value in spec.split("|"))
         if len(values) < 2:
-            raise UserError(f"{text!r} leaves no choice: write {key}={spec}|…, or fix it by --set")
+            raise UserError(f"{text!r} is a single value: give {key}={spec}|…, or use --set")
         for value in values:
             override({}, [f"{key}={value}"])
         return Choice(key, values)
@@ -95,11 +96,11 @@ def _axis(text: str, method: str) -> Axis:
     low, high = (_number(end, text) for end in ends.split("..", 1))
     if not low < high or scale not in ("", "log") or (scale and low <= 0):
         raise UserError(
-            f"{text!r} is no range: it needs low < high, both positive where :log follows"
+            f"{text!r} is not a valid range: it needs low < high, and low > 0 with :log"
         )
-    whole = _holds_whole_numbers(key, method)
+    whole = _is_integer_key(key, method)
     if whole and not (low.is_integer() and high.is_integer()):
-        raise UserError(f"{text!r}: {key} holds whole numbers, and so must its ends")
+        raise UserError(f"{text!r}: {key} is an integer, so both ends must be integers")
     for end in (low, high):
         override({}, [f"{key}={int(end) if whole else end!r}"])
     return Range(key, low, high, scale == "log", whole)
@@ -111,17 +112,17 @@ def _number(text: str, axis: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise UserError(f"{text!r} in {axis!r} is no number")
+        raise UserError(f"{text!r} in {axis!r} is not a number")
     return value
 
 
-def _holds_whole_numbers(key: str, method: str) -> bool:
+def _is_integer_key(key: str, method: str) -> bool:
     if key.startswith(OPTIONS):
         signature = inspect.signature(method_class(parse(method)[0]).__init__)
-        wanted = signature.parameters.get(key.removeprefix(OPTIONS))
-        kind: Any = wanted.annotation if wanted else float
+        parameter = signature.parameters.get(key.removeprefix(OPTIONS))
+        kind: Any = parameter.annotation if parameter else float
     else:
         section, _, name = key.partition(".")
-        override({}, [f"{key}=1"])  # says what is wrong with an unknown key
+        override({}, [f"{key}=1"])  # raises a UserError for an unknown key
         kind = SECTIONS[section].model_fields[name].annotation if name else int
     return kind is int or int in typing.get_args(kind)

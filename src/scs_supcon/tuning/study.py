@@ -1,8 +1,8 @@
-"""A search by Optuna's TPE over the recipe, judged on validation images alone.
+"""A search with Optuna's TPE sampler over keys of the recipe, by the loss on validation images.
 
-Workers share one study (a journal file, or any database that Optuna knows) and one folder. A worker
-holds a lock for the trial it computes, which the system frees when it dies; whoever comes next
-puts the trial back into the queue, and its run goes on where it stopped.
+Workers share one study (a journal file, or any database that Optuna supports) and one folder. A
+worker holds a lock while it computes a trial. The system frees the lock if the worker crashes;
+another worker then queues the trial again, and its run resumes.
 """
 
 import hashlib
@@ -28,23 +28,23 @@ from scs_supcon.training.train import train
 from scs_supcon.tuning.space import Axis, read_space
 
 STUDY = "scs-supcon"
-STARTUP = 10  # random trials before TPE has something to go by
-RETRIES = 2  # of a trial whose worker died
+STARTUP_TRIALS = 10  # random trials before TPE takes over
+RETRIES = 2  # of a trial whose worker crashed
 
 
 @dataclass(frozen=True)
 class Search:
-    """One search: what to train, what to vary, how often.
+    """What to train and what to vary.
 
     Attributes:
-        source: the images.
+        source: the data.
         out: folder of the search.
-        trials: how many are to be completed.
+        trials: number of trials to complete.
         over: what to vary, as text; see `space.py`.
-        seed: of the search and of every trial.
-        options: of `train` that decide its recipe; they hold for every trial.
-        settings: parts of the recipe that hold for every trial.
-        place: options of `train` that say where to compute.
+        seed: seed of the search and of every trial.
+        options: arguments of `train` that decide the recipe of every trial.
+        settings: `key=value` settings of the recipe of every trial.
+        compute: arguments of `train` about device, data loading and cache.
         storage: a database URL; empty for a journal file in `out`.
     """
 
@@ -55,29 +55,37 @@ class Search:
     seed: int = 0
     options: dict[str, Any] = field(default_factory=dict)
     settings: tuple[str, ...] = ()
-    place: dict[str, Any] = field(default_factory=dict)
+    compute: dict[str, Any] = field(default_factory=dict)
     storage: str = ""
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """What to vary."""
+        """The parsed ranges and choices."""
         return read_space(self.over, self.options.get("method") or "scs_supcon")
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What may not change while a search goes on; more trials may be asked for."""
-        kept = asdict(self)
-        options = kept.pop("options")
-        for key in ("out", "trials", "place"):
-            del kept[key]
-        plain: dict[str, Any] = json.loads(json.dumps(kept | options, default=str))
+        """What must not change when a search is resumed; the number of trials may."""
+        values = asdict(self)
+        options = values.pop("options")
+        for key in ("out", "trials", "compute"):
+            del values[key]
+        plain: dict[str, Any] = json.loads(json.dumps(values | options, default=str))
         name, _ = parse(self.options.get("method") or "scs_supcon")
         return plain | ({"code": code_digest(method_class(name))} if is_plugin(name) else {})
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A completed trial."""
+    """A completed trial.
+
+    Attributes:
+        number: its number in the study.
+        loss: mean −ln p(true class) on the validation images.
+        accuracy: accuracy on the validation images.
+        params: the values of the varied keys.
+        run: the run directory, relative to the folder of the search.
+    """
 
     number: int
     loss: float
@@ -93,20 +101,20 @@ def prepare(search: Search, accept_old: bool = False) -> None:
         search: the search.
         accept_old: continue a search that was started by other numeric code.
     """
-    # These say what is wrong with the ranges and the place before anything is begun.
+    # Report invalid ranges and devices before anything is written.
     _ = search.axes
-    find_compute(**search.place)
+    find_compute(**search.compute)
     search.out.mkdir(parents=True, exist_ok=True)
     file = search.out / "search.json"
-    with _alone(search.out):
+    with _exclusive(search.out):
         if not file.exists():
             write_json(file, search.facts | {"numeric_code": numeric_code_digest()})
-        before = json.loads(file.read_text(encoding="utf-8"))
+        before = _read_facts(file)
         changed = [key for key, value in search.facts.items() if before.get(key) != value]
         if changed:
             raise UserError(
-                f"{search.out} holds another search ({changed[0]}: {before.get(changed[0])} then, "
-                f"{search.facts[changed[0]]} now): choose another --out"
+                f"{search.out} contains another search ({changed[0]}: {before.get(changed[0])} "
+                f"there, {search.facts[changed[0]]} here): choose another --out"
             )
         if before.get("numeric_code") != numeric_code_digest() and not accept_old:
             started = "other numeric code" if "numeric_code" in before else "scs-supcon 0.1.0"
@@ -117,25 +125,49 @@ def prepare(search: Search, accept_old: bool = False) -> None:
         open_study(search)
 
 
+def _read_facts(file: Path) -> dict[str, Any]:
+    try:
+        facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return dict(facts)
+    except (ValueError, TypeError) as error:
+        raise UserError(
+            f"{file} is damaged ({error}): restore it, or choose another --out"
+        ) from error
+
+
 def open_study(search: Search) -> Any:
-    """Open the study; every worker does."""
+    """Open the Optuna study, or create it.
+
+    Raises:
+        UserError: the study is damaged, or the database cannot be opened.
+    """
     import optuna
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it tells of every table it makes
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs every table it creates
     journal = search.out / "study.journal"
-    storage = search.storage or JournalStorage(JournalFileBackend(str(journal)))
-    return optuna.create_study(study_name=STUDY, storage=storage, load_if_exists=True)
+    try:
+        storage = search.storage or JournalStorage(JournalFileBackend(str(journal)))
+        study = optuna.create_study(study_name=STUDY, storage=storage, load_if_exists=True)
+        study.get_trials(deepcopy=False)
+    except ImportError:  # a missing database driver
+        raise
+    except Exception as error:
+        raise UserError(
+            f"cannot open the study {search.storage or journal} ({type(error).__name__}: {error}): "
+            "restore it from a copy, or choose another --out"
+        ) from error
+    return study
 
 
 def work(search: Search) -> str:
-    """Compute trials until enough are complete; many workers may do so at once."""
+    """Compute trials until enough are complete; several workers may run at once."""
     study = open_study(search)
     while (claimed := _claim(search, study)) is not None:
         trial, lock = claimed
-        if trial is None:  # others compute the last ones; should they die, we take over
+        if trial is None:  # other workers compute the last trials; take over if they crash
             time.sleep(0.5)
             continue
         try:
@@ -146,40 +178,50 @@ def work(search: Search) -> str:
 
 
 def completed(study: Any) -> list[Trial]:
-    """Completed trials in the order of their numbers."""
-    found = []
+    """Return the completed trials in the order of their numbers.
+
+    Raises:
+        UserError: a trial lacks its accuracy or run, so the study is damaged.
+    """
+    trials = []
     for trial in study.get_trials(deepcopy=False):
-        if trial.state.name == "COMPLETE":
-            kept = trial.user_attrs
-            found.append(
-                Trial(trial.number, trial.value, kept["accuracy"], trial.params, kept["run"])
+        if trial.state.name != "COMPLETE":
+            continue
+        values = trial.user_attrs
+        if not {"accuracy", "run"} <= values.keys():
+            raise UserError(
+                f"trial {trial.number} of the study has no accuracy or run: the study is damaged "
+                "or of another program; choose another --out"
             )
-    return found
+        trials.append(
+            Trial(trial.number, trial.value, values["accuracy"], trial.params, values["run"])
+        )
+    return trials
 
 
 def best(trials: Sequence[Trial]) -> Trial:
-    """The trial with the least loss on validation; the first of equals."""
+    """Return the trial with the lowest validation loss; the first of equal ones."""
     return min(trials, key=lambda trial: (trial.loss, trial.number))
 
 
 def _claim(search: Search, study: Any) -> tuple[Any, Any] | None:
-    """Take a trial and its lock; (None, None) to wait; None when enough are completed."""
+    """Return a trial and its lock, (None, None) to wait, or None if enough are complete."""
     import optuna
 
-    with _alone(search.out):
-        _bring_back_the_dead(search, study)
+    with _exclusive(search.out):
+        _requeue_stale_trials(search, study)
         states = [trial.state.name for trial in study.get_trials(deepcopy=False)]
         if states.count("COMPLETE") >= search.trials:
             return None
-        _give_up_if_nothing_works(study, states)
-        under_way = states.count("COMPLETE") + states.count("RUNNING")
-        if under_way >= search.trials:
+        _check_failures(study, states)
+        started = states.count("COMPLETE") + states.count("RUNNING")
+        if started >= search.trials:
             return None, None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             study.sampler = optuna.samplers.TPESampler(
-                n_startup_trials=min(STARTUP, max(2, search.trials // 3)),
-                constant_liar=True,  # several workers should not try the same thing at once
+                n_startup_trials=min(STARTUP_TRIALS, max(2, search.trials // 3)),
+                constant_liar=True,  # workers should not try the same values at once
                 seed=search.seed * 1_000_003 + len(states),
             )
         trial = study.ask()
@@ -187,29 +229,29 @@ def _claim(search: Search, study: Any) -> tuple[Any, Any] | None:
 
 
 def _compute(search: Search, study: Any, trial: Any) -> None:
-    chosen = [axis.suggest(trial) for axis in search.axes]
-    run = f"trials/{hashlib.sha256(json.dumps(chosen).encode()).hexdigest()[:12]}"
+    suggested = [axis.suggest(trial) for axis in search.axes]
+    run = f"trials/{hashlib.sha256(json.dumps(suggested).encode()).hexdigest()[:12]}"
     try:
         train(
             search.source,
             out=search.out / run,
-            settings=[*search.settings, *chosen],
+            settings=[*search.settings, *suggested],
             seed=search.seed,
             report=False,
             quiet=True,
             **search.options,
-            **search.place,
+            **search.compute,
         )
-        loss, accuracy = on_validation(search.out / run)
-    except Stopped:  # saved; whoever comes next goes on with it
+        loss, accuracy = validation_scores(search.out / run)
+    except Stopped:  # the run is saved; the next worker resumes it
         trial.set_user_attr("stopped", True)
         raise
-    except InUse:  # the same numbers are being tried elsewhere at this moment
+    except InUse:  # another worker is training the same values
         study.tell(trial.number, state=_state("PRUNED"))
         return
-    except Exception as error:  # such as a batch that does not fit into memory
-        known = isinstance(error, UserError)
-        reason = str(error) if known else f"{type(error).__name__}: {error}"
+    except Exception as error:  # such as out of memory
+        expected = isinstance(error, UserError)
+        reason = str(error) if expected else f"{type(error).__name__}: {error}"
         trial.set_user_attr("error", reason)
         study.tell(trial.number, state=_state("FAIL"))
         return
@@ -218,58 +260,60 @@ def _compute(search: Search, study: Any, trial: Any) -> None:
     study.tell(trial.number, loss)
 
 
-def on_validation(run: Path) -> tuple[float, float]:
-    """Mean −ln p(right class) and accuracy on the validation images of a finished run."""
+def validation_scores(run: Path) -> tuple[float, float]:
+    """Return mean −ln p(true class) and accuracy on the validation images of a finished run."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     table = pq.read_table(run / "predictions.parquet")
     rows = table.filter(pc.equal(table["split"], "val")).to_pylist()
     classes = json.loads((run / "classes.json").read_text(encoding="utf-8"))
-    place = {name: index for index, name in enumerate(classes)}
+    class_index = {name: index for index, name in enumerate(classes)}
     # Float32 may have rounded a small probability to 0.
-    chances = [max(row["probabilities"][place[row["label"]]], 1e-30) for row in rows]
-    right = sum(row["prediction"] == row["label"] for row in rows)
-    return -sum(map(math.log, chances)) / len(rows), right / len(rows)
+    likelihoods = [max(row["probabilities"][class_index[row["label"]]], 1e-30) for row in rows]
+    correct = sum(row["prediction"] == row["label"] for row in rows)
+    return -sum(map(math.log, likelihoods)) / len(rows), correct / len(rows)
 
 
-def _bring_back_the_dead(search: Search, study: Any) -> None:
-    """Queue the trials anew whose workers died; their runs then go on where they stopped.
+def _requeue_stale_trials(search: Search, study: Any) -> None:
+    """Queue the trials of crashed workers again; their runs then resume.
 
-    A trial that every worker dies of is given up: it may be what kills them.
+    A trial is dropped after 3 worker crashes, as it probably causes them.
     """
-    from optuna.trial import Trial as Running
+    from optuna.trial import Trial as RunningTrial
 
     trials = study.get_trials(deepcopy=False)
     for trial in trials:
         if trial.state.name == "RUNNING" and not is_held(_lock_file(search, trial.number)):
-            deaths = _deaths(trials, trial.number)
-            again = bool(trial.params) and deaths <= RETRIES
-            if trial.params and not again:
-                reason = f"{deaths} workers died of it, perhaps for want of memory"
-                Running(study, trial._trial_id).set_user_attr("error", reason)
+            crashes = _crashes(trials, trial.number)
+            retry = bool(trial.params) and crashes <= RETRIES
+            if trial.params and not retry:
+                reason = f"it crashed {crashes} workers, perhaps out of memory"
+                RunningTrial(study, trial._trial_id).set_user_attr("error", reason)
             study.tell(trial.number, state=_state("FAIL"))
-            if again:
+            if retry:
                 study.enqueue_trial(trial.params, user_attrs={"again": trial.number})
 
 
-def _deaths(trials: Sequence[Any], number: int | None) -> int:
-    """How many workers died of a trial and of those it takes up again; a stop is no death."""
-    deaths = 0
+def _crashes(trials: Sequence[Any], number: int | None) -> int:
+    """Return how many workers crashed in a trial and the trials it repeats."""
+    crashes = 0
     while number is not None:
-        kept = trials[number].user_attrs
-        deaths += "stopped" not in kept
-        number = kept.get("again")
-    return deaths
+        values = trials[number].user_attrs
+        crashes += "stopped" not in values
+        number = values.get("again")
+    return crashes
 
 
-def _give_up_if_nothing_works(study: Any, states: Sequence[str]) -> None:
+def _check_failures(study: Any, states: Sequence[str]) -> None:
     errors = [t.user_attrs["error"] for t in study.trials if "error" in t.user_attrs]
     if len(errors) >= 3 and "COMPLETE" not in states:
-        raise UserError(f"the first {len(errors)} trials all failed, the last with: {errors[-1]}")
+        raise UserError(
+            f"all of the first {len(errors)} trials failed, the last with: {errors[-1]}"
+        )
     if len(errors) > 2 * states.count("COMPLETE") + 3:
         raise UserError(
-            f"{len(errors)} trials failed, the last with: {errors[-1]}\nNarrow what to vary"
+            f"{len(errors)} trials failed, the last with: {errors[-1]}\nUse narrower ranges"
         )
 
 
@@ -284,16 +328,8 @@ def _lock_file(search: Search, number: int) -> Path:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One worker at a time; the lock of a dead one is free."""
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Hold the lock of the search; the system frees the lock of a crashed worker."""
     (folder / "trials").mkdir(parents=True, exist_ok=True)
-    while True:
-        try:
-            lock = Lock(folder / ".search.lock")
-            break
-        except InUse:
-            time.sleep(0.05)
-    try:
+    with Lock(folder / ".search.lock", wait=True):
         yield
-    finally:
-        lock.release()

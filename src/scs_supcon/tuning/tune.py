@@ -1,4 +1,4 @@
-"""`scs tune`: a search from its first trial to its best recipe."""
+"""`scs tune`: search for a better recipe."""
 
 import csv
 import io
@@ -24,32 +24,32 @@ from scs_supcon.tuning.study import Search, Trial, best, completed, open_study, 
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search came to.
+class SearchResult:
+    """The result of a search.
 
     Attributes:
-        trials: all that were completed.
-        best: the one with the least loss on validation.
-        accuracies: of the best recipe trained again with other seeds.
-        judged_on: the part that these are of, "test" or "val".
+        trials: the completed trials.
+        best: the trial with the lowest validation loss.
+        accuracies: accuracies of the best recipe trained again with other seeds.
+        split: the split of these accuracies, "test" or "val".
     """
 
     trials: tuple[Trial, ...]
     best: Trial
     accuracies: tuple[float, ...]
-    judged_on: str = "test"
+    split: str = "test"
 
 
 def tune(
     search: Search, *, jobs: int, retrain: int, display: Display, accept_old: bool = False
-) -> Found:
-    """Search, or go on; then write trials.csv, best.toml and images.
+) -> SearchResult:
+    """Run or resume a search; write trials.csv, best.toml, search.png and search.svg.
 
     Args:
-        search: what to vary and how often.
-        jobs: trials at a time, in processes of their own.
-        retrain: how many times to train the best recipe with other seeds.
-        display: shows the progress.
+        search: what to train and what to vary.
+        jobs: number of trials at a time.
+        retrain: number of other seeds to train the best recipe with.
+        display: shows progress.
         accept_old: continue a search that was started by other numeric code.
     """
     prepare(search, accept_old)
@@ -63,13 +63,13 @@ def tune(
             f"{len(trials)} of {search.trials} trials are complete and no worker is left{reason}. "
             "Run the same command again to resume"
         )
-    found = best(trials)
-    _keep(search, trials, found)
+    winner = best(trials)
+    _write_results(search, trials, winner)
     draw_search(trials, search.axes, search.out)
-    again = _retrained(search, retrain, display)
-    accuracies = tuple(result.accuracy for result in again)
-    judged_on = again[0].summary.split if again else "test"
-    return Found(tuple(trials), found, accuracies, judged_on)
+    runs = _retrain(search, retrain, display)
+    accuracies = tuple(run.accuracy for run in runs)
+    split = runs[0].summary.split if runs else "test"
+    return SearchResult(tuple(trials), winner, accuracies, split)
 
 
 def _search(search: Search, study: Any, jobs: int, display: Display) -> list[str]:
@@ -89,32 +89,32 @@ def _search(search: Search, study: Any, jobs: int, display: Display) -> list[str
     return messages
 
 
-def describe(search: Search, found: Found) -> str:
-    """The result for a person."""
-    first, winner = found.trials[0], found.best
+def describe(search: Search, result: SearchResult) -> str:
+    """Return the result as text."""
+    first, winner = result.trials[0], result.best
     lines = [
-        f"best of {len(found.trials)} trials on the validation images: trial {winner.number}, "
-        f"loss {winner.loss:.4f}, {winner.accuracy:.2%} right "
-        f"(the first trial: {first.loss:.4f}, {first.accuracy:.2%})",
+        f"best of {len(result.trials)} trials on the validation images: trial {winner.number}, "
+        f"loss {winner.loss:.4f}, accuracy {winner.accuracy:.2%} "
+        f"(first trial: loss {first.loss:.4f}, accuracy {first.accuracy:.2%})",
         "",
         *(f"  {key:<32} {_short(value)}" for key, value in winner.params.items()),
         "",
     ]
-    if found.accuracies:
-        spread = f" ± {stdev(found.accuracies):.2%}" if len(found.accuracies) > 1 else ""
+    if result.accuracies:
+        spread = f" ± {stdev(result.accuracies):.2%}" if len(result.accuracies) > 1 else ""
+        unused = ", which no trial used" if result.split == "test" else ""
         lines.append(
-            f"trained again with {len(found.accuracies)} other seeds: "
-            f"{mean(found.accuracies):.2%}{spread} of the {SPLIT_TITLES[found.judged_on]} images "
-            "right"
-            f"{', which no trial saw' if found.judged_on == 'test' else ''}"
+            f"trained again with {len(result.accuracies)} other seeds: accuracy "
+            f"{mean(result.accuracies):.2%}{spread} on the {SPLIT_TITLES[result.split]} images"
+            f"{unused}"
         )
-        if found.judged_on == "val":
-            lines.append(f"caution: {NO_TEST_SPLIT} They chose the recipe, too.")
+        if result.split == "val":
+            lines.append(f"caution: {NO_TEST_SPLIT} They also chose the recipe.")
     out = search.out
     source, recipe = (shlex.quote(str(path)) for path in (search.source, out / "best.toml"))
     lines += [
         f"recipe    {out / 'best.toml'}",
-        f"images  {out / 'search.png'}",
+        f"figure    {out / 'search.png'}",
         f"use it    scs train {source} --recipe {recipe} --out runs/best",
     ]
     return "\n".join(lines)
@@ -124,44 +124,49 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _keep(search: Search, trials: Sequence[Trial], found: Trial) -> None:
+def _write_results(search: Search, trials: Sequence[Trial], winner: Trial) -> None:
     """Write trials.csv and best.toml."""
     keys = [axis.key for axis in search.axes]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["trial", "val_loss", "val_accuracy", *keys, "run"])
     for t in trials:
-        chosen = [t.params[key] for key in keys]
-        writer.writerow([t.number, repr(t.loss), repr(t.accuracy), *chosen, t.run])
+        values = [t.params[key] for key in keys]
+        writer.writerow([t.number, repr(t.loss), repr(t.accuracy), *values, t.run])
     write_text(search.out / "trials.csv", text.getvalue())
-    recipe = (search.out / found.run / "recipe.toml").read_text(encoding="utf-8")
+    try:
+        recipe = (search.out / winner.run / "recipe.toml").read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"the run of the best trial is missing ({error}): restore it, or choose another --out"
+        ) from error
     write_text(search.out / "best.toml", recipe)
 
 
-def _retrained(search: Search, times: int, display: Display) -> list[RunResult]:
-    """Train the best recipe with other seeds, judged on images that no trial saw.
+def _retrain(search: Search, times: int, display: Display) -> list[RunResult]:
+    """Train the best recipe with other seeds and return the runs.
 
-    The split stays that of the search: another one would test on images that trials learned from.
+    The split is that of the search: a new one would test on images that trials were trained on.
     """
-    summaries = []
+    runs = []
     recipe = search.out / "best.toml"
     split = from_toml(recipe.read_text(encoding="utf-8")).split_seed
-    # What a recipe file cannot bring along.
-    kept: dict[str, Any] = {key: search.options.get(key) for key in ("method", "weights")}
+    # A recipe file holds neither code nor the path of weights.
+    inputs: dict[str, Any] = {key: search.options.get(key) for key in ("method", "weights")}
     for number in range(1, times + 1):
         seed = search.seed + number
         display.line(f"training the best recipe with seed {seed}")
-        wanted = {"recipe": recipe, "seed": seed, "settings": [f"data.split_seed={split}"]}
+        options = {"recipe": recipe, "seed": seed, "settings": [f"data.split_seed={split}"]}
         out = search.out / f"best-seed{seed}"
-        summaries.append(_trained(search.source, out, **wanted, **kept, **search.place))
-    return summaries
+        runs.append(_train_or_wait(search.source, out, **options, **inputs, **search.compute))
+    return runs
 
 
-def _trained(source: str, out: Path, **options: Any) -> RunResult:
-    """Train, or wait for another worker of the search that does, and return the result."""
+def _train_or_wait(source: str, out: Path, **options: Any) -> RunResult:
+    """Train, or wait while another command trains the same run."""
     while True:
         try:
             return train(source, out=out, quiet=True, **options)
         except InUse:
-            while is_held(out / ".lock"):  # should it die, we go on with its run
+            while is_held(out / ".lock"):  # resume the run if the other command crashes
                 time.sleep(0.5)
