@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from scs_supcon.methods.simclr import SimCLR
     from scs_supcon.methods.supcon import SupCon
     from scs_supcon.pml import MetricLearningLoss
+    from scs_supcon.recipe import Recipe
     from scs_supcon.sklearn import ContrastiveClassifier
+    from scs_supcon.training.result import RunResult
     from scs_supcon.training.train import train
 
 __version__ = "0.2.0"
@@ -33,6 +35,8 @@ _HOME = {
     "Model": "inference",
     "Prediction": "inference",
     "load": "inference",
+    "Recipe": "recipe",
+    "RunResult": "training.result",
     "train": "training.train",
 }
 
@@ -45,6 +49,8 @@ __all__ = [
     "MetricLearningLoss",
     "Model",
     "Prediction",
+    "Recipe",
+    "RunResult",
     "SCSSupCon",
     "SimCLR",
     "SupCon",
