@@ -56,8 +56,8 @@ def reference(p: list[list[float]], labels: list[int]) -> list[tuple[int, int]]:
     """Confident learning in plain loops: suspicious rows and suggested classes, by their gap."""
     thresholds = {}
     for c in range(len(p[0])):
-        own = [row[c] for row, label in zip(p, labels, strict=True) if label == c]
-        thresholds[c] = sum(own) / len(own) if own else math.inf
+        probabilities = [row[c] for row, label in zip(p, labels, strict=True) if label == c]
+        thresholds[c] = sum(probabilities) / len(probabilities) if probabilities else math.inf
     suspected = []
     for i, (row, label) in enumerate(zip(p, labels, strict=True)):
         rivals = [c for c in range(len(row)) if c != label and row[c] >= thresholds[c]]

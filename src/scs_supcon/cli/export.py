@@ -48,8 +48,8 @@ def export(
     file = output or run / "model.onnx"
     display = Display(quiet)
     display.line(f"exporting {model.info.recipe.encoder.name}, then comparing with torch")
-    with display.progress("comparing") as tell:
-        parity = export_onnx(model, file, chosen, tell)
+    with display.progress("comparing") as progress:
+        parity = export_onnx(model, file, chosen, progress)
     if as_json:
         print(json.dumps({"file": str(file), **asdict(parity)}, indent=1))
         return

@@ -35,8 +35,8 @@ def predict(
 
     formatter = writing.prediction_formatter(style)
     files = find_images(images)
-    with Display(quiet).progress("predict") as tell:
-        predictions = load(run).predict(files, topk, tell)
+    with Display(quiet).progress("predict") as progress:
+        predictions = load(run).predict(files, topk, progress)
     writing.write_output(formatter(predictions.records), output)
     _report(predictions.failures)
 
@@ -61,8 +61,8 @@ def embed(
 
     writing.check_embedding_file(output)
     files = find_images(images)
-    with Display(quiet).progress("embed") as tell:
-        vectors = load(run).embed(files, tell)
+    with Display(quiet).progress("embed") as progress:
+        vectors = load(run).embed(files, progress)
     writing.write_embeddings(vectors, output)
     print(f"{len(vectors.names)} images: {output}")
     _report(vectors.failures)

@@ -345,7 +345,7 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     """Load a model from its directory, or from the directory of the run that trained it.
 
     No code from the directory is run: tensors are read with safetensors, the rest from validated
-    JSON, and the encoder is one that timm or this package knows by name.
+    JSON, and the encoder is one of timm or of this package.
 
     Args:
         path: `runs/x` or `runs/x/model`.
