@@ -170,5 +170,5 @@ def test_the_table_can_be_trained_on(root: Path, train_small, tmp_path: Path) ->
     (root / "empty").mkdir()
     table = tmp_path / "fixed.csv"
     table.write_text(table_csv(clean(diagnose(load_images(root, forgiving=True))), tmp_path))
-    summary = train_small(table, tmp_path / "run", epochs=1)
-    assert summary["images"] == 4
+    result = train_small(table, tmp_path / "run", epochs=1)
+    assert result.evaluation.images == 4

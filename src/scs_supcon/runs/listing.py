@@ -23,7 +23,7 @@ from scs_supcon.runs.run_dir import (
 
 
 @dataclass(frozen=True)
-class RunSummary:
+class ListedRun:
     """One run directory.
 
     Attributes:
@@ -46,14 +46,14 @@ class RunSummary:
     spare: int
 
 
-def find_runs(folder: Path) -> list[RunSummary]:
+def find_runs(folder: Path) -> list[ListedRun]:
     """Return every run in a folder and below it, sorted by path."""
     paths = sorted(Path(path) for path, _, files in os.walk(folder) if RECIPE in files)
     # A recipe without an environment was not written by a run.
     return [_summarize(path) for path in paths if (path / ENVIRONMENT).exists()]
 
 
-def remove_spare_files(run: RunSummary) -> int:
+def remove_spare_files(run: ListedRun) -> int:
     """Remove the files that a finished run does not need, and return the bytes freed.
 
     A run that is in use, or was started again after it was listed, is not touched.
@@ -79,13 +79,13 @@ def remove_spare_files(run: RunSummary) -> int:
     return freed
 
 
-def _summarize(path: Path) -> RunSummary:
+def _summarize(path: Path) -> ListedRun:
     recipe = _read_recipe(path / RECIPE)
     method = recipe.get("method", {})
     preset = method.get("preset")
     summary = _final_summary(path)
     files = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
-    return RunSummary(
+    return ListedRun(
         path,
         str(recipe.get("data", {}).get("source", "?")),
         f"{method.get('name', '?')}@{preset}" if preset else str(method.get("name", "?")),
