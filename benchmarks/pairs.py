@@ -1,12 +1,12 @@
 """Pair losses side by side: time and memory of one forward + backward pass.
 
-    python benchmarks/pairs.py            measures all, writes docs/benchmarks/pairs.{json,md,png}
-    python benchmarks/pairs.py --quick    small sizes only, printed
-    python benchmarks/pairs_page.py       writes the page and the figure anew from the numbers
+    python benchmarks/pairs.py            measure everything, write docs/benchmarks/pairs.*
+    python benchmarks/pairs.py --quick    measure small sizes and print the table
+    python benchmarks/pairs_page.py       rebuild the page and the figure from pairs.json
 
-Everyone works on the same tensors in one run, in turns, so that a busy moment of the machine hits
-all alike; a ratio is the median over the rounds. Normalisation and style are part of the work.
-Memory is the peak above the inputs, each contender in a process of its own.
+All contenders take turns on the same tensors in one process, so that other load on the machine
+affects all of them; a ratio is the median over the rounds. Normalisation and style are included.
+Memory is the peak above the inputs, measured in a separate process per contender.
 """
 
 import argparse
@@ -28,30 +28,31 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from scs_supcon import CSSupCon, SCSSupCon, SupCon
+from scs_supcon.kernels import solve_bias
 
 COMMON, STYLE = 192, 64
 SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 FEW_CLASSES = ((2048, 10), (2048, 1), (8192, 10), (8192, 1))
-HELD = (512, 2048, 8192, 16384, 65536)  # sizes whose memory is measured
+MEMORY_SIZES = (512, 2048, 8192, 16384, 65536)
 ROUNDS = {256: 101, 1024: 31, 2048: 15, 4096: 7, 8192: 9, 16384: 3}  # up to that size
-LONG = 4096  # rows from which a step takes so long that nothing has to be warmed up
+LONG = 4096  # above so many rows a step is so long that it needs no warm-up
 Step = Callable[[], object]
 
 
 def ours(z: Tensor, y: Tensor) -> Step:
-    """SCS-SupCon with t and b learned."""
+    """SCS-SupCon with learned t and b."""
     loss = SCSSupCon(COMMON, preset="siglip", b0=5.0)
     return lambda: loss(z, y).backward()
 
 
 def ours_solved(z: Tensor, y: Tensor) -> Step:
-    """The same with b solved at every step."""
+    """SCS-SupCon with b solved at every step."""
     loss = SCSSupCon(COMMON)
     return lambda: loss(z, y).backward()
 
 
 def ours_given(z: Tensor, y: Tensor) -> Step:
-    """The same with b given: the difference to `ours_solved` is the price of solving."""
+    """SCS-SupCon with fixed b: the difference to `ours_solved` is the cost of the solver."""
     loss = SCSSupCon(COMMON, bias="fixed", b0=5.0)
     return lambda: loss(z, y).backward()
 
@@ -66,15 +67,16 @@ def ours_cs_supcon(z: Tensor, y: Tensor) -> Step:
     return lambda: loss(z, y).backward()
 
 
-def dense(z: Tensor, y: Tensor) -> Step:
-    """SCS-SupCon as one writes it first: whole matrices, autograd."""
+def dense(z: Tensor, y: Tensor, solve: bool = False) -> Step:
+    """SCS-SupCon in its simplest form: whole matrices and autograd."""
     log_t = torch.tensor(2.3, requires_grad=True)
     b = torch.tensor(5.0, requires_grad=True)
 
     def step() -> None:
         c, s = F.normalize(z[:, :COMMON], dim=1), F.normalize(z[:, COMMON:], dim=1)
         same = y[:, None] == y[None, :]
-        a = log_t.exp() * (c @ c.T) - b
+        logits = log_t.exp() * (c @ c.T)
+        a = logits - (solve_bias(logits.detach(), int(same.sum())) if solve else b)
         contrast = F.softplus(torch.where(same, -a, a)).mean()
         positive = same & ~torch.eye(len(y), dtype=torch.bool)
         far = torch.where(positive, torch.cdist(s, s), 0.0).sum(1)
@@ -82,6 +84,11 @@ def dense(z: Tensor, y: Tensor) -> Step:
         (contrast - 1e-3 * style).backward()
 
     return step
+
+
+def dense_solved(z: Tensor, y: Tensor) -> Step:
+    """The dense form with b solved at every step, by the same solver."""
+    return dense(z, y, solve=True)
 
 
 def pml_supcon(z: Tensor, y: Tensor) -> Step:
@@ -92,7 +99,7 @@ def pml_supcon(z: Tensor, y: Tensor) -> Step:
 
 
 def dense_supcon(z: Tensor, y: Tensor) -> Step:
-    """SupCon's formula with whole matrices, as published."""
+    """SupCon with whole matrices, as published."""
 
     def step() -> None:
         x = F.normalize(z, dim=1)
@@ -107,7 +114,7 @@ def dense_supcon(z: Tensor, y: Tensor) -> Step:
 
 
 def open_clip_sigmoid(z: Tensor, y: Tensor) -> Step:
-    """open_clip's sigmoid loss: only the diagonal is positive, two normalised towers."""
+    """open_clip's sigmoid loss of two normalised towers: only the diagonal is positive."""
     from open_clip.loss import SigLipLoss
 
     loss = SigLipLoss()
@@ -121,7 +128,7 @@ def open_clip_sigmoid(z: Tensor, y: Tensor) -> Step:
 
 
 def bare_products(z: Tensor, y: Tensor, tile: int = 512) -> Step:
-    """The matrix products that no exact method can avoid: similarities and two gradients."""
+    """The matrix products that any exact method needs: similarities and two gradients."""
     c = F.normalize(z.detach()[:, :COMMON], dim=1)
     n = len(c)
     size = min(tile, n)
@@ -146,6 +153,7 @@ CONTENDERS: dict[str, Callable[[Tensor, Tensor], Step]] = {
         ours_solved,
         bare_products,
         dense,
+        dense_solved,
         open_clip_sigmoid,
         ours_supcon,
         ours_cs_supcon,
@@ -153,8 +161,14 @@ CONTENDERS: dict[str, Callable[[Tensor, Tensor], Step]] = {
         pml_supcon,
     )
 }
-# Matrices of N × N float32 that a contender holds at its peak, measured once at N = 2048.
-MATRICES = {"dense": 9, "open_clip_sigmoid": 5, "dense_supcon": 9, "pml_supcon": 12}
+# Peak number of N × N float32 matrices of a contender, measured at N = 2048.
+MATRICES = {
+    "dense": 9,
+    "dense_solved": 10,
+    "open_clip_sigmoid": 5,
+    "dense_supcon": 9,
+    "pml_supcon": 12,
+}
 
 
 def inputs(n: int, classes: int) -> tuple[Tensor, Tensor]:
@@ -170,34 +184,34 @@ def fits(name: str, n: int) -> bool:
 
 
 def times(n: int, classes: int) -> dict[str, list[float]]:
-    """Seconds of every round; all contenders in turns on the same tensors."""
+    """Return the seconds of each round; all contenders take turns on the same tensors."""
     z, y = inputs(n, classes)
     steps = {name: make(z, y) for name, make in CONTENDERS.items() if fits(name, n)}
-    taken: dict[str, list[float]] = {name: [] for name in steps}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
     gc.collect()
     rounds = next(rounds for most, rounds in ROUNDS.items() if n <= most)
     for turn in range(rounds + 1 if n <= LONG else rounds):
         for name, step in steps.items():
             if n <= LONG:
-                # Once untimed: a training loop runs one loss over and over, in memory it knows.
+                # A training loop repeats the same loss, so measure with warm caches.
                 z.grad = None
                 step()
             z.grad = None
             start = time.perf_counter()
             step()
             if turn or n > LONG:  # the first round also loads libraries
-                taken[name].append(time.perf_counter() - start)
-    return taken
+                seconds[name].append(time.perf_counter() - start)
+    return seconds
 
 
 def peak_memory(name: str, n: int, classes: int) -> None:
-    """Print the peak in bytes above the inputs; runs in a process of its own."""
+    """Print the peak in bytes above the inputs; called in a separate process."""
     z, y = inputs(n, classes)
     small = inputs(64, 4)
-    CONTENDERS[name](*small)()  # libraries load their own things first
+    CONTENDERS[name](*small)()  # load libraries first
     step = CONTENDERS[name](z, y)
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew here
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = _status("VmRSS")
     step()
     print(json.dumps(_status("VmHWM") - before))
@@ -214,14 +228,14 @@ def memory(name: str, n: int, classes: int, threads: int) -> int | None:
     if not fits(name, n):
         return None
     command = [sys.executable, __file__, "--peak", name, str(n), str(classes)]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "--threads", str(threads)], capture_output=True, text=True, check=True
     )
-    return int(done.stdout)
+    return int(process.stdout)
 
 
 def machine(threads: int) -> dict[str, str]:
-    """What the numbers were measured on."""
+    """Describe the machine and the versions of the libraries."""
     names = [
         line.split(":")[1].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -234,7 +248,7 @@ def machine(threads: int) -> dict[str, str]:
     return {
         "cores": f"{os.cpu_count()} ({names[0] if names else platform.machine()})",
         "threads": str(threads),
-        "load by others at the start": f"{os.getloadavg()[0]:.1f}",
+        "load average at the start": f"{os.getloadavg()[0]:.1f}",
         "revision": revision.stdout.strip() or "unknown",
         "Python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in libraries},
@@ -243,7 +257,7 @@ def machine(threads: int) -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="small sizes, nothing written")
+    parser.add_argument("--quick", action="store_true", help="small sizes, write no files")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--peak", nargs=3, metavar=("NAME", "N", "CLASSES"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -251,7 +265,7 @@ def main() -> None:
     if arguments.peak:
         name, n, classes = arguments.peak
         return peak_memory(name, int(n), int(classes))
-    # Our losses warn that t and b never move: nobody trains here.
+    # The losses warn about parameters that never change: nothing is trained here.
     warnings.filterwarnings("ignore", message=".*of the loss received")
     results = pairs_page.Results(machine(arguments.threads), (COMMON, STYLE), {}, {})
     cases = [(n, 100) for n in SIZES if n <= 2048 or not arguments.quick]
@@ -262,8 +276,9 @@ def main() -> None:
         return print(pairs_page.speed(results))
     for name in CONTENDERS:
         if name not in ("bare_products", "ours_given"):
-            held = {str(n): memory(name, n, 100, arguments.threads) for n in HELD}
-            results.peaks[name] = held
+            results.peaks[name] = {
+                str(n): memory(name, n, 100, arguments.threads) for n in MEMORY_SIZES
+            }
     results.save()
     pairs_page.write(results)
     return print(pairs_page.speed(results), pairs_page.targets(results), sep="\n\n")

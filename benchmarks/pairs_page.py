@@ -1,4 +1,4 @@
-"""The page and the figure of `benchmarks/pairs.py`, from the numbers it has measured."""
+"""The page and the figure of `benchmarks/pairs.py`, from its measurements."""
 
 import json
 import statistics
@@ -12,13 +12,13 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Results:
-    """What was measured.
+    """Measurements.
 
     Attributes:
         machine: cores, threads and versions.
-        columns: of the common and of the style field.
+        columns: width of the common and of the style field.
         seconds: "rows,classes" -> contender -> seconds of each round.
-        peaks: contender -> rows -> bytes above the inputs; None: would not fit.
+        peaks: contender -> rows -> bytes above the inputs; None: does not fit into memory.
     """
 
     machine: dict[str, str]
@@ -28,25 +28,25 @@ class Results:
 
     def save(self) -> None:
         rounded = {
-            case: {name: [round(t, 7) for t in taken] for name, taken in contenders.items()}
+            case: {name: [round(t, 7) for t in rounds] for name, rounds in contenders.items()}
             for case, contenders in self.seconds.items()
         }
-        found = asdict(self) | {"seconds": rounded}
-        (OUT / "pairs.json").write_text(json.dumps(found, indent=1) + "\n")
+        record = asdict(self) | {"seconds": rounded}
+        (OUT / "pairs.json").write_text(json.dumps(record, indent=1) + "\n")
 
     @classmethod
     def load(cls) -> "Results":
         return cls(**json.loads((OUT / "pairs.json").read_text()))
 
     def ratio(self, rows: int, slow: str, fast: str, classes: int = 100) -> float | None:
-        """Median over the rounds of slow ÷ fast; None where one of them did not run."""
-        taken = self.seconds[f"{rows},{classes}"]
-        if slow not in taken or fast not in taken:
+        """Return the median over the rounds of slow ÷ fast; None if one of them was not run."""
+        seconds = self.seconds[f"{rows},{classes}"]
+        if slow not in seconds or fast not in seconds:
             return None
-        return statistics.median(a / b for a, b in zip(taken[slow], taken[fast], strict=True))
+        return statistics.median(a / b for a, b in zip(seconds[slow], seconds[fast], strict=True))
 
     def solving(self, rows: int, classes: int = 100) -> float:
-        """Share of a step with solved b that a step with a given b does not need."""
+        """Return the share of a step that goes into solving b."""
         return 1 - 1 / (self.ratio(rows, "ours_solved", "ours_given", classes) or 1)
 
 
@@ -56,11 +56,11 @@ def table(head: list[str], rows: Iterable[list[str]]) -> str:
 
 
 def speed(results: Results) -> str:
-    """The table of times and ratios."""
+    """Return the table of times and ratios."""
     ratios = {
         "÷ bare products": ("ours", "bare_products"),
         "dense ÷ ours": ("dense", "ours"),
-        "dense ÷ ours, b solved": ("dense", "ours_solved"),
+        "dense ÷ ours, b solved": ("dense_solved", "ours_solved"),
         "open_clip ÷ ours": ("open_clip_sigmoid", "ours"),
         "PML SupCon ÷ ours": ("pml_supcon", "ours"),
         "dense ÷ our SupCon": ("dense_supcon", "ours_supcon"),
@@ -68,15 +68,15 @@ def speed(results: Results) -> str:
         "PML ÷ our CS-SupCon": ("pml_supcon", "ours_cs_supcon"),
     }
     rows = []
-    for case, taken in results.seconds.items():
+    for case, seconds in results.seconds.items():
         n, classes = map(int, case.split(","))
-        found = [results.ratio(n, *pair, classes) for pair in ratios.values()]
+        values = [results.ratio(n, *pair, classes) for pair in ratios.values()]
         rows.append(
             [
                 f"{n:,}",
                 str(classes),
-                f"{statistics.median(taken['ours']) * 1e3:.2f}",
-                *("does not fit" if r is None else f"{r:.2f}" for r in found),
+                f"{statistics.median(seconds['ours']) * 1e3:.2f}",
+                *("does not fit" if r is None else f"{r:.2f}" for r in values),
                 f"{100 * results.solving(n, classes):.1f}",
             ]
         )
@@ -84,36 +84,36 @@ def speed(results: Results) -> str:
 
 
 def memory(results: Results) -> str:
-    """The table of peaks."""
+    """Return the table of peaks."""
     sizes = list(next(iter(results.peaks.values())))
     rows = [
-        [name, *("does not fit" if b is None else f"{b / MIB:,.0f}" for b in held.values())]
-        for name, held in results.peaks.items()
+        [name, *("does not fit" if b is None else f"{b / MIB:,.0f}" for b in peaks.values())]
+        for name, peaks in results.peaks.items()
     ]
     return table(["MiB above the inputs", *(f"N = {int(n):,}" for n in sizes)], rows)
 
 
 def targets(results: Results) -> str:
-    """What was asked for, what was found, and whether it holds."""
+    """Return the table of targets and measured values."""
 
     def least(slow: str, fast: str, sizes: Iterable[int]) -> float:
         return min(results.ratio(n, slow, fast) or 0.0 for n in sizes)
 
     def at_least(goal: float) -> Callable[[float], bool]:
-        return lambda found: found >= goal
+        return lambda value: value >= goal
 
     def at_most(goal: float) -> Callable[[float], bool]:
-        return lambda found: found <= goal
+        return lambda value: value <= goal
 
     all_sizes = [int(case.split(",")[0]) for case in results.seconds if case.endswith(",100")]
     small = [n for n in all_sizes if n <= 1024]
     bare = max(results.ratio(n, "ours", "bare_products") or 0 for n in all_sizes if n >= 4096)
-    held = (results.peaks["ours"]["65536"] or 0) / 1e6
+    peak = (results.peaks["ours"]["65536"] or 0) / 1e6
     slowest = 1 / least("dense", "ours", small)
-    slowest_solved = 1 / least("dense", "ours_solved", small)
-    asked = [
+    slowest_solved = 1 / least("dense_solved", "ours_solved", small)
+    goals = [
         ("N ≤ 1,024: ours ÷ dense", "≤ 1.05", slowest, at_most(1.05)),
-        ("the same with b solved", "≤ 1.05", slowest_solved, at_most(1.05)),
+        ("N ≤ 1,024, b solved by both: ours ÷ dense", "≤ 1.05", slowest_solved, at_most(1.05)),
         ("N = 2,048: dense ÷ ours", "≥ 2.5", least("dense", "ours", [2048]), at_least(2.5)),
         ("N = 8,192: dense ÷ ours", "≥ 9", least("dense", "ours", [8192]), at_least(9)),
         ("N = 8,192: PML ÷ ours", "≥ 11", least("pml_supcon", "ours", [8192]), at_least(11)),
@@ -132,14 +132,14 @@ def targets(results: Results) -> str:
         ("N ≥ 4,096: ours ÷ bare products", "≤ 1.6", bare, at_most(1.6)),
         ("solving b at N = 2,048, %", "≤ 15", 100 * results.solving(2048), at_most(15)),
         ("solving b at N = 8,192, %", "≤ 3", 100 * results.solving(8192), at_most(3)),
-        ("memory at N = 65,536, MB", "≤ 400", held, at_most(400)),
+        ("memory at N = 65,536, MB", "≤ 400", peak, at_most(400)),
     ]
-    rows = [[what, goal, f"{x:.2f}", "yes" if holds(x) else "no"] for what, goal, x, holds in asked]
-    return table(["target", "asked", "found", "holds"], rows)
+    rows = [[what, goal, f"{x:.2f}", "yes" if holds(x) else "no"] for what, goal, x, holds in goals]
+    return table(["target", "goal", "measured", "met"], rows)
 
 
 CURVES = {
-    # contender: (label, colour, line); ours are the thick ones.
+    # contender: (label, colour, line); ours have thick lines.
     "ours": ("SCS-SupCon, ours", "#c1272d", "-"),
     "dense": ("SCS-SupCon, dense autograd", "#e8a0a2", "-"),
     "ours_supcon": ("SupCon, ours", "#0b5394", "-"),
@@ -159,12 +159,12 @@ def draw(results: Results) -> None:
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
     for name, (label, colour, line) in CURVES.items():
         times = {
-            int(case.split(",")[0]): statistics.median(taken[name]) * 1e3
-            for case, taken in results.seconds.items()
-            if case.endswith(",100") and name in taken
+            int(case.split(",")[0]): statistics.median(seconds[name]) * 1e3
+            for case, seconds in results.seconds.items()
+            if case.endswith(",100") and name in seconds
         }
-        held = {int(n): b / MIB for n, b in results.peaks.get(name, {}).items() if b}
-        for axis, points in zip(axes, (times, held), strict=True):
+        peaks = {int(n): b / MIB for n, b in results.peaks.get(name, {}).items() if b}
+        for axis, points in zip(axes, (times, peaks), strict=True):
             if points:
                 axis.plot(
                     *zip(*sorted(points.items()), strict=True),
@@ -208,15 +208,15 @@ def write(results: Results) -> None:
 
 One forward and backward pass, normalisation and style included, float32, {common} common and
 {style} style columns. Ratios are medians over rounds in which all contenders took turns on the same
-tensors; above 1 "x ÷ ours" says that ours is faster. Made by `make bench`; the seconds of every
+tensors; "x ÷ ours" above 1 means that ours is faster. Created by `make bench`; the seconds of each
 round are in [pairs.json](pairs.json).
 
 Measured with {where}.
 
-The load is the number of processes of others that wanted a core when the run began: above 0 all
-times are disturbed, and ratios are less certain than their digits suggest.
+The load average is that of other processes before the run: if it is above 0, times are disturbed
+and ratios are less certain than their digits suggest.
 
-![time and memory against batch size](pairs.png)
+![time and memory by batch size](pairs.png)
 
 ## Targets
 
@@ -224,17 +224,17 @@ times are disturbed, and ratios are less certain than their digits suggest.
 
 ## Time
 
-"ours" learns t and b, as "dense" does: the same loss written with whole matrices and autograd. "b
-solved" is our default, which finds b at every step; dense does not have to. "÷ bare products"
-compares with the tiled matrix products alone. "solving b" is the share of the step that
-`bias="solve"` adds to a given b. PML is pytorch-metric-learning.
+"ours" learns t and b, as does "dense": the same loss with whole matrices and autograd. In "b
+solved" both solve b at every step, which is our default. "÷ bare products" compares with the tiled
+matrix products alone. "solving b" is the share of the step that `bias="solve"` adds to a fixed b.
+PML is pytorch-metric-learning.
 
 {speed(results)}
 
 ## Memory
 
-Peak above the inputs, each in a process of its own; the gradient of the inputs is included. What
-would not fit into the machine's memory was not run.
+Peak above the inputs, each in a separate process; the gradient of the inputs is included. Sizes
+that do not fit into the machine's memory were not run.
 
 {memory(results)}
 """

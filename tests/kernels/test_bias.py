@@ -110,7 +110,7 @@ def test_a_tiny_share_is_met_with_a_small_relative_error(dtype: torch.dtype) -> 
 @pytest.mark.parametrize(
     ("n", "classes"), [(1025, 37), (1500, 40), (4096, 37), (3000, 1500), (3000, 1)]
 )
-def test_more_rows_are_sampled_to_within_two_per_cent(
+def test_more_rows_are_sampled_to_within_three_per_cent(
     n: int, classes: int, include_self: bool
 ) -> None:
     x, labels = blobs(n, classes)
@@ -120,14 +120,14 @@ def test_more_rows_are_sampled_to_within_two_per_cent(
     if not include_self:
         same.fill_diagonal_(0)
         probability.fill_diagonal_(0)
-    assert probability.sum().item() == pytest.approx(same.sum().item(), rel=0.02)
+    assert probability.sum().item() == pytest.approx(same.sum().item(), rel=0.03)
 
 
-def test_many_references_are_sampled_to_within_two_per_cent() -> None:
+def test_many_references_are_sampled_to_within_three_per_cent() -> None:
     (q, labels), (r, r_labels) = blobs(1300, 12), blobs(1100, 12, seed=4)
     b = solved(q, labels, 10.0, references=r, reference_labels=r_labels)
     share = (labels[:, None] == r_labels).double().mean().item()
-    assert torch.sigmoid(10 * q @ r.T - b).mean().item() == pytest.approx(share, rel=0.02)
+    assert torch.sigmoid(10 * q @ r.T - b).mean().item() == pytest.approx(share, rel=0.03)
 
 
 def test_a_weighted_mean() -> None:

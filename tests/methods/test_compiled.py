@@ -8,7 +8,7 @@ from scs_supcon import CSSupCon, SCSSupCon, SimCLR, SupCon
 
 
 def test_a_compiled_step_gives_the_same_value_and_gradient() -> None:
-    pytest.importorskip("torch._dynamo", reason="torch.compile does not work here")
+    pytest.importorskip("torch._dynamo", reason="torch.compile is not available")
     layer = torch.nn.Linear(6, 8)
     labels = torch.arange(10) % 3
     for loss in (SCSSupCon(), SCSSupCon(preset="paper"), SupCon(), SimCLR(), CSSupCon()):

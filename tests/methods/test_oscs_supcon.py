@@ -153,7 +153,7 @@ def test_references_and_listed_pairs_keep_the_orthogonality() -> None:
     labels = torch.arange(6) % 2
     loss = OSCSSupCon(5, weight=3.0, preset="siglip")
     expected = loss.loss_terms(z, labels)["orthogonality"].item()
-    assert loss.against(z, labels, others, labels)["orthogonality"].item() == expected
+    assert loss.loss_with_references(z, labels, others, labels)["orthogonality"].item() == expected
     pairs = torch.tensor([0, 1]), torch.tensor([2, 5])
     same = torch.tensor([True, True])
-    assert loss.listed(z, pairs, same, others)["orthogonality"].item() == expected
+    assert loss.loss_on_pairs(z, pairs, same, others)["orthogonality"].item() == expected

@@ -131,7 +131,7 @@ def test_the_order_of_rows_does_not_matter(loss: Method) -> None:
 def test_rotations_do_not_matter(loss: Method) -> None:
     """Each field can be rotated separately, unless they share columns."""
     if getattr(loss, "overlap", 0):
-        return
+        pytest.skip("fields with shared columns cannot be rotated separately")
     z, labels = rows(), torch.tensor([0, 0, 1, 1, 1, 2, 3, 3, 0, 9])
     turn = torch.zeros(8, 8, dtype=torch.float64)
     turn[:6, :6], _ = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))
@@ -226,8 +226,8 @@ def test_autocast_around_an_encoder(loss: Method) -> None:
 def test_cuda_equals_the_cpu(loss: Method) -> None:
     z, labels = rows(1500), torch.arange(1500) % 37
     value, grad = value_and_gradient(loss, z, labels)
-    half_value, other = value_and_gradient(loss.cuda(), z.cuda(), labels.cuda())
-    torch.testing.assert_close(half_value.cpu(), value, rtol=1e-9, atol=0)
+    on_cuda, other = value_and_gradient(loss.cuda(), z.cuda(), labels.cuda())
+    torch.testing.assert_close(on_cuda.cpu(), value, rtol=1e-9, atol=0)
     torch.testing.assert_close(other.cpu(), grad, rtol=1e-7, atol=1e-12)
 
 

@@ -109,9 +109,9 @@ def test_gold_values(
     assert loss.item() == pytest.approx(expected, abs=1e-9)
 
 
-def test_gold_value_against_references() -> None:
+def test_gold_value_with_references() -> None:
     z, labels = T5
-    terms = paper(t0=10, b0=5).against(z[:2], labels[:2], z[2:], labels[2:])
+    terms = paper(t0=10, b0=5).loss_with_references(z[:2], labels[:2], z[2:], labels[2:])
     assert terms["contrast"].item() == pytest.approx(0.5201015521, abs=1e-9)
 
 
@@ -200,7 +200,7 @@ def test_references_equal_the_reference_code(
     (z, labels), (ref_z, ref_labels) = batch, others
     t, b = start
     loss = SCSSupCon(preset="paper", t0=t, b0=b, bias=bias, **reading)
-    terms = loss.against(z, labels, ref_z, ref_labels)
+    terms = loss.loss_with_references(z, labels, ref_z, ref_labels)
     contrast, style = reference(
         z.tolist(),
         labels.tolist(),
@@ -236,7 +236,7 @@ def test_listed_pairs_equal_the_reference(
     loss = SCSSupCon(preset="paper", t0=t, b0=b, bias=bias, **reading)
     first, second = (torch.tensor([p[k] for p in listed], dtype=torch.long) for k in (0, 1))
     same = torch.tensor([p[2] for p in listed], dtype=torch.bool)
-    terms = loss.listed(z, (first, second), same, refs)
+    terms = loss.loss_on_pairs(z, (first, second), same, refs)
     single = reading | {"pairs": "all"}
     costs = [
         reference(
@@ -279,8 +279,8 @@ def test_gradcheck(options: dict[str, Any]) -> None:
     leaves = (z.requires_grad_(), refs.requires_grad_(), loss.log_t, loss.b)
 
     def value(z: Tensor, refs: Tensor, *_: Tensor) -> Tensor:
-        against = loss.against(z, labels, refs, ref_labels)
-        return loss(z, labels) + torch.stack(list(against.values())).sum()
+        terms = loss.loss_with_references(z, labels, refs, ref_labels)
+        return loss(z, labels) + torch.stack(list(terms.values())).sum()
 
     assert torch.autograd.gradcheck(value, leaves, eps=1e-6, atol=1e-7)
 
@@ -385,9 +385,11 @@ def test_sum_over_both_triangles() -> None:
     """n² L is twice the upper triangle plus the diagonal."""
     z, labels = random_batch()
     loss = SCSSupCon(6, preset="siglip")
-    self_pair = loss.against(z[:1], labels[:1], z[:1], labels[:1])["contrast"]
+    self_pair = loss.loss_with_references(z[:1], labels[:1], z[:1], labels[:1])["contrast"]
     upper = sum(
-        loss.against(z[u : u + 1], labels[u : u + 1], z[u + 1 :], labels[u + 1 :])["contrast"]
+        loss.loss_with_references(z[u : u + 1], labels[u : u + 1], z[u + 1 :], labels[u + 1 :])[
+            "contrast"
+        ]
         * (7 - u)
         for u in range(7)
     )

@@ -101,7 +101,8 @@ def test_at_the_boundary_positive_and_negative_pairs_cost_the_same() -> None:
     r = loss.boundary.item()
     z = torch.tensor([[1.0, 0.0], [r, math.sqrt(1 - r * r)]], dtype=torch.float64)
     terms = [
-        loss.against(z[:1], torch.tensor([0]), z[1:], torch.tensor([y]))["contrast"] for y in (0, 1)
+        loss.loss_with_references(z[:1], torch.tensor([0]), z[1:], torch.tensor([y]))["contrast"]
+        for y in (0, 1)
     ]
     assert [p.item() for p in terms] == pytest.approx([math.log(2)] * 2, rel=1e-12)
 
@@ -158,7 +159,7 @@ def test_scalars_describe_the_last_batch() -> None:
     assert all(type(v) is float for v in loss.scalars().values())
     loss.include_self = False
     assert loss.scalars()["positive_share"] == pytest.approx((6 + 2) / 30)
-    loss.against(z, torch.tensor([5, 5, 5, 1, 1, 9]), z[:2], torch.tensor([5, 7]))
+    loss.loss_with_references(z, torch.tensor([5, 5, 5, 1, 1, 9]), z[:2], torch.tensor([5, 7]))
     scalars = loss.scalars()
     assert scalars["positive_share"] == pytest.approx(3 / 12)
     assert scalars["anchors_without_positives"] == 3

@@ -71,7 +71,7 @@ def test_b_with_references_equals_the_reference_code(
     batch: tuple[Tensor, Tensor], refs: tuple[Tensor, Tensor]
 ) -> None:
     loss = SCSSupCon(3)
-    loss.against(*batch, *refs)
+    loss.loss_with_references(*batch, *refs)
     expected = reference(similarities(*batch, refs=refs), 10.0)
     assert loss.b.item() == pytest.approx(expected, abs=1e-5)
 
@@ -82,7 +82,7 @@ def test_b_of_listed_pairs_equals_the_reference(batch: tuple[Tensor, Tensor], se
     u, v = torch.randint(0, len(z), (2, 12), generator=torch.Generator().manual_seed(seed))
     same = labels[u] == labels[v]
     loss = SCSSupCon(3)
-    loss.listed(z, (u, v), same, z)
+    loss.loss_on_pairs(z, (u, v), same, z)
     every = similarities(z, labels)
     chosen = [every[int(i) * len(z) + int(j)] for i, j in zip(u, v, strict=True)]
     assert loss.b.item() == pytest.approx(reference(chosen, 10.0), abs=1e-5)
@@ -126,14 +126,14 @@ def test_no_gradient_flows_through_the_solved_b(pairs: Any, include_self: bool) 
 
 
 def test_a_sample_of_pairs_sets_b_for_more_than_1024_rows() -> None:
-    """Within 2 % of the share of positive pairs; the loss itself is over all pairs."""
+    """Within 3 % of the share of positive pairs; the loss itself is over all pairs."""
     z, labels = random_batch(1500, 40)
     loss = SCSSupCon(6)
     value = loss(z, labels)
     unit = torch.nn.functional.normalize(z)
     same = labels[:, None] == labels
     a = 10 * unit @ unit.T - loss.b
-    assert a.sigmoid().mean().item() == pytest.approx(same.double().mean().item(), rel=0.02)
+    assert a.sigmoid().mean().item() == pytest.approx(same.double().mean().item(), rel=0.03)
     costs = torch.nn.functional.softplus(torch.where(same, -a, a), threshold=40)
     torch.testing.assert_close(value, costs.sum() / same.sum(), rtol=1e-10, atol=0)
 

@@ -70,7 +70,9 @@ def test_gold_values_per_anchor() -> None:
     z, labels = T4
     for i, expected in enumerate([0.3089573461, 1.0271230573, 1.0271230573, 0.3089573461]):
         rest = torch.arange(4) != i
-        terms = SupCon(0.5).against(z[i : i + 1], labels[i : i + 1], z[rest], labels[rest])
+        terms = SupCon(0.5).loss_with_references(
+            z[i : i + 1], labels[i : i + 1], z[rest], labels[rest]
+        )
         assert terms["contrast"].item() == pytest.approx(expected, abs=1e-9)
 
 
@@ -100,7 +102,7 @@ def test_references_equal_the_reference_code(
     losses = reference(
         z.tolist(), labels.tolist(), temperature, ref_z.tolist(), ref_labels.tolist()
     )
-    terms = SupCon(temperature).against(z, labels, ref_z, ref_labels)
+    terms = SupCon(temperature).loss_with_references(z, labels, ref_z, ref_labels)
     expected = math.fsum(losses) / max(len(losses), 1)
     assert terms["contrast"].item() == pytest.approx(expected, rel=1e-10, abs=1e-13)
 
@@ -145,7 +147,7 @@ def test_gradcheck(temperature: float) -> None:
     loss = SupCon(temperature)
 
     def value(z: Tensor, refs: Tensor) -> Tensor:
-        return loss(z, labels) + loss.against(z, labels, refs, ref_labels)["contrast"]
+        return loss(z, labels) + loss.loss_with_references(z, labels, refs, ref_labels)["contrast"]
 
     assert torch.autograd.gradcheck(value, (z, refs), eps=1e-7, rtol=1e-4)
 

@@ -10,8 +10,8 @@ from scs_supcon.kernels.layout import PairLabels, SortedLabels, members
 
 EXACT_PAIRS = 1 << 20  # up to so many pairs, all are used; of more, a sample
 MANY = 1 << 14  # pairs above which a sixteenth of them gives the first guess
-SAMPLED_ROWS = 1536
-PARTNERS = 8  # same-class pairs sampled for a row
+SAMPLED_ROWS = 1152
+PARTNERS = 4  # positives sampled per row
 
 
 @torch.no_grad()
@@ -49,14 +49,16 @@ def _root(x: Tensor, weights: Tensor | None, share: float) -> float:
         w = None if weights is None else weights[::16] / weights[::16].sum()
         b = _root(x[::16].contiguous(), w, share)
     b = min(max(b, low), high)
+    s, weighted = torch.empty_like(x), torch.empty_like(x)  # new memory would cost more than a pass
     while high - low > 1e-6:
-        s = torch.sigmoid(x - b)
+        torch.sub(x, b, out=s).sigmoid_()
         if weights is None:
             mean, squares = float(s.mean()), float(torch.dot(s, s)) / len(x)
         else:
-            mean, squares = float(torch.dot(s, weights)), float(torch.dot(s * s, weights))
+            mean = float(torch.mul(s, weights, out=weighted).sum())
+            squares = float(torch.dot(s, weighted))
         low, high = (b, high) if mean > share else (low, b)
-        slope = mean - squares  # the mean of σ(1 − σ); rounding is all that is left of it below
+        slope = mean - squares  # the mean of σ(1 − σ); tiny values are rounding errors
         step = math.inf if slope <= 1e-6 * mean else math.log(mean / share) * mean / slope
         if low <= b + step <= high:
             b += step
@@ -107,33 +109,35 @@ def _sample(x: Tensor, y: Tensor, pairs: PairLabels, include_self: bool) -> tupl
         u, v = chosen[every_third], chosen[~every_third]
     else:
         u, v = _evenly(rows, SAMPLED_ROWS // 3), _evenly(columns, SAMPLED_ROWS * 2 // 3)
-    similarity = torch.mm(x[u], y[v].T)
-    groups = [(similarity[rows.labels[u][:, None] != columns.labels[v]], total - positive)]
-    u, v, weight = _same_class_sample(pairs)
-    similarity = (x[u, None] * y[v]).sum(2)
-    groups.append((similarity, positive))
-    if pairs.contains_self and include_self:
-        groups.append((x[u].square().sum(1), len(rows)))
-    weights = [torch.full_like(r, number / max(r.numel(), 1)) for r, number in groups]
-    weights[1] = weight.to(x)[:, None].expand_as(similarity)
-    values, flat = (
-        torch.cat([part.flatten() for part in parts]) for parts in ([r for r, _ in groups], weights)
-    )
-    return values, flat / flat.sum()
+    p, q, count = _same_class_sample(pairs)
+    own = len(p) if include_self and pairs.contains_self else 0
+    sizes = [len(u) * len(v), q.numel(), own]
+    # One block of memory: allocating and copying would cost as much as the product.
+    values, weights = x.new_empty(2, sum(sizes)).unbind()
+    negative, same, itself = torch.split(values, sizes)
+    torch.mm(x[u], y[v].T, out=negative.view(len(u), len(v)))
+    torch.bmm(x[p, None], y[q].mT, out=same.view(len(p), 1, PARTNERS))
+    torch.sum(x[p[:own]].square(), 1, out=itself)
+    negative, same, itself = torch.split(weights, sizes)
+    negative.view(len(u), len(v)).copy_(rows.labels[u][:, None] != columns.labels[v])
+    negative.mul_((total - positive) / max(float(negative.sum()), 1))
+    same.view(len(p), PARTNERS).copy_(count[:, None])
+    same.mul_(positive / max(float(same.sum()), 1))
+    itself.fill_(len(rows) / max(own, 1))
+    return values, weights.div_(weights.sum())
 
 
 def _same_class_sample(pairs: PairLabels) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (rows `(k,)`, same-class columns `(k, p)`, weight of each of these pairs `(k,)`)."""
+    """Return (rows `(k,)`, some positives of each `(k, p)`, number of positives of each `(k,)`)."""
     rows, columns = pairs.left, pairs.right
-    u = _evenly(rows, SAMPLED_ROWS)
+    u = _evenly(rows, SAMPLED_ROWS * 2 // 3)
     itself = int(pairs.contains_self)
-    size = members(rows.labels[u], columns) - itself
-    weight = size[size > 0] * len(rows) / (max(len(u), 1) * PARTNERS)
-    u, size = u[size > 0], size[size > 0, None]
+    count = members(rows.labels[u], columns) - itself
+    u, count = u[count > 0], count[count > 0]
     first = torch.searchsorted(columns.labels, rows.labels[u])[:, None]
     start = u[:, None] - first + 1 if itself else u[:, None]
-    steps = torch.arange(PARTNERS, device=u.device) * size // PARTNERS
-    return u, first + (start + steps) % (size + itself), weight
+    steps = torch.arange(PARTNERS, device=u.device) * count[:, None] // PARTNERS
+    return u, first + (start + steps) % (count[:, None] + itself), count
 
 
 def _evenly(rows: SortedLabels, most: int) -> Tensor:

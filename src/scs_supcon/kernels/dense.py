@@ -53,12 +53,12 @@ def dense_softmax_loss(x: Tensor, labels: Tensor, temperature: float) -> Tensor:
 
 def dense_style_distance(style: Tensor, labels: Tensor) -> Tensor:
     """Compute `style_distance` from the list of all positive pairs."""
-    positive = positives(labels)
-    u, v = positive.triu().nonzero().unbind(1)
+    same = labels[:, None] == labels
+    u, v = same.triu(1).nonzero().unbind(1)
     # Subtracted, not by way of a Gram matrix: two views of an image are near-duplicates.
     distance = torch.linalg.vector_norm(style.index_select(0, u) - style.index_select(0, v), dim=1)
-    weight = 2 / (max(len(style), 1) * positive.sum(1, dtype=style.dtype))
-    return torch.dot(distance, weight.index_select(0, u))
+    count = same.sum(1, dtype=style.dtype).index_select(0, u) - 1
+    return torch.dot(distance, 2 / (count * len(style)))
 
 
 def similarities(x: Tensor) -> Tensor:
