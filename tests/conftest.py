@@ -1,4 +1,4 @@
-"""Same examples every time, one thread per process, real groups of processes; small runs."""
+"""Fixtures: deterministic random numbers, process groups, small datasets and small runs."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # Some virtual machines advertise AMX but fail with an illegal instruction when oneDNN uses it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
@@ -19,16 +19,19 @@ import pytest
 import torch
 from hypothesis import settings
 
+if TYPE_CHECKING:
+    from scs_supcon.training.result import RunResult
+
 settings.register_profile("project", derandomize=True, max_examples=50, deadline=None)
 settings.load_profile("project")
 
-# Two workers of xdist and the processes they start share the cores.
+# The workers of pytest-xdist and their child processes share the cores.
 os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
-def same_numbers_every_time() -> None:
+def seed_torch() -> None:
     torch.manual_seed(0)
 
 
@@ -38,9 +41,9 @@ OnRanks = Callable[[str, int], list[Arrays]]
 
 @pytest.fixture(scope="session")
 def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> OnRanks:
-    """`on_ranks(script, world)` starts `script RANK WORLD FOLDER` for each rank of a group.
+    """`on_ranks(script, world)` runs `script RANK WORLD FOLDER` for each rank of a group.
 
-    Each writes `FOLDER/RANK.npz`; their contents come back in the order of ranks.
+    Each rank writes `FOLDER/RANK.npz`; the arrays are returned in order of rank.
     """
 
     def start(script: str, world: int) -> list[Arrays]:
@@ -52,7 +55,7 @@ def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> OnRanks:
             with log.open("w") as file:
                 ranks.append(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT))
         stop = time.monotonic() + 300
-        # A rank that fails leaves the others waiting for it.
+        # If a rank fails, the others would wait for it forever.
         while any(rank.poll() is None for rank in ranks) and time.monotonic() < stop:
             if any(rank.poll() for rank in ranks):
                 break
@@ -73,7 +76,7 @@ def read(path: Path) -> Arrays:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Features of frozen encoders do not go to anybody's home."""
+    """Cache the features of frozen encoders in a temporary folder."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("cache")
         patch.setenv("SCS_CACHE", str(folder))
@@ -82,7 +85,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of four classes with six drawn images of 16 × 16 pixels each."""
+    """A folder of four classes with six images of 16 × 16 pixels each."""
     from scs_supcon.data.builtin import shapes
 
     root = tmp_path_factory.mktemp("data") / "shapes"
@@ -94,26 +97,26 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-Train = Callable[..., dict[str, Any]]
+Train = Callable[..., "RunResult"]
 
 
 @pytest.fixture(scope="session")
 def train_small() -> Train:
-    """`train_small(source, out, **options)`: `train` with settings that take a second."""
+    """`train_small(data, out, **options)`: `train` with settings that take a second."""
     from scs_supcon.training.train import train
 
-    def run(source: Path | str, out: Path | str, settings: Sequence[str] = (), **options: Any):
-        least = ("probe.epochs=2", "probe.views=1")
-        usual = {"epochs": 2, "batch_size": 8, "workers": 0, "device": "cpu", "quiet": True}
-        usual |= {"report": False}  # takes longer than all the rest
-        return train(source, out=out, settings=[*least, *settings], **(usual | options))
+    def run(data: Path | str, out: Path | str, settings: Sequence[str] = (), **options: Any):
+        small = ("probe.epochs=2", "probe.views=1")
+        defaults = {"epochs": 2, "batch_size": 8, "workers": 0, "device": "cpu", "quiet": True}
+        defaults |= {"report": False}  # it takes longer than everything else
+        return train(data, out=out, settings=[*small, *settings], **(defaults | options))
 
     return run
 
 
 @pytest.fixture(scope="session")
 def finished(shapes: Path, train_small: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run on `shapes`; look at it, do not touch it."""
+    """A finished run on `shapes`; tests must not change it."""
     run = tmp_path_factory.mktemp("finished") / "run"
     train_small(shapes, run, report=True)
     return run
@@ -121,7 +124,7 @@ def finished(shapes: Path, train_small: Train, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights for the encoder "tiny" at 16 pixels, as good as any for being frozen."""
+    """Random weights of the encoder "tiny" for images of 16 pixels, for frozen runs."""
     from safetensors.torch import save_file
 
     from scs_supcon.nn.encoder import build_encoder
@@ -132,7 +135,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-LEFT = (
+DETERMINISTIC_FILES = (
     *("recipe.toml", "classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "model"),
     *("embeddings.parquet", "thumbnails.parquet", "problems.json", "evaluation.json"),
 )
@@ -140,10 +143,10 @@ LEFT = (
 
 @pytest.fixture(scope="session")
 def left_by() -> Callable[[Path], dict[str, bytes]]:
-    """`left_by(run)`: every file of a run that has to be the same whenever it is run."""
+    """`left_by(run)` returns every file of a run that must be the same in each repetition."""
 
     def read_files(run: Path) -> dict[str, bytes]:
-        parts = [run / name for name in LEFT]
+        parts = [run / name for name in DETERMINISTIC_FILES]
         files = [f for part in parts for f in (sorted(part.iterdir()) if part.is_dir() else [part])]
         return {str(file.relative_to(run)): file.read_bytes() for file in files}
 
@@ -151,23 +154,23 @@ def left_by() -> Callable[[Path], dict[str, bytes]]:
 
 
 @dataclass(frozen=True)
-class Said:
-    """How a command ended and what it said."""
+class CommandResult:
+    """Exit code and output of a command."""
 
     code: int
     out: str
     err: str
 
 
-Command = Callable[..., Said]
+Command = Callable[..., CommandResult]
 
 
 @pytest.fixture
 def scs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """`scs("train", ...)`: the command, in this process."""
+    """`scs("train", ...)` runs the command in this process."""
     from scs_supcon.__main__ import main
 
-    def run(*arguments: str | Path) -> Said:
+    def run(*arguments: str | Path) -> CommandResult:
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["scs", *map(str, arguments)])
         try:
@@ -175,13 +178,13 @@ def scs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
-        return Said(code, *capsys.readouterr())
+        return CommandResult(code, *capsys.readouterr())
 
     return run
 
 
 class Processes:
-    """Runs commands in processes of their own, one at a time; see serve_commands.py."""
+    """Runs commands in separate processes, one at a time; see serve_commands.py."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -196,7 +199,7 @@ class Processes:
         eager: bool = False,
         fate: tuple[int, str, int] | None = None,
     ) -> int:
-        """Start a command and return the number of its process."""
+        """Start a command and return its process id."""
         request = {"arguments": list(map(str, arguments)), "eager": eager, "fate": fate}
         assert self.server.stdin and self.server.stdout
         self.server.stdin.write(json.dumps(request | {"folder": str(self.folder)}) + "\n")
@@ -204,21 +207,23 @@ class Processes:
         self.process = int(self.server.stdout.readline())
         return self.process
 
-    def wait(self) -> Said:
-        """Wait until the command ends."""
+    def wait(self) -> CommandResult:
+        """Wait for the end of the command."""
         assert self.server.stdout
         code = int(self.server.stdout.readline())
-        return Said(code, (self.folder / "out").read_text(), (self.folder / "err").read_text())
+        return CommandResult(
+            code, (self.folder / "out").read_text(), (self.folder / "err").read_text()
+        )
 
-    def run(self, *arguments: str | Path, **how: Any) -> Said:
-        """Start and wait."""
+    def run(self, *arguments: str | Path, **how: Any) -> CommandResult:
+        """Start a command and wait for its end."""
         self.start(*arguments, **how)
         return self.wait()
 
 
 @pytest.fixture(scope="session")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    """`processes.run("train", ..., fate=(SIGKILL, "metrics.csv", 3))`"""
+    """For example `processes.run("train", ..., fate=(SIGKILL, "metrics.csv", 3))`."""
     started = Processes(tmp_path_factory.mktemp("processes"))
     yield started
     assert started.server.stdin

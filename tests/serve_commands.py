@@ -1,13 +1,12 @@
-"""Runs `scs` commands in processes of their own, without importing torch for each of them.
+"""Run `scs` commands in separate processes without importing torch for each of them.
 
-Each line of the input is a request; the process it asks for is forked from this one, which has
-imported everything. The answers are its number, and later its exit code (negative: the signal).
+Each input line is a request in JSON. Its process is forked from this one, which has imported
+everything. The output is the process id, and later the exit code (negative: the signal).
 
 A request is {"arguments", "folder", "eager", "fate"}. Output goes to `folder`/out and `folder`/err.
-An eager process saves after every step, which otherwise happens twice a minute. A fate [signal,
-part of a path, count] sends the process that signal when it is about to touch (create, rename,
-remove) such files for the count-th time. What is on a disk changes only then, so these are all the
-moments that could make a difference.
+An eager process saves a checkpoint after every step instead of twice a minute. A fate [signal, part
+of a path, count] sends the process that signal before it creates, renames or removes such a file
+for the count-th time. The disk changes only then, so these are all the relevant moments.
 """
 
 import importlib
@@ -32,7 +31,7 @@ IMPORTED_ONCE = (
 
 
 def serve() -> dict[str, Any] | None:
-    """Answer requests; return one in the process that is to do it, None when there are no more."""
+    """Fork a process per request and return the request in it; return None at the end."""
     for line in sys.stdin:
         process = os.fork()
         if process == 0:
@@ -62,11 +61,11 @@ def run(request: dict[str, Any]) -> None:
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # at once: taking the interpreter apart would take two seconds
+    os._exit(code)  # shutting down the interpreter would take two seconds
 
 
 class Fate:
-    """An audit hook that sends this process a signal."""
+    """An audit hook that sends this process a signal at a given file access."""
 
     def __init__(self, number: int, part: str, count: int) -> None:
         self.number, self.part, self.left = number, part, count

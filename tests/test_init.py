@@ -1,3 +1,5 @@
+"""The public names of the package, and what importing them loads."""
+
 import subprocess
 import sys
 
@@ -8,22 +10,22 @@ import scs_supcon
 HEAVY = ("timm", "torchvision", "sklearn", "pandas", "matplotlib", "pydantic", "lightning_fabric")
 
 
-def test_importing_a_loss_is_light() -> None:
+def test_importing_a_loss_loads_no_optional_package() -> None:
     code = "import sys; from scs_supcon import SCSSupCon; print(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = done.stdout.split()
     loaded = {name.partition(".")[0] for name in modules}
     assert {"torch", "scs_supcon"} <= loaded
     assert not loaded & set(HEAVY)
-    assert "torch._dynamo" not in modules  # the compiler doubles the time of the import
+    assert "torch._dynamo" not in modules  # the compiler doubles the import time
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_can_be_imported() -> None:
     assert sorted(scs_supcon.__all__) == list(scs_supcon.__all__)
     for name in scs_supcon.__all__:
         assert getattr(scs_supcon, name).__name__ == name
 
 
-def test_a_name_that_is_not_there() -> None:
+def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'SCSSupConn'"):
         _ = scs_supcon.SCSSupConn

@@ -1,4 +1,4 @@
-"""The estimator keeps scikit-learn's promises, on vectors and on images."""
+"""The estimator follows the conventions of scikit-learn, on vectors and on images."""
 
 import pickle
 
@@ -20,12 +20,12 @@ SMALL = ("probe.epochs=10", "head.common_dim=16", "head.style_dim=8", "head.hidd
 
 
 def small(**options):
-    """An estimator that takes a fraction of a second."""
+    """Return an estimator that trains in a fraction of a second."""
     return scs_supcon.ContrastiveClassifier(**({"epochs": 10, "settings": SMALL} | options))
 
 
 @parametrize_with_checks([small()])
-def test_what_scikit_learn_asks_of_every_estimator(estimator, check):
+def test_the_checks_of_scikit_learn_pass(estimator, check):
     check(estimator)
 
 
@@ -42,34 +42,36 @@ def images():
     return pixels, names
 
 
-def test_vectors_are_told_apart_and_labels_may_be_names():
+def test_vectors_are_classified_with_labels_of_text():
     vectors, labels = make_blobs(120, 5, centers=3, cluster_std=1.0, random_state=0)
     names = np.array(["oak", "ash", "elm"])[labels]
     fitted = small().fit(vectors[:90], names[:90])
     assert list(fitted.classes_) == ["ash", "elm", "oak"]
     assert fitted.score(vectors[90:], names[90:]) >= 0.95
-    chances = fitted.predict_proba(vectors[90:])
-    assert chances.shape == (30, 3)
-    assert np.allclose(chances.sum(1), 1)
+    probabilities = fitted.predict_proba(vectors[90:])
+    assert probabilities.shape == (30, 3)
+    assert np.allclose(probabilities.sum(1), 1)
 
 
-def test_transform_gives_unit_vectors_in_which_classmates_lie_close(iris):
+def test_transform_returns_unit_vectors_that_are_close_within_a_class(iris):
     vectors, labels = iris
     common = small().fit(vectors, labels).transform(vectors)
     assert common.shape == (150, 16)
     assert np.allclose((common**2).sum(1), 1)
-    similar = common @ common.T
+    similarities = common @ common.T
     same = labels[:, None] == labels
-    assert similar[same].mean() > similar[~same].mean() + 0.5
+    assert similarities[same].mean() > similarities[~same].mean() + 0.5
 
 
-def test_the_same_seed_gives_the_same_numbers_and_another_one_others(iris):
-    chances = [small(random_state=seed).fit(*iris).predict_proba(iris[0]) for seed in (1, 1, 2)]
-    assert np.array_equal(chances[0], chances[1])
-    assert not np.array_equal(chances[0], chances[2])
+def test_the_result_depends_on_the_seed_only(iris):
+    first, same, other = (
+        small(random_state=seed).fit(*iris).predict_proba(iris[0]) for seed in (1, 1, 2)
+    )
+    assert np.array_equal(first, same)
+    assert not np.array_equal(first, other)
 
 
-def test_in_a_pipeline_and_before_another_estimator(iris):
+def test_the_estimator_works_in_a_pipeline(iris):
     vectors, labels = iris
     last = make_pipeline(StandardScaler(), small())
     assert cross_val_score(last, vectors, labels, cv=3).mean() > 0.9
@@ -77,14 +79,14 @@ def test_in_a_pipeline_and_before_another_estimator(iris):
     assert first.fit(vectors, labels).score(vectors, labels) > 0.9
 
 
-def test_a_grid_search_over_methods_and_settings(iris):
-    wanted = {"method": ["scs_supcon", "supcon"], "settings": [SMALL, (*SMALL, "pretrain.lr=0.05")]}
-    search = GridSearchCV(small(epochs=3), wanted, cv=2).fit(*iris)
+def test_a_grid_search_varies_methods_and_settings(iris):
+    grid = {"method": ["scs_supcon", "supcon"], "settings": [SMALL, (*SMALL, "pretrain.lr=0.05")]}
+    search = GridSearchCV(small(epochs=3), grid, cv=2).fit(*iris)
     assert search.best_score_ > 0.8
     assert len(search.cv_results_["params"]) == 4
 
 
-def test_a_clone_has_the_settings_and_nothing_learned(iris):
+def test_a_clone_is_not_fitted(iris):
     fitted = small(method="supcon").fit(*iris)
     fresh = clone(fitted)
     assert fresh.get_params() == fitted.get_params()
@@ -92,17 +94,17 @@ def test_a_clone_has_the_settings_and_nothing_learned(iris):
 
 
 @pytest.mark.parametrize("method", ["supcon", "baseline", "scs_supcon@paper"])
-def test_other_methods(method, iris):
+def test_other_methods_can_be_used(method, iris):
     assert small(method=method).fit(*iris).score(*iris) > 0.6
 
 
-def test_a_constant_column_does_no_harm(iris):
+def test_a_constant_column_is_ignored(iris):
     vectors = np.column_stack([iris[0], np.full(150, 3.0)])
     assert small().fit(vectors, iris[1]).score(vectors, iris[1]) > 0.9
 
 
 @pytest.mark.slow
-def test_images_are_fitted_named_and_pickled(images):
+def test_images_are_classified_and_the_model_can_be_pickled(images):
     pixels, names = images
     fitted = small(epochs=2, settings=("probe.epochs=2", "probe.views=1")).fit(pixels, names)
     assert list(fitted.classes_) == sorted(set(names))
@@ -115,19 +117,19 @@ def test_images_are_fitted_named_and_pickled(images):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (np.zeros((4, 8, 8, 1), np.uint8), r"\(4, 8, 8, 1\) of uint8: give \(N, H, W, 3\)"),
-        (np.zeros((4, 8, 8, 3)), "of float64: give"),
+        (np.zeros((4, 8, 8, 1), np.uint8), r"\(N, H, W, 3\) of type uint8, got \(4, 8, 8, 1\)"),
+        (np.zeros((4, 8, 8, 3)), "of float64"),
     ],
 )
-def test_images_of_another_shape_or_type_are_refused(wrong, message):
+def test_images_of_another_shape_or_type_are_an_error(wrong, message):
     with pytest.raises(UserError, match=message):
         small().fit(wrong, [0, 0, 1, 1])
 
 
-def test_mistakes_are_told(iris):
+def test_invalid_options_are_an_error(iris):
     with pytest.raises(UserError, match="did you mean 'supcon'"):
         small(method="supcom").fit(*iris)
     with pytest.raises(UserError, match="did you mean 'lr'"):
         small(settings=["pretrain.lrr=1"]).fit(*iris)
-    with pytest.raises(UserError, match="one class only"):
+    with pytest.raises(UserError, match="only one class"):
         small().fit(iris[0][:50], iris[1][:50])

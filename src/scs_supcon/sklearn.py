@@ -1,4 +1,4 @@
-"""A scikit-learn estimator over the same two stages."""
+"""A scikit-learn estimator for images and feature vectors."""
 
 import tempfile
 from collections.abc import Sequence
@@ -27,26 +27,27 @@ from scs_supcon.training.vectors import VectorModel, resolve_vector_recipe, trai
 
 
 class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Contrastive pretraining and a linear classifier, behind scikit-learn's methods.
+    """Contrastive pretraining and a linear probe as a scikit-learn estimator.
 
-    `X` holds images `(N, H, W, 3)` of bytes, or feature vectors `(N, D)`. `transform` gives the
-    common field, in which classmates lie close together.
+    `X` is an array of images `(N, H, W, 3)` of type uint8, or of feature vectors `(N, D)`.
+    `transform` returns the common field, in which images of the same class are close.
 
     Args:
         method: loss of stage 1, such as "scs_supcon" or "supcon"; `scs methods` lists them.
-        encoder: for images: any timm model, or "tiny"; None chooses by their size.
-        weights: for images: a safetensors file for the encoder; None starts from random weights.
-        epochs: of stage 1; None takes the usual number.
-        batch_size: rows in a step; None takes the usual number.
-        settings: any part of the recipe, such as ("pretrain.lr=0.05", "head.common_dim=64").
+        encoder: for images: any timm model, or "tiny"; None chooses one by the image size.
+        weights: for images: safetensors file with the weights of the encoder; None starts from
+            random weights.
+        epochs: epochs of stage 1; None for the default.
+        batch_size: rows per step; None for the default.
+        settings: assignments to the recipe, such as ("pretrain.lr=0.05", "head.common_dim=64").
         device: "auto", "cpu", "cuda", …
-        workers: for images: processes that load them; 0 loads them in this one.
-        random_state: all randomness follows from it.
+        workers: for images: number of processes that load them; 0 loads them in this process.
+        random_state: seed of all random numbers.
 
     Attributes:
-        classes_: labels seen by `fit`, sorted.
-        model_: what was learned: `judge(features)` and `fields(features)`.
-        n_features_in_: columns of the vectors; absent after images.
+        classes_: the labels, sorted.
+        model_: the trained model, with `decide(features)` and `fields(features)`.
+        n_features_in_: number of columns of the vectors; not set for images.
     """
 
     def __init__(
@@ -76,8 +77,8 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
         """Train both stages.
 
         Args:
-            X: images `(N, H, W, 3)` of bytes, or vectors `(N, D)`.
-            y: a label for each.
+            X: images `(N, H, W, 3)` of type uint8, or vectors `(N, D)`.
+            y: the label of each row.
         """
         images = _images(X)
         if images is None:
@@ -86,13 +87,13 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
         self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise UserError(
-                f"y holds one class only ({self.classes_[0]!r}): a classifier needs two or more"
+                f"y has only one class ({self.classes_[0]!r}): a classifier needs at least two"
             )
         seed = int(check_random_state(self.random_state).randint(2**31))
         labels = labels.astype(np.int64)
         self.model_: Model | VectorModel
         if images is None:
-            recipe = resolve_vector_recipe(labels, X.shape[1], seed, self._asked())
+            recipe = resolve_vector_recipe(labels, X.shape[1], seed, self._requested())
             self.model_ = train_on_vectors(X, labels, recipe, self.device)
         else:
             self.model_ = self._fit_images(images, labels, seed)
@@ -101,17 +102,17 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Return calibrated probabilities `(N, classes)`, in the order of `classes_`."""
         features = self._features(X)
-        chances: NDArray[np.float64] = self.model_.decide(features).probabilities.numpy()
-        return chances
+        probabilities: NDArray[np.float64] = self.model_.decide(features).probabilities.numpy()
+        return probabilities
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the most probable label of each row."""
-        chances = self.predict_proba(X)
-        found: NDArray[Any] = self.classes_[chances.argmax(1)]
-        return found
+        indices = self.predict_proba(X).argmax(1)
+        labels: NDArray[Any] = self.classes_[indices]
+        return labels
 
     def transform(self, X: Any) -> NDArray[np.float64]:
-        """Return the common field `(N, common_dim)`, vectors of unit length."""
+        """Return the common field `(N, common_dim)`, at unit length."""
         features = self._features(X)
         common, _ = self.model_.fields(features)
         vectors: NDArray[np.float64] = common.numpy()
@@ -124,15 +125,15 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
             return model.features(validate_data(self, X, dtype=np.float64, reset=False))
         images = _images(X)
         if images is None:
-            raise UserError(f"it was fitted to images (N, H, W, 3), and {np.shape(X)} came")
+            raise UserError(f"fitted on images (N, H, W, 3), got an array of shape {np.shape(X)}")
         return model.features([Image.fromarray(image) for image in images])
 
-    def _asked(self) -> Values:
+    def _requested(self) -> Values:
         name, preset = parse(self.method)
         method = {"name": name} | ({"preset": preset} if preset else {})
         numbers = {"epochs": self.epochs, "batch_size": self.batch_size}
-        given = {key: value for key, value in numbers.items() if value is not None}
-        return override(merge({"method": method}, {"pretrain": given}), self.settings)
+        pretrain = {key: value for key, value in numbers.items() if value is not None}
+        return override(merge({"method": method}, {"pretrain": pretrain}), self.settings)
 
     def _fit_images(self, images: NDArray[np.uint8], labels: NDArray[np.int64], seed: int) -> Model:
         options = TrainOptions(
@@ -158,10 +159,12 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
 
 
 def _images(X: Any) -> NDArray[np.uint8] | None:
-    """The images that X holds; None where it holds vectors."""
+    """Return the images of X; None if it has vectors."""
     if getattr(X, "ndim", 2) != 4:
         return None
     images = np.asarray(X)
     if images.dtype != np.uint8 or images.shape[3] != 3:
-        raise UserError(f"images are {images.shape} of {images.dtype}: give (N, H, W, 3) of uint8")
+        raise UserError(
+            f"images must be (N, H, W, 3) of type uint8, got {images.shape} of {images.dtype}"
+        )
     return images

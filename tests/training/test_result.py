@@ -7,15 +7,15 @@ import pytest
 
 from scs_supcon.errors import UserError
 from scs_supcon.inference import load
-from scs_supcon.training.result import RunResult, RunSummary, describe, headline
+from scs_supcon.training.result import ResultSummary, RunResult, describe, headline
 
 FORMAT_1 = {  # finished.json of version 0.1
     "accuracy": 0.875,
     "interval": [0.8, 0.93],
-    "pictures": 1048,
-    "judged_on": "test",
+    "pictures": 1048,  # vocabulary: ok
+    "judged_on": "test",  # vocabulary: ok
     "metrics": {"acc1": 0.875},
-    "baselines": {"kNN on the readout": 0.5, "linear probe of the encoder": 0.25},
+    "baselines": {"kNN on the readout": 0.5, "linear probe of the encoder": 0.25},  # vocabulary: ok
     "bank": [
         {"lr": 3.0, "weight_decay": 0.0, "plain": True, "own": False}
         | {"val_accuracy": 0.7, "val_nll": 1.0, "chosen": False},
@@ -23,12 +23,12 @@ FORMAT_1 = {  # finished.json of version 0.1
         | {"val_accuracy": 0.9, "val_nll": 0.5, "chosen": True},
     ],
     "boundary": {"rule": "boundary", "threshold": 0.25, "val_rejected": 0.0},
-    "refused": 0.021,
+    "refused": 0.021,  # vocabulary: ok
     "model": "runs/x/model",
     "run": "runs/x",
     "seconds": 12.5,
 }
-SUMMARY = RunSummary.model_validate(FORMAT_1)
+SUMMARY = ResultSummary.model_validate(FORMAT_1)
 
 
 def test_a_summary_of_the_first_version_is_read_by_its_old_keys():

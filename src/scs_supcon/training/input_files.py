@@ -21,8 +21,8 @@ def read_input_files(options: TrainOptions) -> InputFiles:
         except UserError as error:
             raise UserError(f"{options.recipe}: {error}") from error
     if options.init_from is not None:
-        facts, _ = read_package(options.init_from)
-        initial_recipe = facts.recipe
+        info, _ = read_package(options.init_from)
+        initial_recipe = info.recipe
         is_model = (options.init_from / WEIGHTS).is_file()
         folder = options.init_from if is_model else options.init_from / "model"
         initial_sha256 = file_sha256(folder / WEIGHTS)

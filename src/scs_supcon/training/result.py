@@ -31,7 +31,7 @@ class ProbeHeadScore(EvaluationRecord):
     chosen: bool
 
 
-class RunSummary(Headline):
+class ResultSummary(Headline):
     """Headline numbers of a finished run: the content of `finished.json`."""
 
     path: str = Field(validation_alias=AliasChoices("path", "run"))
@@ -60,7 +60,7 @@ class RunResult:
 
     path: Path
     recipe: Recipe
-    summary: RunSummary
+    summary: ResultSummary
     _evaluation: Evaluation | None = field(default=None, repr=False, compare=False)
     _model: Model | None = field(default=None, repr=False, compare=False)
 
@@ -96,16 +96,16 @@ class RunResult:
             raise UserError(f"{path} has no {FINISHED}, which a run writes at its end")
         try:
             content = json.loads((path / FINISHED).read_text(encoding="utf-8"))
-            summary = RunSummary.model_validate(content)
+            summary = ResultSummary.model_validate(content)
             recipe = from_toml((path / RECIPE).read_text(encoding="utf-8"))
         except (OSError, ValueError, ValidationError) as error:
             raise UserError(f"the result of the run in {path} cannot be read: {error}") from error
         return cls(path, recipe, summary)
 
 
-def summarise(path: Path, evaluation: Evaluation, probe: Probe, seconds: float) -> RunSummary:
+def summarise(path: Path, evaluation: Evaluation, probe: Probe, seconds: float) -> ResultSummary:
     """Return the headline numbers of a run."""
-    return RunSummary(
+    return ResultSummary(
         **dict(evaluation.headline()),
         path=str(path),
         seconds=seconds,
@@ -114,13 +114,13 @@ def summarise(path: Path, evaluation: Evaluation, probe: Probe, seconds: float) 
     )
 
 
-def summary_json(summary: RunSummary) -> dict[str, Any]:
+def summary_json(summary: ResultSummary) -> dict[str, Any]:
     """Return a summary as plain values for JSON."""
     values: dict[str, Any] = summary.model_dump(mode="json")
     return values
 
 
-def headline(summary: RunSummary) -> str:
+def headline(summary: ResultSummary) -> str:
     """Return one line: the accuracy, the images it was measured on, and its interval."""
     low, high = summary.interval
     return (
@@ -129,7 +129,7 @@ def headline(summary: RunSummary) -> str:
     )
 
 
-def describe(summary: RunSummary) -> str:
+def describe(summary: ResultSummary) -> str:
     """Return the result as text: accuracy, baselines, rejection, and the next commands."""
     lines = [headline(summary)]
     if summary.split == "val":
