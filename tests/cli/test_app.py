@@ -85,6 +85,7 @@ def test_flags_of_version_0_1_are_accepted_without_effect(scs, shapes, finished)
     said = scs("train", shapes, "--print-recipe", "--device", "cpu", *sorted(OLD_FLAGS))
     assert said.code == 0, said.err
     assert said.out == scs("train", shapes, "--print-recipe", "--device", "cpu").out
+    assert scs("methods", "--no-markdown").out == scs("methods").out
 
 
 def test_an_option_marked_with_a_recipe_key_sets_it(scs, shapes):

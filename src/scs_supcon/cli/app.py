@@ -24,8 +24,8 @@ app = typer.Typer(
 )
 
 
-class RecipeCommand(TyperCommand):
-    """A command with --set; an unknown option that names a recipe value gets advice."""
+class ScsCommand(TyperCommand):
+    """A command that accepts old flags; an unknown option that names a recipe value gets advice."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line."""
@@ -34,7 +34,10 @@ class RecipeCommand(TyperCommand):
         except Exception as error:
             # By name, because newer versions of typer contain their own copy of click.
             option = getattr(error, "option_name", "")
-            if type(error).__name__ != "NoSuchOption" or not (key := _recipe_key(option)):
+            has_set = any("--set" in parameter.opts for parameter in self.params)
+            if type(error).__name__ != "NoSuchOption" or not has_set:
+                raise
+            if (key := _recipe_key(option)) is None:
                 raise
             raise UserError(
                 f"there is no option {option}: set {key} with --set {key}=VALUE"

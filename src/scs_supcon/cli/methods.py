@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import ScsCommand, app
 from scs_supcon.cli.options import Json
 
 
-@app.command()
+@app.command(cls=ScsCommand)
 def methods(
     as_json: Json = False,
     markdown: Annotated[

@@ -6,21 +6,27 @@ from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import ScsCommand, app
 from scs_supcon.cli.options import Json
 from scs_supcon.errors import UserError
 
 
-@app.command()
+@app.command(cls=ScsCommand)
 def runs(
     folder: Annotated[Path, typer.Argument(help="Folder that holds the runs.")] = Path("runs"),
     clean: Annotated[
         bool,
-        typer.Option(help="Remove checkpoints and cached features of finished runs; models stay."),
+        typer.Option(
+            "--clean",
+            help="Remove checkpoints and cached features of finished runs. Models are kept.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List the runs on disk with their size and how much of it can be freed."""
+    """List the runs on disk with their size and how much of it can be freed.
+
+    scs runs runs/ --clean
+    """
     from scs_supcon.runs import listing
 
     if not folder.is_dir():

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scs_supcon.cli.app import RecipeCommand, app
+from scs_supcon.cli.app import ScsCommand, app
 from scs_supcon.cli.options import (
     OUTPUT,
     TRAINING,
@@ -24,7 +24,7 @@ from scs_supcon.cli.options import (
 from scs_supcon.errors import UserError
 
 
-@app.command(cls=RecipeCommand)
+@app.command(cls=ScsCommand)
 @takes_recipe_options
 def train(
     data: Data,

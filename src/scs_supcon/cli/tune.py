@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scs_supcon.cli.app import RecipeCommand, app
+from scs_supcon.cli.app import ScsCommand, app
 from scs_supcon.cli.options import (
     COMPUTE,
     OUTPUT,
@@ -26,7 +26,7 @@ from scs_supcon.cli.options import (
 SEARCH = "Search"
 
 
-@app.command(cls=RecipeCommand)
+@app.command(cls=ScsCommand)
 @takes_recipe_options
 def tune(
     data: Data,
