@@ -1,4 +1,4 @@
-"""A real Chromium, and reports of real runs to open in it."""
+"""Chromium, and reports of short runs to open in it."""
 
 import os
 import shutil
@@ -15,40 +15,40 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """Chromium, started once; the tests are skipped, aloud, where there is none."""
+    """Start Chromium once; skip the tests if there is none."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="no playwright: pip install 'scs-supcon[browser]'"
     )
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        pytest.skip("no Chromium on this machine: install one, or name it with CHROMIUM=/path")
+    executable = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    if executable is None:
+        pytest.skip("no Chromium on this machine: install it, or set CHROMIUM=/path")
     with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=found)
+        started = driver.chromium.launch(executable_path=executable)
         yield started
         started.close()
 
 
 @dataclass
 class Visit:
-    """A page that was opened, what it complained of, and what it asked the network for."""
+    """An open page, its errors and its requests."""
 
     page: Any
-    complaints: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(scope="session")
 def visit(browser: Any) -> Any:
-    """`with visit(report, width=390) as visited:` opens a report as a person would."""
+    """`with visit(report, width=390) as visited:` opens a report."""
 
     @contextmanager
-    def open_page(report: Path, width: int = 1280, **how: Any) -> Iterator[Visit]:
-        context = browser.new_context(viewport={"width": width, "height": 900}, **how)
+    def open_page(report: Path, width: int = 1280, **options: Any) -> Iterator[Visit]:
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         visited = Visit(context.new_page())
-        visited.page.on("console", lambda told: visited.complaints.append(told.text))
-        visited.page.on("pageerror", lambda error: visited.complaints.append(str(error)))
-        visited.page.on("dialog", lambda dialog: visited.complaints.append(dialog.message))
-        visited.page.on("request", lambda asked: visited.requests.append(asked.url))
+        visited.page.on("console", lambda message: visited.errors.append(message.text))
+        visited.page.on("pageerror", lambda error: visited.errors.append(str(error)))
+        visited.page.on("dialog", lambda dialog: visited.errors.append(dialog.message))
+        visited.page.on("request", lambda request: visited.requests.append(request.url))
         visited.page.goto(report.resolve().as_uri())
         yield visited
         context.close()
@@ -68,15 +68,15 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def given(request: pytest.FixtureRequest) -> Path:
-    """The report that SCS_REPORT names, to look at any run by hand, or that of the digits."""
-    named = os.environ.get("SCS_REPORT")
-    return Path(named) if named else request.getfixturevalue("digits")
+def report(request: pytest.FixtureRequest) -> Path:
+    """The report that SCS_REPORT names, or that of the digits."""
+    path = os.environ.get("SCS_REPORT")
+    return Path(path) if path else request.getfixturevalue("digits")
 
 
 @pytest.fixture(scope="session")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of a run whose classes and files have names that would be markup."""
+    """The report of a run whose class and file names look like markup."""
     import csv
 
     from scs_supcon.data.builtin import shapes

@@ -44,7 +44,7 @@ def dot_plot(
             axes.plot([mean], [line], "D", color=colour, markersize=6)
         labels = [_label(name, adapted) for name in scores]
         axes.set_yticks(range(len(labels)), labels, color=INK)
-        axes.invert_yaxis()
+        axes.set_ylim(len(labels) - 0.5, -0.5)
         axes.set_title(title)
         axes.set_xlabel(f"{split} accuracy, %: runs (dots), mean (diamond) ± standard deviation")
         axes.grid(False, axis="y")

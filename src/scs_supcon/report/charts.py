@@ -103,7 +103,7 @@ def _finite_points(curves: Curves, key: tuple[str, str]) -> list[tuple[int, floa
 def similarity_chart(pairs: PairStatistics) -> Markup:
     """Return the histogram of pair similarities for the page."""
     title = "Histogram of the similarity of same-class and different-class pairs"
-    return chart("similarity", title, (5.4, 3.1), partial(draw_similarities, pairs=pairs))
+    return chart("similarity", title, (4.6, 2.9), partial(draw_similarities, pairs=pairs))
 
 
 def draw_similarities(axes: "Axes", pairs: PairStatistics) -> None:
