@@ -91,8 +91,8 @@ def test_the_metadata_describes_the_file(exported) -> None:
 def test_the_batch_size_is_dynamic(exported, trained, count) -> None:
     model, file, _ = exported
     images = trained(known=8).unknown[20 : 20 + count]
-    place = eval_view(model.info.recipe.data).place
-    pixels = np.stack([np.asarray(place(image)) for image in images])
+    crop = eval_view(model.info.recipe.data).crop
+    pixels = np.stack([np.asarray(crop(image)) for image in images])
     probabilities, unknown, nearest, similarity, common, style = session_of(file).run(
         None, {"pixels": pixels}
     )
@@ -235,8 +235,8 @@ def test_an_encoder_that_cannot_be_exported_is_named(trained, tmp_path, monkeypa
 
 
 def graph_outputs(model: Model, images: list) -> dict[str, torch.Tensor]:
-    place = eval_view(model.info.recipe.data).place
-    pixels = torch.from_numpy(np.stack([np.asarray(place(image)) for image in images]))
+    crop = eval_view(model.info.recipe.data).crop
+    pixels = torch.from_numpy(np.stack([np.asarray(crop(image)) for image in images]))
     graph = Graph(model)
     return dict(zip(graph.outputs, graph(pixels), strict=True))
 
