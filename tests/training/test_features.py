@@ -43,15 +43,9 @@ def recipe_for(**encoder):
 def extract(recipe, cache, shared):
     """Return the network, its features, and the function that encodes images."""
     network = build_network(recipe).eval()
-    encode = partial(
-        encode_images,
-        network.encoder,
-        IMAGES,
-        recipe=recipe,
-        fabric=make_fabric("cpu"),
-        compute=find_compute("cpu", 0, shared),
-        display=Display(quiet=True),
-    )
+    compute, display = find_compute("cpu", 0, shared), Display(quiet=True)
+    fabric = make_fabric("cpu")
+    encode = partial(encode_images, network.encoder, IMAGES, recipe, fabric, compute, display)
     features = extract_features(network, encode, SPLITS, IMAGES.labels, "common", recipe, cache)
     return network, features, encode
 

@@ -148,10 +148,9 @@ def test_a_method_with_its_own_classifier_is_compared_with_the_probe(
     baselines = run_baselines(
         dict.fromkeys(("train", "val", "test"), split),
         dict.fromkeys(("train", "val", "test"), predicted),
-        linear,
+        (probe, linear),
         method,
         network.projection,
-        probe,
     )
     assert (baselines.own_classifier is not None) == has_own
     assert (baselines.probe is not None) == has_own

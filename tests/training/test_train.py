@@ -19,7 +19,6 @@ from scs_supcon.inference import load
 from scs_supcon.methods import available
 from scs_supcon.recipe import from_toml, write_toml
 from scs_supcon.runs.run_dir import RunDir
-from scs_supcon.training.result import summary_json
 from scs_supcon.training.train import resolved_recipe, train
 
 PRESETS = ("scs_supcon@solved", "scs_supcon@paper", "scs_supcon@siglip")
@@ -95,7 +94,9 @@ def test_a_finished_run_is_not_trained_again(finished, shapes, train_small, caps
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != ".lock"}
     result = train_small(shapes, finished, quiet=False)
     assert "is finished: " in capsys.readouterr().err
-    assert summary_json(result.summary) == json.loads((finished / "finished.json").read_text())
+    assert result.summary.model_dump(mode="json") == json.loads(
+        (finished / "finished.json").read_text()
+    )
     after = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != ".lock"}
     assert after == before
 

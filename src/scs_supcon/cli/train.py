@@ -1,6 +1,5 @@
 """`scs train`: train a classifier on a folder of images."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,7 +100,7 @@ def train(
     from scs_supcon.device import first_process
     from scs_supcon.recipe import write_toml
     from scs_supcon.training import train as training
-    from scs_supcon.training.result import describe, summary_json
+    from scs_supcon.training.result import describe
 
     options |= {"method": method, "seed": seed, "recipe": recipe, "init_from": init_from}
     if print_recipe:
@@ -125,6 +124,6 @@ def train(
     if not first_process():
         return
     if as_json:
-        print(json.dumps(summary_json(result.summary), indent=1))
+        print(result.summary.model_dump_json(indent=1))
     elif not dry_run:
         print(describe(result.summary))

@@ -31,7 +31,6 @@ MAX_THUMBNAILS = 2000  # not counting suspected label errors
 
 def write_artifacts(
     path: Path,
-    *,
     model: Model,
     images: ImageDataset,
     problems: Iterable[Problem],

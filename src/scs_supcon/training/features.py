@@ -49,7 +49,6 @@ RunFeatures = Mapping[str, SplitFeatures]
 def load_initial_weights(
     network: Network,
     recipe: Recipe,
-    *,
     weights: Path | None = None,
     init_from: Path | None = None,
     offline: bool = False,
@@ -82,29 +81,28 @@ def load_initial_weights(
 def encode_images(
     encoder: Encoder | TappedEncoder,
     images: ImageDataset,
-    indices: NDArray[np.int64],
-    kind: ViewKind,
-    views: int,
-    cache: Path,
-    *,
     recipe: Recipe,
     fabric: Fabric,
     compute: Compute,
     display: Display,
+    indices: NDArray[np.int64],
+    kind: ViewKind,
+    views: int,
+    cache: Path,
 ) -> Tensor:
     """Return encoder features (n, 1 + views, F): the evaluation view, then random views.
 
     Args:
         encoder: its outputs are the features; with taps if the method uses them.
         images: the dataset.
-        indices: which images to encode.
-        kind: "train" or "probe" random views.
-        views: number of random views per image.
-        cache: directory for the features.
         recipe: defines the views.
         fabric: where to compute; the first process computes, the others read its cache.
         compute: number of workers.
         display: shows progress.
+        indices: which images to encode.
+        kind: "train" or "probe" random views.
+        views: number of random views per image.
+        cache: directory for the features.
     """
     transforms = keyed_views("eval", recipe.data)
     transforms += keyed_views(kind, recipe.data, views) if views else []

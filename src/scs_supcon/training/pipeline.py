@@ -38,7 +38,7 @@ from scs_supcon.training.pretrain import (
     training_set_from_images,
 )
 from scs_supcon.training.probe import fit_probes, select_classifier
-from scs_supcon.training.result import RunResult, headline, summarise, summary_json
+from scs_supcon.training.result import RunResult, headline, summarise
 from scs_supcon.training.run_evaluation import evaluate_run, predict_splits, run_baselines
 
 
@@ -104,25 +104,13 @@ def _run_stages(
 
     with seeded(recipe.seed, 1):
         network = build_network(recipe)
-        display.line(
-            load_initial_weights(
-                network, recipe, weights=weights, init_from=init_from, offline=compute.offline
-            )
-        )
+        display.line(load_initial_weights(network, recipe, weights, init_from, compute.offline))
         method = make_method(recipe, fabric.world_size)
         encoder, head = split_frozen(network, frozen and method.uses_taps)
         trained = head if frozen else network
         set_up_method(method, trained, labels, classes, recipe)
 
-    encode = partial(
-        encode_images,
-        encoder,
-        images,
-        recipe=recipe,
-        fabric=fabric,
-        compute=compute,
-        display=display,
-    )
+    encode = partial(encode_images, encoder, images, recipe, fabric, compute, display)
     display.line(describe_batches(labels, recipe, method.views))
     if frozen:
         cached = encode(train, "train", recipe.encoder.frozen_views, compute.cache)
@@ -136,10 +124,10 @@ def _run_stages(
     probe_input = probe_input_for(method, frozen=frozen)
     cache = compute.cache if frozen else run_dir.path / "features"
     features = extract_features(network, encode, splits, images.labels, probe_input, recipe, cache)
-    probe, linear_probe = fit_probes(fabric, run_dir, features, classes, recipe, display)
+    probes = fit_probes(fabric, run_dir, features, classes, recipe, display)
     train_split, val_split = features["train"], features["val"]
     own = method.linear_classifier(probe_input)
-    chosen = select_classifier(probe, own, val_split.probe_inputs[:, 0], val_split.labels)
+    chosen = select_classifier(probes[0], own, val_split.probe_inputs[:, 0], val_split.labels)
 
     model = Model.from_training(
         recipe=recipe,
@@ -154,24 +142,14 @@ def _run_stages(
         boundary=method.decision_boundary(),
     )
     predictions = predict_splits(model, features)
-    baselines = run_baselines(
-        features, predictions, linear_probe, method, network.projection, probe
-    )
+    baselines = run_baselines(features, predictions, probes, method, network.projection)
     evaluation = evaluate_run(model, images, features, predictions, baselines)
     if fabric.is_global_zero:
-        write_artifacts(
-            run_dir.path,
-            model=model,
-            images=images,
-            problems=problems,
-            features=features,
-            predictions=predictions,
-            evaluation=evaluation,
-            workers=compute.workers,
-        )
+        results = (features, predictions, evaluation)
+        write_artifacts(run_dir.path, model, images, problems, *results, workers=compute.workers)
     shutil.rmtree(run_dir.path / "features", ignore_errors=True)
     summary = summarise(run_dir.path, evaluation, chosen, time.monotonic() - start)
-    run_dir.finish(summary_json(summary))
+    run_dir.finish(summary.model_dump(mode="json"))
     return RunResult(run_dir.path, recipe, summary, evaluation, model)
 
 

@@ -5,7 +5,6 @@ import shlex
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from pydantic import AliasChoices, AliasPath, Field, ValidationError
 
@@ -112,12 +111,6 @@ def summarise(path: Path, evaluation: Evaluation, probe: Probe, seconds: float) 
         threshold=evaluation.pairs.threshold,
         probe_heads=tuple(ProbeHeadScore(**asdict(head)) for head in probe.heads),
     )
-
-
-def summary_json(summary: ResultSummary) -> dict[str, Any]:
-    """Return a summary as plain values for JSON."""
-    values: dict[str, Any] = summary.model_dump(mode="json")
-    return values
 
 
 def headline(summary: ResultSummary) -> str:

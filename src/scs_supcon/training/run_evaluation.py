@@ -83,21 +83,20 @@ def evaluate_run(
 def run_baselines(
     features: RunFeatures,
     predictions: RunPredictions,
-    linear_probe: Probe,
+    probes: tuple[Probe, Probe],
     method: Method,
     projection: nn.Module,
-    probe: Probe,
 ) -> Baselines:
     """Return the accuracy of simpler classifiers on the evaluated images of a run.
 
     Args:
         features: of all splits.
         predictions: of all splits.
-        linear_probe: trained on encoder features.
-        method: its own classifier, if it has one, is compared with the probe.
+        probes: of stage 2, and the linear probe on encoder features.
+        method: its own classifier, if it has one, is compared with the probe of stage 2.
         projection: the trained head.
-        probe: of stage 2, before the method's own classifier replaced it.
     """
+    probe, linear_probe = probes
     split = evaluated_split(features)
     train, evaluated = features["train"], features[split]
     known, queries = train.features[:, 0], evaluated.features[:, 0]
