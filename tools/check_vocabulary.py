@@ -42,7 +42,7 @@ BANNED = {
 }
 SEARCHED = ("src", "tests", "benchmarks", "examples", "docs", "tools")
 SUFFIXES = {".py", ".md", ".js", ".css", ".j2", ".toml"}
-SKIPPED = ("docs/benchmarks/", "tests/golden/recipes/", "tools/check_vocabulary.py")
+SKIPPED = ("docs/benchmarks/", "tests/golden/recipes/", "tools/check_vocabulary.py", "CHANGELOG.md")
 
 
 def files() -> Iterator[Path]:
@@ -50,7 +50,7 @@ def files() -> Iterator[Path]:
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in SUFFIXES and not is_skipped(path):
                 yield path
-    yield from sorted(ROOT.glob("*.md"))
+    yield from (path for path in sorted(ROOT.glob("*.md")) if not is_skipped(path))
 
 
 def is_skipped(path: Path) -> bool:
