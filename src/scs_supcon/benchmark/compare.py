@@ -179,7 +179,7 @@ def describe_repeats(table: Table) -> str:
     return f"{table.folds} folds" + (f" of {seeds}" if table.seeds > 1 else "")
 
 
-def summary(report: ComparisonReport, out: Path) -> dict[str, Any]:
+def summary(report: ComparisonReport, out: Path) -> dict[str, object]:
     """Return the result as plain values for `--json`."""
     columns = report.comparison.columns
     findings = report.comparison.findings

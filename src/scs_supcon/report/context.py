@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
 
 from scs_supcon.evaluation.format import BASELINE_TITLES, SCORE_TITLES, leakage_sentence
 from scs_supcon.evaluation.record import Evaluation, LabelError
@@ -96,7 +95,7 @@ class Suspect:
     suggested_probability: str
 
 
-def report_context(records: RunRecords, gallery: ImageGallery) -> dict[str, Any]:
+def report_context(records: RunRecords, gallery: ImageGallery) -> dict[str, object]:
     """Return all variables of the template except scripts and data."""
     evaluation, curves = records.evaluation, records.curves
     pairs, leakage, score = evaluation.pairs, evaluation.leakage, evaluation.scores.accuracy

@@ -90,7 +90,7 @@ class Trial:
     number: int
     loss: float
     accuracy: float
-    params: dict[str, Any]
+    params: dict[str, float | int | str]
     run: str
 
 
