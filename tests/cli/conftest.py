@@ -1,4 +1,4 @@
-"""Runs to ask about."""
+"""Fixtures of the command-line tests."""
 
 import shutil
 

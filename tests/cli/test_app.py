@@ -1,4 +1,4 @@
-"""What holds for every command: help, version, errors in one sentence, shared options."""
+"""Properties of every command: help, version, one-sentence errors, shared options."""
 
 import pytest
 
@@ -9,9 +9,9 @@ COMMANDS = sorted(command.callback.__name__ for command in app.registered_comman
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command, scs):
-    said = scs(command, "--help")
-    assert said.code == 0
-    assert f"scs {command}" in said.out
+    result = scs(command, "--help")
+    assert result.code == 0
+    assert f"scs {command}" in result.out
 
 
 def test_version_prints_the_version(scs):
@@ -40,12 +40,12 @@ def test_user_errors_are_one_sentence_without_a_traceback(
     arguments, message, scs, runs, shapes, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
-    said = scs(*(part.format(run=runs / "x", shapes=shapes) for part in arguments))
-    assert (said.code, said.out) == (2, "")
-    *_, last = said.err.splitlines()
+    result = scs(*(word.format(run=runs / "x", shapes=shapes) for word in arguments))
+    assert (result.code, result.out) == (2, "")
+    *_, last = result.err.splitlines()
     assert last.startswith("error: ")
     assert message in last
-    assert "Traceback" not in said.err
+    assert "Traceback" not in result.err
     assert not (tmp_path / "y").exists()
 
 
@@ -54,9 +54,9 @@ def test_user_errors_are_one_sentence_without_a_traceback(
     [["trian"], ["train"], ["train", "digits", "--epochs", "many"], ["embed", "x", "y"]],
 )
 def test_an_invalid_command_line_is_a_usage_error(arguments, scs):
-    said = scs(*arguments)
-    assert said.code == 2
-    assert "Usage" in said.err
+    result = scs(*arguments)
+    assert result.code == 2
+    assert "Usage" in result.err
 
 
 @pytest.mark.parametrize("command", ["train", "compare", "tune"])
@@ -65,9 +65,9 @@ def test_an_invalid_command_line_is_a_usage_error(arguments, scs):
     [("--lr", "pretrain.lr"), ("--common-dim", "head.common_dim"), ("--t0", "method.options.t0")],
 )
 def test_an_unknown_option_that_names_a_recipe_value_gets_advice(command, option, key, scs):
-    said = scs(command, "digits", option, "1")
-    assert (said.code, said.out) == (2, "")
-    assert said.err == f"error: there is no option {option}: set {key} with --set {key}=VALUE\n"
+    result = scs(command, "digits", option, "1")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"error: no such option: {option}; use --set {key}=VALUE\n"
 
 
 @pytest.mark.parametrize("command", ["train", "compare", "tune"])
@@ -82,14 +82,14 @@ def test_commands_that_train_share_their_options(command, scs):
 def test_flags_of_version_0_1_are_accepted_without_effect(scs, shapes, finished):
     from scs_supcon.cli.app import OLD_FLAGS
 
-    said = scs("train", shapes, "--print-recipe", "--device", "cpu", *sorted(OLD_FLAGS))
-    assert said.code == 0, said.err
-    assert said.out == scs("train", shapes, "--print-recipe", "--device", "cpu").out
+    result = scs("train", shapes, "--print-recipe", "--device", "cpu", *sorted(OLD_FLAGS))
+    assert result.code == 0, result.err
+    assert result.out == scs("train", shapes, "--print-recipe", "--device", "cpu").out
     assert scs("methods", "--no-markdown").out == scs("methods").out
 
 
 def test_an_option_marked_with_a_recipe_key_sets_it(scs, shapes):
-    said = scs("train", shapes, "--micro-batch", "4", "--print-recipe")
-    assert "micro_batch = 4" in said.out
+    result = scs("train", shapes, "--micro-batch", "4", "--print-recipe")
+    assert "micro_batch = 4" in result.out
     both = ("--micro-batch", "4", "--set", "pretrain.micro_batch=2", "--print-recipe")
     assert "micro_batch = 2" in scs("train", shapes, *both).out

@@ -12,23 +12,23 @@ QUICK = (
 
 def test_a_dry_run_lists_the_cells_and_trains_nothing(scs, shapes, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = scs("compare", shapes, "--methods", "supcon", "--seeds", "2", "--dry-run", *QUICK)
-    assert said.code == 0, said.err
-    lines = said.out.splitlines()
+    result = scs("compare", shapes, "--methods", "supcon", "--seeds", "2", "--dry-run", *QUICK)
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
     assert [line.split()[1] for line in lines[:-1]] == ["supcon", "baseline"] * 2
     assert lines[-1].startswith("4 runs, 4 to do: about ")
     assert not list(tmp_path.iterdir())
 
 
 def test_tables_without_runs_have_dashes(scs, shapes, tmp_path):
-    where = ("--out", tmp_path / "out", "--runs", tmp_path / "runs", "--no-train")
-    said = scs("compare", shapes, "--methods", "supcon,simclr", *QUICK, *where)
-    assert said.code == 0, said.err
-    rows = {line.split()[0]: line.split()[-1] for line in said.out.splitlines()[2:6]}
+    folders = ("--out", tmp_path / "out", "--runs", tmp_path / "runs", "--no-train")
+    result = scs("compare", shapes, "--methods", "supcon,simclr", *QUICK, *folders)
+    assert result.code == 0, result.err
+    rows = {line.split()[0]: line.split()[-1] for line in result.out.splitlines()[2:6]}
     assert rows == {"supcon": "–", "simclr": "–", "baseline": "–", "kNN": "–"}
-    assert f"page      {tmp_path / 'out' / 'comparison.html'}" in said.out
+    assert f"page      {tmp_path / 'out' / 'comparison.html'}" in result.out
     assert not (tmp_path / "runs").exists()
-    again = scs("compare", tmp_path / "out" / "comparison.toml", *where, "--json")
+    again = scs("compare", tmp_path / "out" / "comparison.toml", *folders, "--json")
     assert json.loads(again.out)["accuracy"] == {"shapes": {}}
 
 
@@ -40,8 +40,8 @@ def test_results_go_to_comparisons_by_default(scs, shapes, tmp_path, monkeypatch
 
 def test_results_are_named_after_the_folder_of_the_images(scs, shapes, tmp_path, monkeypatch):
     for name, data in (("birds.v1", "../birds.v1"), ("birds.v2", "..")):
-        place = shutil.copytree(shapes, tmp_path / name) / "bar"
-        monkeypatch.chdir(place if data == ".." else place.parent)
+        class_folder = shutil.copytree(shapes, tmp_path / name) / "bar"
+        monkeypatch.chdir(class_folder if data == ".." else class_folder.parent)
         assert scs("compare", data, "--methods", "supcon", "--no-train", *QUICK).code == 0
         assert Path(f"comparisons/{name}/results.csv").is_file()
 
@@ -49,12 +49,12 @@ def test_results_are_named_after_the_folder_of_the_images(scs, shapes, tmp_path,
 def test_a_table_file_cannot_be_combined_with_options_of_the_recipe(scs, tmp_path):
     file = tmp_path / "table.toml"
     file.write_text('methods = ["supcon"]\n[[columns]]\ndata = "shapes"\n')
-    said = scs("compare", file, "--seeds", "3", "--epochs", "2")
-    assert said.code == 2
-    assert "leave out --seeds, --epochs, or edit the file" in said.err
-    said = scs("compare", file, "--seeds", "0", "--no-frozen", "--from-scratch")
-    assert said.code == 2
-    assert "leave out --seeds, --from-scratch, --no-frozen, or edit the file" in said.err
+    result = scs("compare", file, "--seeds", "3", "--epochs", "2")
+    assert result.code == 2
+    assert "leave out --seeds, --epochs, or edit the file" in result.err
+    result = scs("compare", file, "--seeds", "0", "--no-frozen", "--from-scratch")
+    assert result.code == 2
+    assert "leave out --seeds, --from-scratch, --no-frozen, or edit the file" in result.err
 
 
 def test_user_errors_are_one_sentence(scs, shapes, tmp_path):
@@ -70,7 +70,7 @@ def test_user_errors_are_one_sentence(scs, shapes, tmp_path):
         (("compare", shapes, "--methods", "supcon", "--jobs", "0"), "--jobs must be"),
         (("compare", shapes, "--methods", "supcon", "--seeds", "0"), "seeds"),
     ):
-        said = scs(*arguments)
-        assert said.code == 2, said
-        assert message in said.err
-        assert "Traceback" not in said.err
+        result = scs(*arguments)
+        assert result.code == 2, result
+        assert message in result.err
+        assert "Traceback" not in result.err

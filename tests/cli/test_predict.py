@@ -25,7 +25,7 @@ def folder(tmp_path, shapes):
     return folder
 
 
-def test_predict_takes_files_folders_and_patterns(scs, runs, shapes):
+def test_predict_accepts_files_folders_and_patterns(scs, runs, shapes):
     result = scs(
         "predict", runs / "x", shapes / "bar", shapes / "circle" / "06.png", f"{shapes}/cross/*"
     )
@@ -62,8 +62,8 @@ def test_unreadable_files_are_listed_and_skipped(scs, runs, folder):
     assert classified == [str(folder / "a.png"), str(folder / "b.png")]
     failures = [line for line in result.err.splitlines() if line.startswith("not read: ")]
     assert len(failures) == 3
-    for name, why in (("cut.png", "truncated"), ("text.jpg", "not a"), ("gone.png", "exist")):
-        assert sum(name in line and why in line for line in failures) == 1
+    for name, reason in (("cut.png", "truncated"), ("text.jpg", "not a"), ("gone.png", "exist")):
+        assert sum(name in line and reason in line for line in failures) == 1
 
 
 def test_embed_writes_the_embeddings(scs, runs, folder, tmp_path):

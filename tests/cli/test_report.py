@@ -1,25 +1,25 @@
-"""`scs report`: the page made again, and why it cannot be."""
+"""`scs report`: rebuild the page, and errors for runs without the required files."""
 
 
-def test_report_writes_the_page_again_and_prints_its_path(scs, runs):
+def test_report_rebuilds_the_page_and_prints_its_path(scs, runs):
     page = runs / "x" / "report.html"
     page.unlink()
     (runs / "x" / "figures" / "tsne.png").unlink()
-    said = scs("report", runs / "x")
-    assert (said.code, said.out) == (0, f"{page}\n")
+    result = scs("report", runs / "x")
+    assert (result.code, result.out) == (0, f"{page}\n")
     assert page.read_text().startswith("<!doctype html>")
     assert (runs / "x" / "figures" / "tsne.png").exists()
 
 
 def test_an_unfinished_run_has_no_report(scs, runs):
     (runs / "x" / "finished.json").unlink()
-    said = scs("report", runs / "x")
-    assert said.code == 2
-    assert "is not finished" in said.err
+    result = scs("report", runs / "x")
+    assert result.code == 2
+    assert "is not finished" in result.err
 
 
-def test_runs_of_older_versions_and_damaged_runs_have_different_errors(scs, runs):
+def test_a_run_without_an_evaluation_has_no_report(scs, runs):
     (runs / "x" / "evaluation.json").unlink()
-    said = scs("report", runs / "x")
-    assert said.code == 2
-    assert "has no evaluation.json: it was removed, or an older version" in said.err
+    result = scs("report", runs / "x")
+    assert result.code == 2
+    assert "has no evaluation.json: it was removed, or an older version" in result.err

@@ -1,4 +1,4 @@
-"""`scs runs`: what is on disk, and what can be freed."""
+"""`scs runs`: list the runs on disk and free space."""
 
 import json
 
@@ -23,13 +23,13 @@ def test_runs_lists_and_cleans(scs, runs, shapes):
         "scs_supcon@solved",
         accuracy(runs / "x"),
     ]
-    (found,) = json.loads(scs("runs", runs, "--json").out)
-    assert found["path"] == str(runs / "x")
-    assert found["spare"] > 0
+    (listed_run,) = json.loads(scs("runs", runs, "--json").out)
+    assert listed_run["path"] == str(runs / "x")
+    assert listed_run["spare"] > 0
     cleaned = scs("runs", runs, "--clean")
-    assert cleaned.out == f"freed {found['spare'] / 2**20:,.1f} MiB\n"
+    assert cleaned.out == f"freed {listed_run['spare'] / 2**20:,.1f} MiB\n"
     (after,) = json.loads(scs("runs", runs, "--json").out)
-    assert after["bytes"] == found["bytes"] - found["spare"]
+    assert after["bytes"] == listed_run["bytes"] - listed_run["spare"]
     assert scs("predict", runs / "x", shapes / "bar").code == 0
     assert "is finished" in scs("train", shapes, "--out", runs / "x", *QUICK).err
 

@@ -13,37 +13,37 @@ def accuracy(run):
 
 
 def test_train_prints_an_estimate_first_and_the_result_last(scs, shapes, tmp_path):
-    said = scs("train", shapes, "--out", tmp_path / "run", *QUICK)
-    assert said.code == 0
-    assert said.out.startswith(
+    result = scs("train", shapes, "--out", tmp_path / "run", *QUICK)
+    assert result.code == 0
+    assert result.out.startswith(
         f"{accuracy(tmp_path / 'run')} test accuracy on 4 images (95 % inter"
     )
-    for part in (
+    for text in (
         "kNN on the probe input",
         "linear probe of the encoder",
         "heads of the probe",
     ):
-        assert part in said.out
-    assert f"scs predict {tmp_path / 'run'} image.jpg" in said.out
-    titles = [line.split()[0] for line in said.err.splitlines()]
+        assert text in result.out
+    assert f"scs predict {tmp_path / 'run'} image.jpg" in result.out
+    titles = [line.split()[0] for line in result.err.splitlines()]
     order = ["checking", "data", "encoder", "batches", "pairs", "stage", "stage", "features:"]
     assert titles[: len(order)] == order, "the estimate comes before the first epoch"
     again = scs("train", shapes, "--out", tmp_path / "run", *QUICK)
     assert again.code == 0
     assert f"is finished: {accuracy(tmp_path / 'run')}" in again.err
-    assert again.out == said.out
+    assert again.out == result.out
 
 
 def test_train_as_json(scs, shapes, runs):
-    said = scs("train", shapes, "--out", runs / "x", *QUICK, "--json", "--quiet")
-    assert said.err == ""
-    assert json.loads(said.out) == json.loads((runs / "x" / "finished.json").read_text())
+    result = scs("train", shapes, "--out", runs / "x", *QUICK, "--json", "--quiet")
+    assert result.err == ""
+    assert json.loads(result.out) == json.loads((runs / "x" / "finished.json").read_text())
 
 
 def test_only_the_first_of_several_processes_prints(scs, shapes, runs, monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    said = scs("train", shapes, "--out", runs / "x", *QUICK)
-    assert (said.code, said.out, said.err) == (0, "", "")
+    result = scs("train", shapes, "--out", runs / "x", *QUICK)
+    assert (result.code, result.out, result.err) == (0, "", "")
 
 
 def test_a_printed_recipe_can_be_used_again(scs, shapes, finished, tmp_path):
@@ -59,16 +59,16 @@ def test_a_printed_recipe_can_be_used_again(scs, shapes, finished, tmp_path):
 
 
 def test_a_run_needs_an_output_directory(scs, shapes):
-    said = scs("train", shapes, *QUICK)
-    assert (said.code, said.out) == (2, "")
-    assert said.err == f"error: --out is missing: add for example --out runs/{shapes.name}\n"
+    result = scs("train", shapes, *QUICK)
+    assert (result.code, result.out) == (2, "")
+    assert result.err == f"error: --out is missing: add for example --out runs/{shapes.name}\n"
 
 
 def test_a_dry_run_needs_no_output_directory(scs, shapes, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = scs("train", shapes, *QUICK, "--dry-run")
-    assert (said.code, said.out) == (0, "")
-    assert said.err.endswith(
+    result = scs("train", shapes, *QUICK, "--dry-run")
+    assert (result.code, result.out) == (0, "")
+    assert result.err.endswith(
         "dry run passed: one batch and one epoch of each stage; the run was deleted\n"
     )
     assert not any(tmp_path.iterdir())
@@ -79,6 +79,6 @@ def test_another_recipe_needs_overwrite(scs, shapes, runs):
     assert rejected.code == 2
     assert "seed: 0 then, 1 now" in rejected.err
     assert "--overwrite" in rejected.err
-    said = scs("train", shapes, "--out", runs / "x", *QUICK, "--seed", "1", "--overwrite")
-    assert said.code == 0
+    result = scs("train", shapes, "--out", runs / "x", *QUICK, "--seed", "1", "--overwrite")
+    assert result.code == 0
     assert "seed = 1" in (runs / "x" / "recipe.toml").read_text()

@@ -14,10 +14,10 @@ QUICK = (
 def test_a_search_writes_the_best_recipe(scs, shapes, tmp_path):
     out = tmp_path / "search"
     line = ("tune", shapes, "--out", out, *QUICK, "--over", "pretrain.lr=0.01..0.1:log")
-    said = scs(*line)
-    assert said.code == 0, said.err
-    assert said.out.startswith("best of 2 trials on the validation images: trial ")
-    assert "varying   pretrain.lr=0.01..0.1:log" in said.err
+    result = scs(*line)
+    assert result.code == 0, result.err
+    assert result.out.startswith("best of 2 trials on the validation images: trial ")
+    assert "varying   pretrain.lr=0.01..0.1:log" in result.err
     again = scs(*line, "--json", "--quiet")
     assert json.loads(again.out)["trials"] == 2
     assert json.loads(again.out)["retrained"]["split"] == "test"
@@ -29,7 +29,7 @@ def test_a_search_writes_the_best_recipe(scs, shapes, tmp_path):
 
 
 def test_an_invalid_range_leaves_no_folder(scs, shapes, tmp_path):
-    said = scs("tune", shapes, "--out", tmp_path / "x", *QUICK, "--over", "pretrain.lrr=1..2")
-    assert said.code == 2
-    assert said.err.endswith("did you mean 'lr'?\n")
+    result = scs("tune", shapes, "--out", tmp_path / "x", *QUICK, "--over", "pretrain.lrr=1..2")
+    assert result.code == 2
+    assert result.err.endswith("did you mean 'lr'?\n")
     assert not (tmp_path / "x").exists()

@@ -1,4 +1,4 @@
-"""The command `scs`: one file per command, and `options` for what several commands share."""
+"""The command `scs`: one module per command; `options` holds options that commands share."""
 
 from scs_supcon.cli import (
     compare,

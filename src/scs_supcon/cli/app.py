@@ -25,27 +25,25 @@ app = typer.Typer(
 
 
 class ScsCommand(TyperCommand):
-    """A command that accepts old flags; an unknown option that names a recipe value gets advice."""
+    """A command that ignores old flags, and suggests `--set` for options that are recipe keys."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line."""
         try:
             return super().parse_args(ctx, [word for word in args if word not in OLD_FLAGS])
         except Exception as error:
-            # By name, because newer versions of typer contain their own copy of click.
+            # Compare by name: newer versions of typer contain a copy of click.
             option = getattr(error, "option_name", "")
             has_set = any("--set" in parameter.opts for parameter in self.params)
             if type(error).__name__ != "NoSuchOption" or not has_set:
                 raise
             if (key := _recipe_key(option)) is None:
                 raise
-            raise UserError(
-                f"there is no option {option}: set {key} with --set {key}=VALUE"
-            ) from error
+            raise UserError(f"no such option: {option}; use --set {key}=VALUE") from error
 
 
 def _recipe_key(option: str) -> str | None:
-    """Return the recipe key for an option: "pretrain.lr" for "--lr". None if there is none."""
+    """Return the recipe key for an option, such as "pretrain.lr" for "--lr", or None."""
     from scs_supcon.methods import available, method_defaults
     from scs_supcon.recipe import SECTIONS
 

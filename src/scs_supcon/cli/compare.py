@@ -17,7 +17,7 @@ from scs_supcon.cli.options import (
     Json,
     Offline,
     Quiet,
-    takes_recipe_options,
+    with_recipe_options,
 )
 from scs_supcon.errors import UserError
 
@@ -25,7 +25,7 @@ PROTOCOL = "Protocol"
 
 
 @app.command(cls=ScsCommand)
-@takes_recipe_options
+@with_recipe_options
 def compare(
     data: Annotated[
         str,
@@ -38,22 +38,22 @@ def compare(
         str | None,
         typer.Option(
             help="Methods separated by commas, such as scs_supcon,supcon,scs_supcon@paper, or all. "
-            "The others are compared with the first one. Default: scs_supcon,supcon.",
+            "Each is compared with the first one. Default: scs_supcon,supcon.",
             rich_help_panel=PROTOCOL,
         ),
     ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(
-            help="Runs of each method, with the seeds 0, 1, … Default: 1.",
+            help="Number of runs per method, with the seeds 0, 1, … Default: 1.",
             rich_help_panel=PROTOCOL,
         ),
     ] = None,
     folds: Annotated[
         int | None,
         typer.Option(
-            help="Folds of a cross-validation: every image is tested once per seed. Default: no "
-            "cross-validation.",
+            help="Number of cross-validation folds; every image is tested once per seed. Default: "
+            "no cross-validation.",
             rich_help_panel=PROTOCOL,
         ),
     ] = None,
@@ -72,7 +72,7 @@ def compare(
         ),
     ] = Path("runs/compared"),
     jobs: Annotated[
-        int, typer.Option(help="Runs to train at the same time.", rich_help_panel=COMPUTE)
+        int, typer.Option(help="Number of runs to train in parallel.", rich_help_panel=COMPUTE)
     ] = 1,
     dry_run: Annotated[
         bool,
@@ -86,7 +86,7 @@ def compare(
         bool,
         typer.Option(
             "--no-train",
-            help="Train nothing: write the tables of the finished runs.",
+            help="Do not train; write the tables from the finished runs.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,
@@ -100,7 +100,7 @@ def compare(
     """Compare methods: one protocol, equal budget, corrected statistics.
 
     Cross-entropy (baseline) and kNN are always included. Run the same command again to resume;
-    run it on several machines that share the folder of the runs to divide the work. If a run
+    run it on several machines that share the folder --runs to divide the work. If a run
     fails, the others continue and the exit code is 1.
 
         scs compare ./birds --methods scs_supcon,supcon,simclr --seeds 3 --jobs 2
@@ -138,11 +138,16 @@ def compare(
                 "settings": settings,
             }
         )
-    cores_per_job = cores() // max(1, jobs)  # with one core, the job loads its images itself
+    cores_per_job = cores() // max(1, jobs)  # with one core, load images in the main process
     compute = find_compute(device, cores_per_job if cores_per_job > 1 else 0, cache, offline)
-    folder = out or Path("comparisons") / _name_of(data)
-    shared: dict[str, Any] = {"runs": runs, "compute": compute, "jobs": jobs}
-    shared |= {"display": Display(quiet), "accept_old": accept_old}
+    folder = out or Path("comparisons") / _name_of_data(data)
+    shared: dict[str, Any] = {
+        "runs": runs,
+        "compute": compute,
+        "jobs": jobs,
+        "display": Display(quiet),
+        "accept_old": accept_old,
+    }
     if dry_run:
         print(benchmark.dry_run(table, **shared))
         return
@@ -156,8 +161,8 @@ def compare(
         raise typer.Exit(1)
 
 
-def _name_of(data: str) -> str:
-    """Return the name of a folder, or that of a file without its suffix."""
+def _name_of_data(data: str) -> str:
+    """Return the name of a folder, or the name of a file without its suffix."""
     path = Path(data).resolve()
     return path.name if path.is_dir() else path.stem
 

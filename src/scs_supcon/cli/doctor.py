@@ -29,22 +29,24 @@ def doctor(
     data: Data,
     out: Annotated[
         Path | None,
-        typer.Option(help="CSV file for all problems; default: DATA-problems.csv in this folder."),
+        typer.Option(help="CSV file for the problems. Default: DATA-problems.csv here."),
     ] = None,
     fix: Annotated[
         bool,
         typer.Option(
             "--fix",
-            help="Write DATA-fixed.csv, a clean table to train on. No image is changed.",
+            help="Write DATA-fixed.csv, a clean table to train on. Images are not changed.",
         ),
     ] = False,
-    workers: Annotated[int | None, typer.Option(help="Threads; default: one per core.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Number of threads. Default: one per core.")
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Find unusable images, duplicates, near duplicates and problematic classes before training.
 
-    The exit code is 1 if a problem would harm training or its results, otherwise 0.
+    The exit code is 1 if a problem would harm training or its results, and 0 otherwise.
 
         scs doctor ./birds
         scs doctor ./birds --fix && scs train birds-fixed.csv --out runs/birds
@@ -103,7 +105,9 @@ def _summary(
         "healthy": diagnosis.healthy,
         "images": len(diagnosis.images),
         "classes": len(diagnosis.images.classes),
-        "conversions": {what: len(names) for what, names in diagnosis.conversions.items()},
+        "conversions": {
+            conversion: len(names) for conversion, names in diagnosis.conversions.items()
+        },
         "counts": {kind: len(problems) for kind, problems in _by_kind(diagnosis)},
         "problems": [
             {"kind": p.kind, "name": p.name, "other": p.same_as, "detail": p.detail}
@@ -127,8 +131,8 @@ def _lines(
     images = diagnosis.images
     yield f"{data}: {len(images):,} images in {len(images.classes)} classes"
     if diagnosis.conversions:
-        counts = [f"{what} ({len(names):,})" for what, names in diagnosis.conversions.items()]
-        yield f"converted when read: {', '.join(counts)}"
+        counts = [f"{key} ({len(names):,})" for key, names in diagnosis.conversions.items()]
+        yield f"converted on reading: {', '.join(counts)}"
     yield from _problem_lines(diagnosis)
     yield ""
     if diagnosis.healthy:
@@ -140,7 +144,7 @@ def _lines(
     elif not diagnosis.healthy and images.paths is not None:
         yield (
             f"to write a clean table to train on: scs doctor {shlex.quote(data)} --fix "
-            "(changes no image)"
+            "(images are not changed)"
         )
 
 
@@ -168,7 +172,7 @@ def _fixed_lines(fixed: "CleanDataset", file: Path | None) -> Iterator[str]:
     counts = [f"{LEFT_OUT_REASONS[key]} ({count:,})" for key, count in fixed.left_out.items()]
     yield f"left out: {', '.join(counts) or 'none'}; moved to another split: {fixed.moved:,}"
     table = shlex.quote(str(file))
-    yield f"train on the other {len(fixed.images):,} images: scs train {table} --out runs/NAME"
+    yield f"to train on the other {len(fixed.images):,} images: scs train {table} --out runs/NAME"
 
 
 def _by_kind(diagnosis: "Diagnosis") -> list[tuple[str, list["Problem"]]]:

@@ -15,15 +15,16 @@ from scs_supcon.cli.options import Json, Quiet, RunPath
 def export(
     run: RunPath,
     onnx: Annotated[
-        bool, typer.Option("--onnx", help="Write an ONNX file; the only format.")
+        bool, typer.Option("--onnx", help="Export to ONNX, the only supported format.")
     ] = True,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="File to write. Default: RUN/model.onnx.")
+        Path | None, typer.Option("-o", "--output", help="Output file. Default: RUN/model.onnx.")
     ] = None,
     images: Annotated[
         list[str] | None,
         typer.Option(
-            help="Images for the comparison; may be repeated. Default: test images of the run."
+            help="Images for comparing ONNX with PyTorch. May be repeated. Default: test images "
+            "of the run."
         ),
     ] = None,
     as_json: Json = False,
@@ -32,7 +33,7 @@ def export(
     """Write a model as one ONNX file and compare its outputs with PyTorch on real images.
 
     If they differ by more than 0.001, no file is written and the exit code is 2.
-    examples/onnx_predict.py uses the file without this package.
+    examples/onnx_predict.py shows how to use the file without this package.
 
         scs export runs/birds --onnx -o birds.onnx
     """

@@ -21,7 +21,7 @@ def methods(
 
     scs methods
     """
-    from scs_supcon.cli.method_page import method_page, one_line
+    from scs_supcon.cli.method_page import method_page, short_description
     from scs_supcon.methods import available, method_class
 
     if markdown:
@@ -29,7 +29,8 @@ def methods(
         return
     classes = {name: method_class(name) for name in available()}
     lines = {
-        name: one_line(method) + " [adapted]" * method.adapted for name, method in classes.items()
+        name: short_description(method) + " [adapted]" * method.adapted
+        for name, method in classes.items()
     }
     if as_json:
         print(json.dumps(lines, indent=1))
@@ -45,7 +46,7 @@ def show(
         str, typer.Argument(help="Name of a method, such as supcon, or my_lab.losses:SoftCircle.")
     ],
 ) -> None:
-    """Print the formula, the options and the source of a method.
+    """Print the formula, the options and the reference of a method.
 
     scs show supcon
     """

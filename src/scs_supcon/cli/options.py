@@ -1,8 +1,8 @@
 """Options that several commands share, each declared once.
 
-`train`, `compare` and `tune` take every option of `_recipe_options` through the decorator
-`takes_recipe_options`. To add an option that sets a value of the recipe, add one parameter marked
-with `Sets` there; nothing else has to change.
+The decorator `with_recipe_options` adds every option of `_recipe_options` to `train`, `compare` and
+`tune`. To add an option that sets a value of the recipe, add a parameter marked with `Sets` there;
+nothing else has to change.
 """
 
 import inspect
@@ -52,7 +52,8 @@ Device = Annotated[
 Workers = Annotated[
     int | None,
     typer.Option(
-        help="Processes that load images; 0 loads them in the main process. Default: one per core.",
+        help="Number of processes that load images; 0 uses the main process. Default: one per "
+        "core.",
         rich_help_panel=COMPUTE,
     ),
 ]
@@ -72,8 +73,8 @@ AcceptOld = Annotated[
     bool,
     typer.Option(
         "--accept-old",
-        help="Reuse runs that were made by other numeric code of scs-supcon. By default only runs "
-        "by the same recipe and the same code are reused.",
+        help="Also reuse runs that were trained by other versions of the numeric code. By default, "
+        "only runs with the same recipe and the same code are reused.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -81,7 +82,9 @@ Json = Annotated[
     bool,
     typer.Option("--json", help="Print the result as JSON.", rich_help_panel=OUTPUT),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.", rich_help_panel=OUTPUT)]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="Do not show progress.", rich_help_panel=OUTPUT)
+]
 
 
 @dataclass(frozen=True)
@@ -115,8 +118,8 @@ def _recipe_options(
     frozen: Annotated[
         bool | None,
         typer.Option(
-            help="Keep the encoder fixed and train the rest on its cached features: minutes "
-            "instead of hours on a CPU. Default: --frozen without a GPU, if the encoder has "
+            help="Freeze the encoder and train on its cached features: minutes instead of hours on "
+            "a CPU. Default: --frozen without a GPU, if the encoder has "
             "weights.",
             rich_help_panel=MODEL,
         ),
@@ -142,8 +145,8 @@ def _recipe_options(
         int | None,
         typer.Option(
             min=0,
-            help="Encode this many views at a time to save memory; takes a third more time and "
-            "gives the same loss. Default: 0, all views of a batch.",
+            help="Encode this many views at a time to save memory. The loss is the same, but "
+            "training takes a third longer. Default: 0 (all views of a batch).",
             rich_help_panel=TRAINING,
         ),
         Sets("pretrain.micro_batch"),
@@ -159,19 +162,19 @@ def _recipe_options(
         ),
     ] = None,
 ) -> None:
-    """Declare the options that decide a recipe, for all commands that train."""
+    """Declare the options that determine a recipe, for all commands that train."""
 
 
-def takes_recipe_options(command: Callable[..., None]) -> Callable[..., None]:
+def with_recipe_options(command: Callable[..., None]) -> Callable[..., None]:
     """Replace the parameter `options` of a command by the options of `_recipe_options`.
 
-    The command receives `options`: keyword arguments for `scs_supcon.train`. Options marked with
-    `Sets` come as assignments in `options["settings"]`, before those of --set.
+    The command is called with `options`: keyword arguments for `scs_supcon.train`. Options marked
+    with `Sets` become assignments in `options["settings"]`, before the assignments of --set.
     """
     shared = inspect.signature(_recipe_options).parameters
 
     @wraps(command)
-    def with_options(**arguments: Any) -> None:
+    def wrapper(**arguments: Any) -> None:
         values = {name: arguments.pop(name) for name in shared}
         command(**arguments, options=_train_arguments(values))
 
@@ -179,9 +182,9 @@ def takes_recipe_options(command: Callable[..., None]) -> Callable[..., None]:
     for name, parameter in inspect.signature(command).parameters.items():
         parameters += shared.values() if name == "options" else [parameter]
     keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
-    with_options.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
-    with_options.__annotations__ = {p.name: p.annotation for p in keyword_only}
-    return with_options
+    wrapper.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in keyword_only}
+    return wrapper
 
 
 def _train_arguments(values: dict[str, Any]) -> dict[str, Any]:

@@ -16,13 +16,15 @@ def predict(
     run: RunPath,
     images: ImagePaths,
     topk: Annotated[int, typer.Option(help="Number of classes to list for each image.")] = 3,
-    style: Annotated[str, typer.Option("--format", help="table, csv or jsonl.")] = "table",
+    output_format: Annotated[
+        str, typer.Option("--format", help="Output format: table, csv or jsonl.")
+    ] = "table",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="File to write. Default: print.")
+        Path | None, typer.Option("-o", "--output", help="Output file. Default: standard output.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Classify images: the most probable classes, or "unknown".
+    """Classify images: print the most probable classes, or "unknown".
 
     Files that cannot be read are listed and skipped, and the exit code is 1.
 
@@ -33,24 +35,22 @@ def predict(
     from scs_supcon.inference import writing
     from scs_supcon.progress import Display
 
-    formatter = writing.prediction_formatter(style)
+    formatter = writing.prediction_formatter(output_format)
     files = find_images(images)
     with Display(quiet).progress("predict") as progress:
         predictions = load(run).predict(files, topk, progress)
     writing.write_output(formatter(predictions.records), output)
-    _report(predictions.failures)
+    _report_failures(predictions.failures)
 
 
 @app.command()
 def embed(
     run: RunPath,
     images: ImagePaths,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="File to write: .parquet or .npz.")
-    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Output file: .parquet or .npz.")],
     quiet: Quiet = False,
 ) -> None:
-    """Write the common and style embeddings of images to a file.
+    """Write the common and style fields of images to a file.
 
     scs embed runs/birds more/ -o vectors.parquet
     """
@@ -65,10 +65,10 @@ def embed(
         vectors = load(run).embed(files, progress)
     writing.write_embeddings(vectors, output)
     print(f"{len(vectors.names)} images: {output}")
-    _report(vectors.failures)
+    _report_failures(vectors.failures)
 
 
-def _report(failures: Sequence[Any]) -> None:
+def _report_failures(failures: Sequence[Any]) -> None:
     for failure in failures:
         print(f"not read: {failure.reason}", file=sys.stderr)
     if failures:

@@ -1,4 +1,4 @@
-"""`scs report`: write the report of a run again."""
+"""`scs report`: rebuild the report of a run."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ from scs_supcon.cli.app import app
 def report(
     run: Annotated[Path, typer.Argument(help="Directory of a finished run.")],
 ) -> None:
-    """Write the report and the figures of a finished run again.
+    """Rebuild the report and the figures of a finished run.
 
     report.html is one self-contained file: it needs neither the images nor a network.
 

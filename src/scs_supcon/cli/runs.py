@@ -13,7 +13,7 @@ from scs_supcon.errors import UserError
 
 @app.command(cls=ScsCommand)
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Folder that holds the runs.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="Folder with the runs.")] = Path("runs"),
     clean: Annotated[
         bool,
         typer.Option(
@@ -23,14 +23,16 @@ def runs(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """List the runs on disk with their size and how much of it can be freed.
+    """List the runs on disk with their sizes and the space that can be freed.
 
     scs runs runs/ --clean
     """
     from scs_supcon.runs import listing
 
     if not folder.is_dir():
-        raise UserError(f"folder {folder} does not exist: give the folder that holds your runs")
+        raise UserError(
+            f"folder {folder} does not exist: specify the folder that contains your runs"
+        )
     summaries = listing.find_runs(folder)
     if clean:
         freed = sum(listing.remove_spare_files(run) for run in summaries)

@@ -18,21 +18,20 @@ from scs_supcon.cli.options import (
     Quiet,
     Seed,
     Workers,
-    takes_recipe_options,
+    with_recipe_options,
 )
 from scs_supcon.errors import UserError
 
 
 @app.command(cls=ScsCommand)
-@takes_recipe_options
+@with_recipe_options
 def train(
     data: Data,
     options: dict[str, Any],
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Run directory, such as runs/birds. The same command resumes a run that was "
-            "interrupted.",
+            help="Run directory, such as runs/birds. The same command resumes an interrupted run.",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -42,14 +41,14 @@ def train(
         Path | None,
         typer.Option(
             help="TOML file with any part of a recipe, such as recipe.toml of another run. Other "
-            "options win over it.",
+            "options override it.",
             rich_help_panel=TRAINING,
         ),
     ] = None,
     init_from: Annotated[
         Path | None,
         typer.Option(
-            help="Start from the encoder and head of this finished run.", rich_help_panel=TRAINING
+            help="Finished run whose encoder and head to start from.", rich_help_panel=TRAINING
         ),
     ] = None,
     print_recipe: Annotated[
@@ -78,7 +77,7 @@ def train(
         bool,
         typer.Option(
             "--overwrite",
-            help="Delete the run in --out first if it is finished or has another recipe.",
+            help="Delete the run in --out first if it is finished or has a different recipe.",
             rich_help_panel=OUTPUT,
         ),
     ] = False,

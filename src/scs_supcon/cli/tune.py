@@ -20,21 +20,21 @@ from scs_supcon.cli.options import (
     Quiet,
     Seed,
     Workers,
-    takes_recipe_options,
+    with_recipe_options,
 )
 
 SEARCH = "Search"
 
 
 @app.command(cls=ScsCommand)
-@takes_recipe_options
+@with_recipe_options
 def tune(
     data: Data,
     options: dict[str, Any],
     out: Annotated[
         Path,
         typer.Option(
-            help="Folder of the search, such as tunings/birds. The same command resumes it.",
+            help="Folder for the search, such as tunings/birds. The same command resumes it.",
             rich_help_panel=OUTPUT,
         ),
     ],
@@ -45,7 +45,7 @@ def tune(
         list[str] | None,
         typer.Option(
             metavar="KEY=RANGE",
-            help="A value to search over: pretrain.lr=0.01..1:log, head.overlap=0..32, or "
+            help="Recipe value to search over: pretrain.lr=0.01..1:log, head.overlap=0..32, or "
             "pretrain.batches=shuffle|balanced. May be repeated. Default: the learning rate and "
             "the main options of the method (t0, b0, beta or temperature).",
             rich_help_panel=SEARCH,
@@ -55,7 +55,7 @@ def tune(
         int,
         typer.Option(
             min=0,
-            help="Train the best recipe again with this many new seeds, on the same split.",
+            help="Retrain the best recipe with this many new seeds, on the same split.",
             rich_help_panel=SEARCH,
         ),
     ] = 0,
@@ -67,7 +67,8 @@ def tune(
         ),
     ] = "",
     jobs: Annotated[
-        int, typer.Option(min=1, help="Trials to run at the same time.", rich_help_panel=COMPUTE)
+        int,
+        typer.Option(min=1, help="Number of trials to run in parallel.", rich_help_panel=COMPUTE),
     ] = 1,
     method: Method = None,
     seed: Seed = 0,
@@ -79,7 +80,7 @@ def tune(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Search for a better recipe with Optuna, by the loss on validation images.
+    """Search for the recipe with the lowest validation loss, using Optuna.
 
     Test images are not used. Run the same command again to resume. Run it in a second terminal,
     or on another machine that shares the folder, to add workers. Trials of workers that crashed
