@@ -33,17 +33,13 @@ def images():
     return shapes(per_class=10)
 
 
-def like(images, **changes):
-    return dataclasses.replace(images, **changes)
-
-
 def of_classes(images, count, per_class):
-    """The same images with labels of other classes."""
-    kept = np.arange(count * per_class)
+    """Return the first images with labels of other classes."""
+    positions = np.arange(count * per_class)
     return dataclasses.replace(
         images,
-        names=images.names[: len(kept)],
-        labels=kept // per_class,
+        names=images.names[: len(positions)],
+        labels=positions // per_class,
         classes=tuple(f"{number:03d}" for number in range(count)),
     )
 
@@ -72,15 +68,15 @@ def test_digits_are_not_mirrored():
     assert recipe.data.image_size == digits().view_defaults["image_size"]
 
 
-def test_photographs_get_a_pretrained_encoder_at_its_own_image_size(images):
-    recipe = resolve(like(images, native_size=500, view_defaults={}))
+def test_photographs_get_a_pretrained_encoder_at_its_default_image_size(images):
+    recipe = resolve(dataclasses.replace(images, native_size=500, view_defaults={}))
     assert recipe.encoder.weights == "pretrained"
     assert (recipe.encoder.name, recipe.data.image_size) == ("tf_efficientnet_lite0", 224)
     assert not recipe.encoder.small_stem
 
 
 def test_many_small_images_get_a_resnet_with_a_small_stem(images):
-    recipe = resolve(like(images, native_size=48, view_defaults={}))
+    recipe = resolve(dataclasses.replace(images, native_size=48, view_defaults={}))
     assert (recipe.encoder.name, recipe.encoder.small_stem) == ("resnet18", True)
     assert (recipe.data.image_size, recipe.data.crop_pct) == (48, 1.0)
 
@@ -97,8 +93,8 @@ def test_many_small_images_get_a_resnet_with_a_small_stem(images):
 def test_frozen_is_the_default_with_weights_and_without_a_gpu(
     images, weights, has_gpu, frozen, views
 ):
-    asked = [f"encoder.weights={weights}", "encoder.name=resnet18"]
-    recipe = resolve(images, has_gpu, settings=asked)
+    chosen = [f"encoder.weights={weights}", "encoder.name=resnet18"]
+    recipe = resolve(images, has_gpu, settings=chosen)
     assert recipe.encoder.frozen == frozen
     assert recipe.encoder.frozen_views == views
 
@@ -126,8 +122,8 @@ def test_options_win_over_the_file_and_the_file_over_defaults(images, tmp_path):
     recipe = resolve(images, recipe=file, epochs=9, settings=["pretrain.lr=0.4"])
     assert (recipe.seed, recipe.data.flip, recipe.method.name) == (3, False, "supcon")
     assert (recipe.pretrain.epochs, recipe.pretrain.lr) == (9, 0.4)
-    assert recipe.data.crop_scale == (0.5, 1.0), "defaults for the data fill the rest"
-    assert not recipe.head.centre, "and defaults of the method"
+    assert recipe.data.crop_scale == (0.5, 1.0), "other values are defaults for the data"
+    assert not recipe.head.centre, "or defaults of the method"
     assert resolve(images, recipe=file, seed=4).seed == 4
 
 
@@ -185,7 +181,7 @@ def test_batches_are_balanced_if_shuffling_leaves_anchors_without_positives(imag
     few = resolve(images, batch_size=16).pretrain  # 6 classes: about 2.7 of each in 16
     assert few.batches == "balanced"
     assert 2 <= few.per_class <= few.batch_size // 2
-    assert resolve(images).pretrain.batches == "shuffle", "one batch holds everything"
+    assert resolve(images).pretrain.batches == "shuffle", "one batch contains all images"
     many = of_classes(images, count=15, per_class=4)
     assert resolve(many, batch_size=8).pretrain.batches == "balanced"
     chosen = resolve(images, batch_size=16, settings=["pretrain.batches=shuffle"])
@@ -215,14 +211,14 @@ def test_split_seed_keeps_the_splits_of_another_seed(images):
 
 
 def test_validation_images_are_required(images):
-    with pytest.raises(UserError, match=r"no image is left for validation.*val_share"):
+    with pytest.raises(UserError, match=r"no images for validation.*val_share"):
         resolve(images, settings=["data.val_share=0"])
 
 
 def test_init_from_keeps_encoder_head_and_image_preparation(images, finished):
     before = from_toml((finished / "recipe.toml").read_text())
-    for place in (finished, finished / "model"):
-        recipe = resolve(images, init_from=place)
+    for path in (finished, finished / "model"):
+        recipe = resolve(images, init_from=path)
         assert recipe.encoder.name == before.encoder.name
         assert recipe.encoder.weights == (
             f"sha256:{file_sha256(finished / 'model' / 'weights.safetensors')}"

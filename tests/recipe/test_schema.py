@@ -1,4 +1,4 @@
-"""What a recipe refuses, and with which words."""
+"""Invalid recipes and their error messages."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ BIRDS = {"data": {"source": "birds"}}
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"folds": 5}, "give both folds and fold, or neither"),
+        ({"folds": 5}, "set both folds and fold, or neither"),
         ({"folds": 5, "fold": 5}, "fold must be between 0 and 4, got 5"),
         ({"folds": 1, "fold": 0}, "data.folds = 1"),
     ],
@@ -31,7 +31,7 @@ def test_a_recipe_is_immutable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({}, "data.source is missing"),
         ({"data": {"source": ""}}, "data.source"),
@@ -54,10 +54,10 @@ def test_a_recipe_is_immutable() -> None:
         ({"method": {"temprature": 1}}, "unknown key 'temprature' in [method]"),
     ],
 )
-def test_impossible_values_are_errors(values: dict[str, Any], words: str) -> None:
+def test_impossible_values_are_errors(values: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
         make_recipe(merge(BIRDS if values else {}, values))
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_all_errors_are_reported_at_once() -> None:

@@ -50,16 +50,16 @@ def test_a_recipe_survives_a_round_trip_through_toml(
 
 
 def test_every_key_is_written_with_a_comment() -> None:
-    named = {"split_seed": 1, "content": "0" * 64}
-    folded = {"data": {**BIRDS["data"], "folds": 5, "fold": 4, **named}}
+    optional = {"folds": 5, "fold": 4, "split_seed": 1, "content": "0" * 64}
+    data = {"data": BIRDS["data"] | optional}
     lines = write_toml(
-        make_recipe({**folded, "method": {"preset": "paper", "code": "0" * 64}})
+        make_recipe({**data, "method": {"preset": "paper", "code": "0" * 64}})
     ).splitlines()
     for section in SECTIONS.values():
         for key, info in section.model_fields.items():
-            place = next(i for i, line in enumerate(lines) if line.startswith(f"{key} = "))
+            number = next(i for i, line in enumerate(lines) if line.startswith(f"{key} = "))
             assert info.description
-            assert lines[place - 1].startswith("# ")
+            assert lines[number - 1].startswith("# ")
 
 
 def test_the_hash_depends_on_the_values_only() -> None:
@@ -78,7 +78,7 @@ def test_a_file_may_hold_a_part_of_a_recipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("[pretrain]\nepoch = 3", "unknown key 'epoch' in [pretrain]; did you mean 'epochs'?"),
         ("[pretrian]\nepochs = 3", "unknown key 'pretrian'; did you mean 'pretrain'?"),
@@ -86,12 +86,12 @@ def test_a_file_may_hold_a_part_of_a_recipe(tmp_path: Path) -> None:
         ("[pretrain\n", "not valid TOML"),
     ],
 )
-def test_errors_name_the_file(tmp_path: Path, text: str, words: str) -> None:
+def test_errors_name_the_file(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(text)
     with pytest.raises(UserError) as caught:
         read_recipe(file)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert str(file) in str(caught.value)
 
 
@@ -101,8 +101,8 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 
 
 def test_later_layers_win() -> None:
-    joined = merge({"data": {"source": "a", "flip": True}}, {"seed": 1}, {"data": {"flip": False}})
-    assert joined == {"data": {"source": "a", "flip": False}, "seed": 1}
+    merged = merge({"data": {"source": "a", "flip": True}}, {"seed": 1}, {"data": {"flip": False}})
+    assert merged == {"data": {"source": "a", "flip": False}, "seed": 1}
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_assignments_do_not_change_their_input() -> None:
 
 
 @pytest.mark.parametrize(
-    ("assignment", "words"),
+    ("assignment", "message"),
     [
         ("pretrain.lr", "not key=value"),
         ("pretrain.lr=-1", "pretrain.lr = -1: it should be greater than 0"),
@@ -152,7 +152,7 @@ def test_assignments_do_not_change_their_input() -> None:
         ("pretrain.lr.x=3", "section.key=value"),
     ],
 )
-def test_invalid_assignments_are_errors(assignment: str, words: str) -> None:
+def test_invalid_assignments_are_errors(assignment: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         override({}, [assignment])
-    assert words in str(caught.value)
+    assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""The recipe of a run: schema, TOML, defaults of the methods, resolution."""
+"""The recipe of a run: schema, TOML format, defaults, and resolution of user options."""
 
 from scs_supcon.recipe.schema import (
     SECTIONS,

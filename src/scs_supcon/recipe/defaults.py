@@ -1,7 +1,7 @@
-"""Write the defaults of a method into its recipe, so that a recipe holds every number.
+"""Complete the method options of a recipe with their defaults, so that it holds every value.
 
-Recipes written before version 0.2 left the defaults out. `OPTIONS_OF_0_1` fixes their meaning,
-whatever the defaults of a method are today.
+Recipes written before version 0.2 do not contain the defaults. `OPTIONS_OF_0_1` records them, so
+that old recipes keep their meaning when a default changes.
 """
 
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ OPTIONS_OF_0_1: dict[str, dict[str, Option]] = {
 
 
 def preset_name(name: str, preset: str | None) -> str | None:
-    """Return the name of the preset that a method uses: its default one if none is given."""
+    """Return the preset, or the default preset of the method if none is given."""
     if preset is not None or not method_class(name).presets:
         return preset
     return str(method_class(name).effective_options(None, {})["preset"])
@@ -74,27 +74,27 @@ def preset_name(name: str, preset: str | None) -> str | None:
 def complete_options(
     name: str, preset: str | None, options: Mapping[str, Option]
 ) -> dict[str, Option]:
-    """Return the given options together with the defaults of all others."""
+    """Return the given options and the defaults of all other options."""
     return method_defaults(name, preset, **options) | dict(options)
 
 
 def complete_old_options(
     name: str, preset: str | None, options: Mapping[str, Option]
 ) -> dict[str, Option]:
-    """Complete the options of a recipe that may have been written by version 0.1."""
-    old = dict(OPTIONS_OF_0_1.get(name, {}))
+    """Return the complete options of a recipe that may have been written by version 0.1."""
+    defaults = dict(OPTIONS_OF_0_1.get(name, {}))
     if name in ("scs_supcon", "oscs_supcon"):
         in_preset = _PRESETS_OF_0_1.get(preset or "solved", {})
         coupled = {"bias", "learn"} if {"bias", "learn"} & options.keys() else set()
-        old |= {key: value for key, value in in_preset.items() if key not in coupled}
-    return complete_options(name, preset, old | dict(options))
+        defaults |= {key: value for key, value in in_preset.items() if key not in coupled}
+    return complete_options(name, preset, defaults | dict(options))
 
 
 def complete_old_values(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a run's recipe with the method's options written out.
+    """Return the values of the recipe `then` with all options of its method.
 
-    The method is imported only if the new recipe names it too: a file alone never makes us import
-    a plug-in.
+    The method is imported only if the recipe `now` uses the same one, because reading a file must
+    never import a plug-in.
     """
     method = then.get("method", {})
     name = method.get("name")
@@ -102,5 +102,5 @@ def complete_old_values(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict
         return dict(then)
     preset = preset_name(name, method.get("preset"))
     options = complete_old_options(name, preset, method.get("options", {}))
-    written = {"preset": preset} if preset is not None else {}
-    return dict(then) | {"method": method | written | {"options": options}}
+    complete = method | {"options": options} | ({"preset": preset} if preset is not None else {})
+    return dict(then) | {"method": complete}

@@ -1,8 +1,8 @@
 """Turn user options and facts about the data into a complete recipe.
 
-Three layers, where later ones win: defaults that fit the data, the encoder and the method; the
-recipe file; the options. `resolve_recipe` reads no files, and resolving a resolved recipe changes
-nothing.
+Three layers, where later ones override earlier ones: defaults for the data, the encoder and the
+method; the recipe file; the options. `resolve_recipe` reads no files, and resolving a resolved
+recipe does not change it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ from scs_supcon.recipe.defaults import complete_options, preset_name
 from scs_supcon.recipe.schema import Recipe
 from scs_supcon.recipe.toml import Values, make_recipe, merge, override
 
-SMALL_IMAGE = 64  # images up to this many pixels get an encoder made for small images
+SMALL_IMAGE = 64  # short side in pixels up to which images get an encoder for small images
 MAX_BATCH_SIZE = 256  # unless the user gives another one
 DEFAULT_METHOD = "scs_supcon"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """User options of a run. `None` means: choose a default from the data.
+    """User options of a run. `None` means that a default is chosen for the data.
 
     Attributes:
         source: folder of class folders, train/val/test folders, .csv, .parquet, or a built-in
@@ -46,7 +46,7 @@ class TrainOptions:
         seed: seed of all random numbers.
         recipe: TOML file with any part of a recipe.
         init_from: finished run whose encoder and head to start from.
-        settings: `section.key=value` assignments; they win over everything else.
+        settings: `section.key=value` assignments; they override everything else.
     """
 
     source: str
@@ -83,7 +83,7 @@ class InputFiles:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DatasetFacts:
-    """Facts about a dataset that decide defaults.
+    """Facts about a dataset that determine defaults.
 
     Attributes:
         native_size: usual short side of an image in pixels.
@@ -154,15 +154,15 @@ def resolve_recipe(
     splits = split_dataset(facts, recipe)
     if "val" not in splits:
         raise UserError(
-            "no image is left for validation, which chooses the classifier: add images, or "
-            "set data.val_share above 0"
+            "there are no images for validation, which is needed to choose the classifier: add "
+            "images, or set data.val_share above 0"
         )
     batches = _batches(recipe, facts.labels[splits == "train"])
     return make_recipe(merge(defaults, {"pretrain": batches}, requested))
 
 
 def check_options(options: TrainOptions, files: InputFiles) -> None:
-    """Raise a `UserError` for every mistake that can be found without the data."""
+    """Raise a `UserError` for an invalid option, as far as it can be detected without the data."""
     requested = requested_values(options, files)
     _method(requested.get("method", {}))
     if "name" in requested.get("encoder", {}):
@@ -178,7 +178,7 @@ def split_dataset(images: SplitColumns, recipe: Recipe) -> NDArray[np.str_]:
 
 
 def requested_values(options: TrainOptions, files: InputFiles) -> Values:
-    """Return the values that the files and the options set, without any defaults."""
+    """Return the values that are set by the files and the options, without defaults."""
     from_options = _option_values(options, files)
     requested = merge(_initial_values(files), files.recipe, from_options)
     requested = override(requested, options.settings)
@@ -194,8 +194,8 @@ def requested_values(options: TrainOptions, files: InputFiles) -> Values:
 def _explicit_options(before: Values, after: Values) -> Values:
     """Return the part of a recipe file's method section that still applies.
 
-    Options belong to a method and its preset. Another method drops all of them; another preset
-    drops those that only repeat the defaults of the file's preset.
+    Options belong to a method and its preset. If the method changes, all options are dropped; if
+    only the preset changes, options equal to the defaults of the old preset are dropped.
     """
     name = after.get("name", DEFAULT_METHOD)
     if before.get("name", name) != name:
@@ -212,7 +212,7 @@ def _explicit_options(before: Values, after: Values) -> Values:
 
 
 def _check_plugin_was_named(method: str, named: str | None) -> None:
-    """Refuse to import code that only a recipe file names: the user must name it too."""
+    """Raise an error for a plug-in that only a recipe file names: the user must name it too."""
     if is_plugin(method) and method != (parse(named)[0] if named else None):
         raise UserError(
             f"the recipe names the method {method}, which is code from outside this package: if "
@@ -224,7 +224,9 @@ def _method(requested: Values) -> Values:
     """Return the method section with its preset, all options, and the digest of a plug-in."""
     name = requested.get("name", DEFAULT_METHOD)
     preset = preset_name(name, requested.get("preset"))
-    build_method(name, preset, **requested.get("options", {}))  # checks the options
+    build_method(
+        name, preset, **requested.get("options", {})
+    )  # raises an error for invalid options
     options = complete_options(name, preset, requested.get("options", {}))
     method = requested | {"name": name, "options": options}
     if preset is not None:
@@ -241,7 +243,7 @@ def _method(requested: Values) -> Values:
 
 
 def _option_values(options: TrainOptions, files: InputFiles) -> Values:
-    """Return the values that named options set, section by section."""
+    """Return the values that are set by named options, by section."""
     name, preset = parse(options.method) if options.method is not None else (None, None)
     weights = "scratch" if options.from_scratch else None
     if options.weights is not None:
@@ -278,6 +280,7 @@ def _initial_values(files: InputFiles) -> Values:
 
 
 def _encoder(requested: Values, facts: DatasetFacts, has_gpu: bool) -> Values:
+    """Return the encoder section for images of this size."""
     small = facts.native_size <= SMALL_IMAGE
     tiny = facts.native_size <= 32 and len(facts) <= 5000
     default = "tiny" if tiny else "resnet18" if small else "tf_efficientnet_lite0"
@@ -299,17 +302,18 @@ def _encoder(requested: Values, facts: DatasetFacts, has_gpu: bool) -> Values:
 
 
 def _data(encoder: Values, facts: DatasetFacts) -> dict[str, Any]:
-    prepared: dict[str, Any] = dict(data_config(encoder["name"]))
+    """Return the image preparation that fits the encoder and the dataset."""
+    preparation: dict[str, Any] = dict(data_config(encoder["name"]))
     if encoder["weights"] == "scratch" and facts.native_size <= SMALL_IMAGE:
-        prepared |= {"image_size": max(8, facts.native_size), "crop_pct": 1.0}
-    return prepared | dict(facts.view_defaults)
+        preparation |= {"image_size": max(8, facts.native_size), "crop_pct": 1.0}
+    return preparation | dict(facts.view_defaults)
 
 
 def _schedule(encoder: Values, requested: Values) -> Values:
-    """Return the schedule of stage 1; a short one has a short warm-up.
+    """Return the schedule of stage 1; the warm-up is at most a tenth of the epochs.
 
-    The first two were chosen by experiment (docs/benchmarks/recipes.md); the others are common
-    values.
+    The schedules of frozen and tiny encoders were chosen by experiment
+    (docs/benchmarks/recipes.md); the others are common values.
     """
     common = {"lr": 0.1, "warmup_epochs": 2.0, "clip_norm": 1.0}
     if encoder["frozen"]:
@@ -325,6 +329,7 @@ def _schedule(encoder: Values, requested: Values) -> Values:
 
 
 def _batches(recipe: Recipe, labels: NDArray[np.int64]) -> Values:
+    """Return size and kind of the batches for these training labels."""
     size = min(MAX_BATCH_SIZE, len(labels))
     kind, per_class = choose_batches(labels, min(recipe.pretrain.batch_size, size))
     return {"batch_size": size, "batches": kind, "per_class": per_class}

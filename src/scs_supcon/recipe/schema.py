@@ -1,4 +1,4 @@
-"""The recipe of a run: every value that decides it, validated and immutable.
+"""The recipe of a run: every value that determines it, validated and immutable.
 
 The description below a field becomes a comment in recipe.toml and part of error messages.
 """
@@ -52,7 +52,7 @@ class DataRecipe(Section):
     crop_scale: tuple[Positive, Positive] = (0.2, 1.0)
     """Training: smallest and largest area of a random crop, as a share of the image."""
     flip: bool = True
-    """Training: mirror half of the views from left to right."""
+    """Training: mirror half of the views horizontally."""
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.4
     """Stage 1: strength of the colour jitter (hue: a quarter of it) in 80 % of the views."""
     grayscale: Share = 0.2
@@ -64,7 +64,7 @@ class DataRecipe(Section):
     test_share: Share = 0.2
     """Share of the images for the test split, if the data has no splits."""
     folds: Annotated[int, Field(ge=2)] | None = None
-    """Number of folds of a cross-validation; left out without one."""
+    """Number of cross-validation folds; omitted without cross-validation."""
     fold: Annotated[int, Field(ge=0)] | None = None
     """Cross-validation: the fold that is tested, counted from 0."""
     split_seed: Seed | None = None
@@ -73,7 +73,7 @@ class DataRecipe(Section):
     """SHA-256 of names, labels and images; if given, training on other data is an error."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> "DataRecipe":
+    def _check_consistency(self) -> "DataRecipe":
         low, high = self.crop_scale
         _require(
             low <= high <= 1, f"crop_scale must be smallest <= largest <= 1, got {low}, {high}"
@@ -81,7 +81,7 @@ class DataRecipe(Section):
         shares = self.val_share + self.test_share
         _require(shares < 1, f"val_share + test_share must be below 1, got {shares:g}")
         both = self.folds is not None and self.fold is not None
-        _require(both or self.folds is self.fold, "give both folds and fold, or neither")
+        _require(both or self.folds is self.fold, "set both folds and fold, or neither")
         _require(
             not both or (self.fold or 0) < (self.folds or 0),
             f"fold must be between 0 and {(self.folds or 0) - 1}, got {self.fold}",
@@ -100,9 +100,9 @@ class EncoderRecipe(Section):
     )
     """'pretrained' (by timm), 'scratch' (random), or 'sha256:' and the hash of a weights file."""
     small_stem: bool = False
-    """Replace the stem by a 3x3 convolution without stride and pooling, for small images."""
+    """Replace the stem with a 3x3 convolution without stride and pooling, for small images."""
     frozen: bool = False
-    """Keep the encoder fixed and train on its cached features."""
+    """Freeze the encoder and train on its cached features."""
     frozen_views: Count = 8
     """Frozen encoder: number of random views of each image in the cache."""
     frozen_mix: bool = True
@@ -126,7 +126,7 @@ class HeadRecipe(Section):
     """Standardise each column over the batch, without learnable scale and shift."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> "HeadRecipe":
+    def _check_consistency(self) -> "HeadRecipe":
         narrow = min(self.common_dim, self.style_dim)
         _require(
             self.overlap <= narrow,
@@ -148,7 +148,7 @@ class MethodRecipe(Section):
     code: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """SHA-256 of the file with your own code; training with other code is an error."""
     preset: str | None = None
-    """Named set of options, such as 'paper'; left out if the method has no presets."""
+    """Named set of options, such as 'paper'; omitted if the method has no presets."""
     options: dict[str, Option] = {}
     """Options of the method; `scs show NAME` explains them."""
 
@@ -184,7 +184,7 @@ class PretrainRecipe(Section):
     """Views that are encoded at a time, to save memory; 0: all views of a batch."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> "PretrainRecipe":
+    def _check_consistency(self) -> "PretrainRecipe":
         _require(
             self.warmup_epochs <= self.epochs,
             f"warmup_epochs must be at most epochs ({self.epochs}), got {self.warmup_epochs:g}",
@@ -216,7 +216,7 @@ class ProbeRecipe(Section):
 
 
 class Recipe(Section):
-    """Every value that decides a run."""
+    """Every value that determines a run."""
 
     seed: Seed = 0
     """Seed of all random numbers."""

@@ -1,7 +1,7 @@
 """Build a recipe from layers of plain values, and convert it to TOML and back.
 
-Layers are dictionaries (`read_recipe`, `override`, `merge`); `make_recipe` validates the result.
-Unknown keys are errors with a suggestion.
+`read_recipe`, `override` and `merge` return layers (dictionaries); `make_recipe` validates the
+result. An unknown key is an error with a suggestion.
 """
 
 import hashlib
@@ -36,22 +36,22 @@ def read_recipe(path: str | Path) -> Values:
 
 
 def from_toml(text: str) -> Recipe:
-    """Return the recipe of a complete TOML text."""
+    """Return the recipe of a TOML document; missing values get the defaults of the schema."""
     return make_recipe(_parse(text))
 
 
 def make_recipe(values: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of plain values; missing ones take the defaults of the schema."""
+    """Return the recipe of plain values; missing values get the defaults of the schema."""
     _check_keys(values)
     try:
         return Recipe.model_validate({"data": {}, **values})
     except ValidationError as error:
-        sentences = dict.fromkeys(_sentence(problem) for problem in error.errors())
-        raise UserError("\n".join(sentences)) from error
+        messages = dict.fromkeys(_error_message(problem) for problem in error.errors())
+        raise UserError("\n".join(messages)) from error
 
 
 def merge(*layers: Mapping[str, Any]) -> Values:
-    """Merge layers of values recursively; later layers win."""
+    """Merge layers of values recursively; later layers override earlier ones."""
     merged: Values = {}
     for layer in layers:
         for key, value in layer.items():
@@ -104,15 +104,17 @@ def _check_keys(values: Mapping[str, Any]) -> None:
 
 
 def _field(*path: str) -> FieldInfo:
-    """Return the field of a key; an unknown key is an error with a suggestion."""
+    """Return the field of a key; raise an error with a suggestion for an unknown key."""
     section: type[Section] = SECTIONS[path[0]] if path[1:] else Recipe
     key = path[-1]
     if key in section.model_fields:
         return section.model_fields[key]
-    place = f" in [{path[0]}]" if path[1:] else ""
-    homes = [name for name, other in SECTIONS.items() if key in other.model_fields]
-    hint = f"; it belongs in [{homes[0]}]" if homes else did_you_mean(key, section.model_fields)
-    raise UserError(f"unknown key {key!r}{place}{hint}")
+    location = f" in [{path[0]}]" if path[1:] else ""
+    sections = [name for name, other in SECTIONS.items() if key in other.model_fields]
+    hint = (
+        f"; it belongs in [{sections[0]}]" if sections else did_you_mean(key, section.model_fields)
+    )
+    raise UserError(f"unknown key {key!r}{location}{hint}")
 
 
 def _assign(path: list[str], text: str) -> Values:
@@ -123,12 +125,12 @@ def _assign(path: list[str], text: str) -> Values:
     if path[0] not in SECTIONS and path[1:]:
         raise UserError(f"unknown section in {dotted!r}{did_you_mean(path[0], SECTIONS)}")
     if len(path) != 1 + (path[0] in SECTIONS):
-        raise UserError(f"{dotted!r} is not one value: write section.key=value")
-    value = _typed(_field(*path), dotted, text)
+        raise UserError(f"{dotted!r} is not a single value: write section.key=value")
+    value = _parse_value(_field(*path), dotted, text)
     return {path[0]: value} if len(path) == 1 else {path[0]: {path[1]: value}}
 
 
-def _typed(info: FieldInfo, dotted: str, text: str) -> Any:
+def _parse_value(info: FieldInfo, dotted: str, text: str) -> Any:
     kind = get_origin(info.annotation)
     value = text
     if kind is dict:
@@ -139,32 +141,33 @@ def _typed(info: FieldInfo, dotted: str, text: str) -> Any:
     try:
         return TypeAdapter(annotation, config=Section.model_config).validate_python(value)
     except ValidationError as error:
-        message = _plain(error.errors()[0]["msg"])
+        message = _shorten(error.errors()[0]["msg"])
         raise UserError(f"{dotted} = {text}: {message}. {info.description}") from error
 
 
 def _toml_value(text: str) -> Any:
-    """Parse a TOML value; a bare word is text."""
+    """Return a parsed TOML value; a bare word is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 
 
-def _sentence(problem: ErrorDetails) -> str:
-    where = ".".join(str(part) for part in problem["loc"][:3])
-    message = _plain(problem["msg"])
+def _error_message(problem: ErrorDetails) -> str:
+    key = ".".join(str(name) for name in problem["loc"][:3])
+    message = _shorten(problem["msg"])
     if problem["type"] == "missing":
-        return f"{where} is missing"
+        return f"{key} is missing"
     if problem["type"] == "value_error":
-        return f"[{where}] {message}"
-    if where.startswith("method.options."):
+        return f"[{key}] {message}"
+    if key.startswith("method.options."):
         message = "it should be a finite number, text, true, false, or a list of these"
-    meaning = _field(*(str(part) for part in problem["loc"][:2])).description or ""
-    return f"{where} = {problem['input']!r}: {message}. {meaning}".rstrip()
+    description = _field(*(str(name) for name in problem["loc"][:2])).description or ""
+    return f"{key} = {problem['input']!r}: {message}. {description}".rstrip()
 
 
-def _plain(message: str) -> str:
+def _shorten(message: str) -> str:
+    """Return a message of pydantic as the end of a sentence."""
     message = message.removeprefix("Value error, ").replace("Input should", "it should")
     return message.replace("String should", "it should").replace("Field required", "too few values")
 
@@ -179,7 +182,7 @@ def _lines(section: Section) -> Iterable[str]:
 
 
 def _write_value(value: Any) -> str:
-    """Return a value on one line; tomli_w would break lists and tables over several lines."""
+    """Return a value as TOML on one line; tomli_w would use several lines for lists and tables."""
     if isinstance(value, Mapping):
         pairs = (_write_pair(key, inner) for key, inner in value.items())
         return f"{{ {', '.join(pairs)} }}" if value else "{}"
