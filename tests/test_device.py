@@ -6,23 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from scs_supcon.device import cores, find_compute, first_process, has_gpu, torch_device
+from scs_supcon.device import Compute, cores, find_compute, first_process, has_gpu, torch_device
 from scs_supcon.errors import UserError
 
 
-def test_given_values_are_kept_and_the_others_get_defaults(monkeypatch):
+def test_only_missing_values_get_defaults(monkeypatch):
     compute = find_compute("cpu", 3, "here", offline=True)
-    assert (compute.device, compute.workers, compute.cache, compute.offline) == (
-        *("cpu", 3, Path("here")),
-        True,
-    )
+    assert compute == Compute("cpu", 3, Path("here"), offline=True)
     monkeypatch.setenv("SCS_CACHE", "from-the-environment")
     compute = find_compute()
-    assert (compute.device, compute.cache, compute.offline) == (
-        *("auto", Path("from-the-environment")),
-        False,
-    )
-    assert compute.workers == cores() >= 1
+    assert compute == Compute("auto", cores(), Path("from-the-environment"), offline=False)
+    assert compute.workers >= 1
 
 
 @pytest.mark.parametrize("device", ["cpu:1", "cpu:x", "cuda:x", "cuda:", "auto:0", "mps:0"])
@@ -38,10 +32,10 @@ def test_workers_must_not_be_negative():
         find_compute(workers=-1)
 
 
-def test_features_go_to_the_users_cache_by_default(monkeypatch):
+def test_features_are_cached_in_the_users_cache_folder_by_default(monkeypatch):
     monkeypatch.delenv("SCS_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "kept")
-    assert find_compute().cache == Path("kept/scs-supcon/features")
+    monkeypatch.setenv("XDG_CACHE_HOME", "xdg")
+    assert find_compute().cache == Path("xdg/scs-supcon/features")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert find_compute().cache == Path.home() / ".cache/scs-supcon/features"
 

@@ -1,4 +1,4 @@
-"""The public names of the package, and what importing them loads."""
+"""The public names of the package, and the modules that importing them loads."""
 
 import subprocess
 import sys
@@ -12,8 +12,10 @@ HEAVY = ("timm", "torchvision", "sklearn", "pandas", "matplotlib", "pydantic", "
 
 def test_importing_a_loss_loads_no_optional_package() -> None:
     code = "import sys; from scs_supcon import SCSSupCon; print(*sys.modules, sep='\\n')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    modules = done.stdout.split()
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    modules = result.stdout.split()
     loaded = {name.partition(".")[0] for name in modules}
     assert {"torch", "scs_supcon"} <= loaded
     assert not loaded & set(HEAVY)

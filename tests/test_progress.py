@@ -1,4 +1,4 @@
-"""Progress on a terminal (a real pseudo-terminal), in a log, and with quiet."""
+"""Progress on a pseudo-terminal, in a log, and with `quiet`."""
 
 import os
 import pty
@@ -26,7 +26,7 @@ def clock(monkeypatch):
 
 def lines(capsys):
     out, err = capsys.readouterr()
-    assert out == "", "results go to the output, all else to the error stream"
+    assert out == "", "only results are printed to standard output"
     return err.splitlines()
 
 
@@ -77,7 +77,7 @@ def test_a_terminal_gets_a_bar_with_the_time_left(monkeypatch):
     chunks = []
 
     def read():
-        with suppress(OSError):  # there is no more when the other end is closed
+        with suppress(OSError):  # raised when the other end is closed
             while chunk := os.read(master, 4096):
                 chunks.append(chunk)
 
@@ -94,7 +94,7 @@ def test_a_terminal_gets_a_bar_with_the_time_left(monkeypatch):
     shown = b"".join(chunks).decode()
     assert "stage 1" in shown
     assert "3/4" in shown
-    assert "-:--:--" in shown, "the time left, not known yet"
+    assert "-:--:--" in shown, "the time left is unknown at first"
 
 
 @pytest.mark.parametrize(

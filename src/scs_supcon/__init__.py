@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_HOME = {
+_MODULES = {
     "Method": "methods",
     "SCSSupCon": "methods.scs_supcon",
     "SupCon": "methods.supcon",
@@ -61,7 +61,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used."""
-    if name not in _HOME:
+    """Return a public name, whose module is imported on first use."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'scs_supcon' has no attribute {name!r}")
-    return getattr(import_module(f"scs_supcon.{_HOME[name]}"), name)
+    return getattr(import_module(f"scs_supcon.{_MODULES[name]}"), name)

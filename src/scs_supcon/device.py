@@ -1,4 +1,4 @@
-"""Where a run computes: device, worker processes, cache. Only the last digits depend on it."""
+"""Compute settings of a run: device, worker processes, cache. They affect only the last digits."""
 
 import os
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from scs_supcon.errors import UserError
 
 @dataclass(frozen=True)
 class Compute:
-    """Where a run computes.
+    """Compute settings of a run.
 
     Attributes:
         device: "auto", "cpu", "cuda", "cuda:1" or "mps".
-        workers: processes that load images.
+        workers: number of processes that load images; 0 uses the main process.
         cache: folder for the features of frozen encoders.
-        offline: never download weights.
+        offline: whether downloading weights is forbidden.
     """
 
     device: str
@@ -32,17 +32,17 @@ def find_compute(
     cache: str | Path | None = None,
     offline: bool = False,
 ) -> Compute:
-    """Return a `Compute` with defaults filled in: one worker per core, the user's cache folder."""
+    """Return compute settings; the defaults are one worker per core and the user's cache folder."""
     check_device(device)
     if workers is not None and workers < 0:
         raise UserError(
-            f"--workers must be 0 (the main process loads the images) or more, got {workers}"
+            f"--workers must be 0 (load images in the main process) or more, got {workers}"
         )
     return Compute(device, cores() if workers is None else workers, cache_folder(cache), offline)
 
 
 def check_device(device: str) -> None:
-    """Raise a `UserError` for an index of "auto", "cpu" or "mps", or one that is not a number."""
+    """Raise a `UserError` for a device with an invalid index, such as "cpu:1" or "cuda:x"."""
     kind, colon, number = device.partition(":")
     if colon and (kind in ("auto", "cpu", "mps") or not number.isdecimal()):
         raise UserError(f"unknown device {device!r}: use auto, cpu, cuda, cuda:1 or mps")
@@ -54,7 +54,7 @@ def cores() -> int:
 
 
 def cache_folder(path: str | Path | None = None) -> Path:
-    """Return the folder for cached features: `path`, $SCS_CACHE, or one in the user's cache."""
+    """Return the folder for cached features: `path`, $SCS_CACHE, or the user's cache folder."""
     if path is not None:
         return Path(path)
     if "SCS_CACHE" in os.environ:
@@ -64,12 +64,12 @@ def cache_folder(path: str | Path | None = None) -> Path:
 
 
 def first_process() -> bool:
-    """Return whether this is the only process, or the first of those that torchrun started."""
+    """Return whether this is the only process, or the first process of torchrun."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def has_gpu(device: str) -> bool:
-    """Return whether a device is a GPU; "auto" is one if CUDA is available."""
+    """Return whether a device is a GPU; "auto" counts as a GPU if CUDA is available."""
     if device == "auto":
         return torch.cuda.is_available()
     return not device.startswith("cpu")
@@ -78,8 +78,8 @@ def has_gpu(device: str) -> bool:
 def torch_device(device: str) -> str:
     """Return the name that torch uses: "auto" becomes "cuda" or "cpu".
 
-    "auto" never chooses Apple's "mps": it runs encoders, but cannot train, as the losses sum in
-    float64, which it lacks.
+    "auto" never becomes Apple's "mps", which can run encoders but not train: it does not support
+    float64, in which the losses are summed.
     """
     if device == "auto":
         return "cuda" if has_gpu(device) else "cpu"

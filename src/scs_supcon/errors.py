@@ -1,4 +1,4 @@
-"""Errors for users: what came, what is expected, what to do."""
+"""Errors that users can fix. Messages state the problem, what is expected, and what to do."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -9,7 +9,7 @@ class UserError(ValueError):
 
 
 class NonFiniteError(UserError):
-    """A tensor holds NaN or infinity."""
+    """A tensor contains NaN or infinity."""
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Progress of long computations: bars with the time left, or lines of a log."""
+"""Show the progress of long computations: a bar with the time left, or log lines."""
 
 import sys
 import time
@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 ProgressCallback = Callable[[int, int], None]
-"""Called with the number of steps that are done and the total number of steps."""
+"""Called with the number of completed steps and the total number of steps."""
 
-LOG_INTERVAL = 15.0  # seconds between two lines of a log
+LOG_INTERVAL = 15.0  # seconds between two log lines
 
 
 class Display:
     """Messages and progress on the standard error stream.
 
     Args:
-        quiet: show nothing.
+        quiet: do not print anything.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -29,7 +29,7 @@ class Display:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[ProgressCallback]:
-        """Show the progress of a computation, which calls the yielded function."""
+        """Yield a callback, and show the progress that is reported to it."""
         if self.quiet:
             yield lambda done, total: None
         elif self.terminal:
@@ -51,7 +51,7 @@ class Display:
 
     def _log(self, title: str) -> ProgressCallback:
         start = last = time.monotonic()
-        first: int | None = None  # steps that were done before a run was resumed
+        first: int | None = None  # steps completed before the run was resumed
 
         def update(done: int, total: int) -> None:
             nonlocal last, first

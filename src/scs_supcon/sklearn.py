@@ -33,16 +33,15 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
     `transform` returns the common field, in which images of the same class are close.
 
     Args:
-        method: loss of stage 1, such as "scs_supcon" or "supcon"; `scs methods` lists them.
-        encoder: for images: any timm model, or "tiny"; None chooses one by the image size.
-        weights: for images: safetensors file with the weights of the encoder; None starts from
-            random weights.
+        method: method of stage 1, such as "scs_supcon" or "supcon"; `scs methods` lists all.
+        encoder: for images: any timm model, or "tiny"; None chooses by image size.
+        weights: for images: safetensors file with encoder weights; None for random weights.
         epochs: epochs of stage 1; None for the default.
         batch_size: rows per step; None for the default.
         settings: assignments to the recipe, such as ("pretrain.lr=0.05", "head.common_dim=64").
         device: "auto", "cpu", "cuda", …
-        workers: for images: number of processes that load them; 0 loads them in this process.
-        random_state: seed of all random numbers.
+        workers: for images: number of processes that load them; 0 uses the main process.
+        random_state: seed, or `RandomState` instance, that determines all random numbers.
 
     Attributes:
         classes_: the labels, sorted.
@@ -79,6 +78,9 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
         Args:
             X: images `(N, H, W, 3)` of type uint8, or vectors `(N, D)`.
             y: the label of each row.
+
+        Returns:
+            The fitted estimator.
         """
         images = _images(X)
         if images is None:
@@ -93,7 +95,7 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
         labels = labels.astype(np.int64)
         self.model_: Model | VectorModel
         if images is None:
-            recipe = resolve_vector_recipe(labels, X.shape[1], seed, self._requested())
+            recipe = resolve_vector_recipe(labels, X.shape[1], seed, self._requested_values())
             self.model_ = train_on_vectors(X, labels, recipe, self.device)
         else:
             self.model_ = self._fit_images(images, labels, seed)
@@ -112,7 +114,7 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
         return labels
 
     def transform(self, X: Any) -> NDArray[np.float64]:
-        """Return the common field `(N, common_dim)`, at unit length."""
+        """Return the common field `(N, common_dim)`, normalised to unit length."""
         features = self._features(X)
         common, _ = self.model_.fields(features)
         vectors: NDArray[np.float64] = common.numpy()
@@ -125,10 +127,12 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
             return model.features(validate_data(self, X, dtype=np.float64, reset=False))
         images = _images(X)
         if images is None:
-            raise UserError(f"fitted on images (N, H, W, 3), got an array of shape {np.shape(X)}")
+            raise UserError(
+                f"X must be images (N, H, W, 3) as in fit, got an array of shape {np.shape(X)}"
+            )
         return model.features([Image.fromarray(image) for image in images])
 
-    def _requested(self) -> Values:
+    def _requested_values(self) -> Values:
         name, preset = parse(self.method)
         method = {"name": name} | ({"preset": preset} if preset else {})
         numbers = {"epochs": self.epochs, "batch_size": self.batch_size}
@@ -159,7 +163,7 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
 
 
 def _images(X: Any) -> NDArray[np.uint8] | None:
-    """Return the images of X; None if it has vectors."""
+    """Return X as an array of images, or None if it holds feature vectors."""
     if getattr(X, "ndim", 2) != 4:
         return None
     images = np.asarray(X)

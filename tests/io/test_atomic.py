@@ -131,16 +131,16 @@ def test_a_file_in_place_of_a_folder_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("number", "words"),
+    ("number", "cause"),
     [(errno.ENOSPC, "disk is full"), (errno.EROFS, "no permission"), (errno.EIO, "error")],
 )
-def test_the_error_gives_the_cause(tmp_path, number, words):
+def test_the_error_gives_the_cause(tmp_path, number, cause):
     message = str(atomic.write_error(OSError(number, os.strerror(number)), tmp_path))
-    assert words in message
+    assert cause in message
     assert str(tmp_path) in message
 
 
-def test_files_get_the_usual_permissions(tmp_path):
+def test_files_have_default_permissions(tmp_path):
     (tmp_path / "plain").touch()
     atomic.write_text(tmp_path / "file", "x")
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode

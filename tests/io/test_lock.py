@@ -18,7 +18,7 @@ print("held", flush=True)
 time.sleep(600)
 """
 
-# A child that outlives its killed parent, as data workers do for a while.
+# A child that outlives its killed parent, as data workers may do.
 FORK = """
 import os, sys, time
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_a_lock_is_exclusive_within_one_process_too(tmp_path):
     Lock(tmp_path / ".lock").release()
 
 
-def test_is_held_neither_takes_nor_creates_the_lock(tmp_path):
+def test_is_held_neither_keeps_nor_creates_the_lock(tmp_path):
     path = tmp_path / ".lock"
     assert not is_held(path)
     assert not path.exists()
@@ -85,7 +85,7 @@ def test_is_held_neither_takes_nor_creates_the_lock(tmp_path):
     Lock(path).release()
 
 
-def test_the_lock_can_wait_for_its_owner(tmp_path):
+def test_a_lock_can_wait_until_it_is_free(tmp_path):
     path = tmp_path / ".lock"
     owner, _ = start(HOLD, path)
     timer = threading.Timer(0.8, owner.kill)  # longer than an attempt without waiting
@@ -105,7 +105,7 @@ while True: is_held(Path(sys.argv[1]))
 """
 
 
-def test_processes_that_test_the_lock_do_not_prevent_it_from_being_taken(tmp_path):
+def test_calls_of_is_held_do_not_prevent_another_process_from_locking(tmp_path):
     path = tmp_path / ".lock"
     Lock(path).release()
     testers = [start(TEST_REPEATEDLY, path)[0] for _ in range(2)]

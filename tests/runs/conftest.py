@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def quick_start(tmp_path_factory, monkeypatch):
-    """Save subprocesses an import of several seconds.
+    """Replace torchmetrics, which takes seconds to import, by a stub in subprocesses.
 
     Fabric imports torchmetrics, if it is installed, to check its version.
     """

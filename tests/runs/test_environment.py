@@ -75,10 +75,10 @@ def test_the_digest_depends_on_the_names_of_the_files_but_not_on_their_order(tmp
 
 def test_the_digest_is_the_same_in_another_process():
     script = "from scs_supcon.runs.environment import numeric_code_digest as d; print(d())"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == numeric_code_digest()
+    assert result.stdout.strip() == numeric_code_digest()
 
 
 def test_changes_that_may_change_numbers_are_listed():
@@ -90,7 +90,7 @@ def test_changes_that_may_change_numbers_are_listed():
         "libraries.torch: 2.0 then, 2.1 now",
     ]
     assert environment_changes(then, then) == []
-    assert environment_changes({}, now) == [], "older versions recorded less"
+    assert environment_changes({}, now) == [], "older versions recorded fewer values"
 
 
 def store(folder, recipe, code, finished=True):
@@ -103,7 +103,7 @@ def store(folder, recipe, code, finished=True):
         (folder / "finished.json").write_text("{}")
 
 
-def test_an_address_depends_on_recipe_and_code_but_not_on_the_place_of_the_data(monkeypatch):
+def test_an_address_depends_on_recipe_and_code_but_not_on_the_location_of_the_data(monkeypatch):
     here, there = (make_recipe(RECIPE | {"data": RECIPE["data"] | {"source": s}}) for s in "ab")
     assert address.run_address(here) == address.run_address(there)
     assert address.run_address(here) != address.run_address(make_recipe(RECIPE | {"seed": 1}))

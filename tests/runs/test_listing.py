@@ -47,7 +47,7 @@ def test_sizes_match_the_files_on_disk(folder):
     assert unfinished.spare == 0, "an unfinished run needs its checkpoints"
 
 
-def test_a_preset_is_part_of_the_name(tmp_path):
+def test_the_listed_method_includes_its_preset(tmp_path):
     RunDir.open(tmp_path, '[method]\nname = "scs_supcon"\npreset = "paper"\n').close()
     (run,) = find_runs(tmp_path)
     assert (run.method, run.source) == ("scs_supcon@paper", "?")
@@ -60,7 +60,7 @@ def test_cleaning_frees_the_reported_size_and_keeps_the_model(folder, shapes):
     assert freed == before - size(done.path) == done.spare
     assert not (done.path / "checkpoints").exists()
     assert load(done.path).predict([next(shapes.rglob("*.png"))]).records
-    assert remove_spare_files(find_runs(folder)[1]) == 0, "nothing remains to be freed"
+    assert remove_spare_files(find_runs(folder)[1]) == 0, "everything has been freed"
 
 
 def test_an_unfinished_run_is_not_cleaned(folder):

@@ -114,7 +114,7 @@ def test_a_finished_run_is_not_changed(tmp_path):
     assert {name: (tmp_path / name).read_bytes() for name in names(tmp_path)} == before
 
 
-def test_data_with_the_same_content_may_be_in_another_place(tmp_path):
+def test_data_with_the_same_content_may_be_at_another_location(tmp_path):
     here, there = (f'[data]\nsource = "{source}"\ncontent = "{"a" * 64}"\n' for source in "xy")
     with RunDir.open(tmp_path, here) as run:
         run.finish({"accuracy": 0.5})
@@ -130,7 +130,7 @@ def test_a_different_recipe_is_an_error_that_lists_the_differences(tmp_path):
     with pytest.raises(UserError) as caught:
         RunDir.open(tmp_path, OTHER)
     assert str(caught.value) == (
-        f"{tmp_path} holds a run with a different recipe:\n"
+        f"{tmp_path} contains a run with a different recipe:\n"
         "  encoder.name: resnet18 then, resnet50 now\n"
         "  pretrain.epochs: 3 then, not set now\n"
         "  pretrain.lr: 0.1 then, 0.2 now\n"
@@ -168,7 +168,7 @@ def test_a_command_with_overwrite_can_be_repeated(tmp_path):
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_folder_with_other_files_of_the_same_names_is_an_error(tmp_path, overwrite):
     (tmp_path / "metrics.csv").write_text("mine")
-    with pytest.raises(UserError, match=r"holds metrics.csv but no recipe.toml"):
+    with pytest.raises(UserError, match=r"contains metrics.csv but no recipe.toml"):
         RunDir.open(tmp_path, RECIPE, overwrite=overwrite)
     assert (tmp_path / "metrics.csv").read_text() == "mine"
 
@@ -178,7 +178,7 @@ def test_a_folder_with_other_files_of_the_same_names_is_an_error(tmp_path, overw
 def test_a_recipe_without_an_environment_is_not_a_run(tmp_path, recipe, overwrite):
     for name, text in {"recipe.toml": RECIPE, "classes.json": "mine"}.items():
         (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=r"holds recipe.toml but no environment.json"):
+    with pytest.raises(UserError, match=r"contains recipe.toml but no environment.json"):
         RunDir.open(tmp_path, recipe, overwrite=overwrite)
     assert names(tmp_path) == {"recipe.toml", "classes.json", ".lock"}
 
@@ -233,13 +233,13 @@ def test_another_environment_gives_a_warning(tmp_path):
         RunDir.open(tmp_path, RECIPE).close()
 
 
-@pytest.mark.parametrize("left", [None, "", "{"])
-def test_a_run_without_its_environment_can_be_resumed(tmp_path, left):
+@pytest.mark.parametrize("content", [None, "", "{"])
+def test_a_run_without_its_environment_can_be_resumed(tmp_path, content):
     start(tmp_path)
     file = tmp_path / "environment.json"
     file.unlink()
-    if left is not None:
-        file.write_text(left)
+    if content is not None:
+        file.write_text(content)
     with pytest.warns(RuntimeWarning, match=r"environment\.json was missing or damaged"):
         RunDir.open(tmp_path, RECIPE).close()
     assert json.loads(file.read_text())["libraries"]["torch"]

@@ -1,4 +1,4 @@
-"""Atomic writes: a file is either completely written or unchanged, whatever happens."""
+"""Atomic writes: a file is either completely written or unchanged, even after a crash."""
 
 import errno
 import json
@@ -22,7 +22,7 @@ ABANDONED_SECONDS = 3600.0  # on Windows: age at which a temporary file is delet
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, which replaces `path` on success.
 
-    The content reaches the disk before the file gets its name. On failure `path` is unchanged.
+    The content is on the disk before the file is renamed. On failure `path` is unchanged.
     Concurrent writers use different temporary paths; the last one to finish wins.
 
     Raises:
@@ -55,21 +55,23 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_together(folder: Path, contents: Mapping[str, bytes], seal: str) -> None:
-    """Write several files of which none is usable without the others.
+    """Write several files that are only usable together.
 
-    All contents reach the disk before the first file is replaced, so a failure leaves the old
+    All contents are on the disk before the first file is replaced, so a failure leaves the old
     files intact. The file `seal`, such as a list of checksums, is removed first and written last:
-    without it the folder counts as incomplete.
+    a folder without it is incomplete.
     """
     try:
         with ExitStack() as stack:
-            ready = {name: stack.enter_context(_temporary_file(folder / name)) for name in contents}
-            for name, temporary in ready.items():
+            temporaries = {
+                name: stack.enter_context(_temporary_file(folder / name)) for name in contents
+            }
+            for name, temporary in temporaries.items():
                 temporary.write_bytes(contents[name])
                 sync(temporary)
             (folder / seal).unlink(missing_ok=True)
-            for name in sorted(ready, key=lambda name: name == seal):
-                ready[name].replace(folder / name)
+            for name in sorted(temporaries, key=lambda name: name == seal):
+                temporaries[name].replace(folder / name)
             sync(folder)
     except OSError as error:
         raise write_error(error, folder) from error
@@ -78,7 +80,7 @@ def write_together(folder: Path, contents: Mapping[str, bytes], seal: str) -> No
 def sync(path: Path) -> None:
     """Wait until a file's content, or a folder's list of names, is on the disk."""
     if WINDOWS and path.is_dir():
-        return  # Windows cannot do this
+        return  # Windows cannot sync a folder
     handle = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -87,24 +89,24 @@ def sync(path: Path) -> None:
 
 
 def write_error(error: OSError, path: Path) -> UserError:
-    """Return an error message with what could not be written, why, and what to do."""
+    """Return an error that names the path, the cause, and what to do."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
         cause = "the disk is full or a quota is reached: free some space"
     elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
-        cause = "no permission to write there: choose another folder or change its permissions"
+        cause = "no permission to write there: choose another folder, or change its permissions"
     elif error.errno in {errno.EEXIST, errno.ENOTDIR}:
         cause = "a file exists where a folder is needed: choose another folder"
     else:
         cause = str(error.strerror or error)
-    return UserError(f"cannot write {path}: {cause}. Everything saved before is intact.")
+    return UserError(f"cannot write {path}: {cause}. Files saved earlier are intact.")
 
 
 @contextmanager
 def _temporary_file(path: Path) -> Iterator[Path]:
     """Yield a unique temporary path in the same folder, and remove it afterwards.
 
-    The temporary file stays locked while it is written, so an unlocked one was abandoned by a
-    killed process and may be deleted. Windows cannot rename a locked file: there the age decides.
+    The temporary file is locked while it is written, so an unlocked one was abandoned by a killed
+    process and may be deleted. Windows cannot rename a locked file: there, old ones are deleted.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path)

@@ -1,4 +1,4 @@
-"""Cells of CSV tables that are opened in a spreadsheet."""
+"""Escape the cells of CSV tables that may be opened in a spreadsheet."""
 
 import re
 
@@ -9,6 +9,6 @@ _FORMULA = re.compile(r"[=@\t\r]|[+-](?!\d+(\.\d+)?$)")
 def text_cell(text: str) -> str:
     """Return a cell that spreadsheets show as text: `=1+1` becomes `'=1+1`.
 
-    Use it only for tables that are not read back: the name in the cell differs from the original.
+    Use it only for tables that are not read back, because it changes the text.
     """
     return f"'{text}" if _FORMULA.match(text) else text

@@ -20,8 +20,7 @@ def file_sha256(path: Path) -> str:
 def code_sha256(files: Iterable[tuple[str, Path]]) -> str:
     """Return one SHA-256 digest of several Python files, given as (name, path).
 
-    Comments, docstrings and formatting do not count: only a change of the code itself changes the
-    digest. Files are sorted by name.
+    Comments, docstrings, formatting and the order of the files do not affect the digest.
     """
     digest = hashlib.sha256()
     for name, path in sorted(files):
@@ -35,11 +34,11 @@ def _remove_docstrings(tree: ast.Module) -> None:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            node.body = [line for line in body if not _is_text(line)] or [ast.Pass()]  # type: ignore[attr-defined]
+            node.body = [node for node in body if not _is_bare_string(node)] or [ast.Pass()]  # type: ignore[attr-defined]
 
 
-def _is_text(statement: ast.AST) -> bool:
-    """Return whether a statement is a bare string: a docstring, or one below an attribute."""
+def _is_bare_string(statement: ast.AST) -> bool:
+    """Return whether a statement is a string: a docstring, or a description of an attribute."""
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)

@@ -1,6 +1,6 @@
-"""File locks that the operating system releases when their owner ends, even if it is killed.
+"""File locks that the operating system releases when their owner exits, even if it is killed.
 
-`filelock` provides them on Linux, macOS and Windows, and closes them in forked children: a data
+`filelock` provides them on Linux, macOS and Windows and closes them in forked children, so a data
 worker that outlives its parent does not keep the lock.
 """
 
@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from scs_supcon.errors import UserError
 
-# Others may hold a lock for a moment to test it (`is_held`), so one failed attempt means nothing.
+# `is_held` in another process holds a lock for a moment, so a single failed attempt proves nothing.
 ACQUIRE_SECONDS = 0.5
 TEST_SECONDS = 0.05
 POLL_SECONDS = 0.01
@@ -31,7 +31,7 @@ class Lock:
         wait: Wait until the lock is free instead of raising `InUse`.
 
     Raises:
-        InUse: Another process holds the lock; the message gives its process number and host.
+        InUse: Another process holds the lock; the message gives its process id and host.
         OSError: The file cannot be created.
     """
 
@@ -42,13 +42,13 @@ class Lock:
         except Timeout as error:
             raise InUse(
                 f"{path.parent} is in use by process {_owner(path)}: "
-                "wait until it ends, stop it, or choose another folder"
+                "wait until it exits, stop it, or choose another folder"
             ) from error
         with suppress(OSError):  # Windows does not allow writing to a locked file
             path.write_text(f"{os.getpid()} on {platform.node()}")
 
     def release(self) -> None:
-        """Release the lock; does nothing if it is already released."""
+        """Release the lock; do nothing if it is already released."""
         self._lock.release()
 
     def __enter__(self) -> None:
@@ -60,7 +60,7 @@ class Lock:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether some process holds the lock at this moment."""
+    """Return whether any process currently holds the lock."""
     if not path.exists():
         return False
     lock = _file_lock(path)
@@ -73,12 +73,12 @@ def is_held(path: Path) -> bool:
 
 
 def _file_lock(path: Path) -> FileLock:
-    # A lock file that marks its owner by existing alone would outlive a killed process.
+    # A soft lock, which only checks whether the file exists, would outlive a killed process.
     return FileLock(path, thread_local=False, fallback_to_soft=False)
 
 
 def _owner(path: Path) -> str:
     try:
-        return path.read_text() or "of unknown number"
+        return path.read_text() or "(unknown)"
     except OSError:
-        return "of unknown number"
+        return "(unknown)"

@@ -1,4 +1,4 @@
-"""The name of a run in a folder that many comparisons share: the hash of its recipe and code."""
+"""Names of run directories in a folder that comparisons share: a hash of recipe and code."""
 
 import json
 import tomllib
@@ -21,8 +21,8 @@ class StoredRun:
     Attributes:
         name: name of the directory.
         finished: whether the run is finished.
-        version: version of scs-supcon that started it.
-        same_code: whether the numeric code was that of today.
+        version: version of scs-supcon that started the run.
+        same_code: whether the run was started with the current numeric code.
     """
 
     name: str
@@ -34,7 +34,7 @@ class StoredRun:
 def recipe_key(recipe: Recipe) -> str:
     """Return 16 digits that identify a recipe.
 
-    The place of the data does not count if the recipe holds a digest of its content.
+    The location of the data is ignored if the recipe holds a digest of its content.
     """
     if recipe.data.content is not None:
         recipe = make_recipe(merge(recipe.model_dump(), {"data": {"source": "anywhere"}}))
@@ -42,19 +42,20 @@ def recipe_key(recipe: Recipe) -> str:
 
 
 def run_address(recipe: Recipe) -> str:
-    """Return the directory name of a run by this recipe and the numeric code of today."""
+    """Return the directory name of a run with this recipe and the current numeric code."""
     return f"{recipe_key(recipe)}-{numeric_code_digest()[:8]}"
 
 
 def stored_runs(folder: Path, plugins: Collection[str] = ()) -> dict[str, list[StoredRun]]:
-    """Return the runs in a folder by the key of their recipe, the best choice first.
+    """Return the runs in a folder, grouped by the key of their recipe, the best choice first.
 
-    Runs by the code of today come first, then finished ones, then those with the latest name.
+    Runs with the current code come first, then finished runs, then the others; ties are sorted by
+    name in descending order.
 
     Args:
-        folder: folder of the runs.
-        plugins: methods from outside this package that the user has named; runs of others are
-            skipped, because a file must never make us import code.
+        folder: folder with the runs.
+        plugins: methods from outside this package that the user has named. Runs of other plug-ins
+            are skipped, because reading a file must never import code.
     """
     runs: dict[str, list[StoredRun]] = {}
     for file in sorted(folder.glob("*/recipe.toml"), reverse=True):
@@ -64,15 +65,15 @@ def stored_runs(folder: Path, plugins: Collection[str] = ()) -> dict[str, list[S
             if is_plugin(name) and name not in plugins:
                 continue
             key = recipe_key(make_recipe(complete_old_values(values, values)))
-        except (OSError, ValueError, UserError):  # not a run of ours
+        except (OSError, ValueError, UserError):  # not a run
             continue
-        runs.setdefault(key, []).append(_describe(file.parent))
+        runs.setdefault(key, []).append(_stored_run(file.parent))
     for choices in runs.values():
         choices.sort(key=lambda run: (not run.same_code, not run.finished))
     return runs
 
 
-def _describe(folder: Path) -> StoredRun:
+def _stored_run(folder: Path) -> StoredRun:
     try:
         environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

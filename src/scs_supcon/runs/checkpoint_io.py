@@ -1,8 +1,8 @@
-"""Checkpoint files: tensors as safetensors, the rest as JSON, and the SHA-256 of both.
+"""Checkpoint files: tensors as safetensors, all other state as JSON, and the SHA-256 of both.
 
-A checkpoint consists of `pretrain-000007.safetensors`, `.json` and `.sha256`. The last one is
-written last: without it the checkpoint does not exist, and with it every byte is verified before
-use. Loading runs no code: nothing is pickled.
+A checkpoint consists of `pretrain-000007.safetensors`, `.json` and `.sha256`. The checksums are
+written last: a checkpoint without them is incomplete and ignored. Every byte is verified before
+use. Loading does not run code, because nothing is pickled.
 """
 
 import hashlib
@@ -41,12 +41,12 @@ class Checkpoint:
 
 
 class _DamagedCheckpoint(Exception):
-    """The content of a checkpoint is not what was written."""
+    """The content of a checkpoint does not match its checksums or format."""
 
 
 def write_checkpoint(folder: Path, stage: str, checkpoint: Checkpoint) -> None:
     """Write a checkpoint, then remove all but the newest two of its stage."""
-    names = _complete(folder)
+    names = _complete_checkpoints(folder)
     number = int(names[-1].rpartition("-")[2]) + 1 if names else 1
     name = f"{stage}-{number:06d}"
     document = {"format_version": FORMAT_VERSION, "state": checkpoint.state}
@@ -58,7 +58,7 @@ def write_checkpoint(folder: Path, stage: str, checkpoint: Checkpoint) -> None:
         write_bytes(folder / file, content)
     sums = (f"{hashlib.sha256(data).hexdigest()}  {file}\n" for file, data in contents.items())
     write_text(folder / f"{name}.sha256", "".join(sums))
-    for old in _complete(folder, stage)[:-CHECKPOINTS_PER_STAGE]:
+    for old in _complete_checkpoints(folder, stage)[:-CHECKPOINTS_PER_STAGE]:
         _remove(folder, old)
 
 
@@ -68,30 +68,29 @@ def read_checkpoint(folder: Path, stage: str) -> Checkpoint | None:
     Raises:
         UserError: All checkpoints of the stage are damaged.
     """
-    names = _complete(folder, stage)
+    names = _complete_checkpoints(folder, stage)
     _, checkpoint = _newest_intact(folder, names)
     if names and checkpoint is None:
-        all_names = _complete(folder)
-        raise _all_damaged(
-            folder, all_names[all_names.index(names[0]) :]
-        )  # later stages depend on it
+        all_names = _complete_checkpoints(folder)
+        # Later stages depend on this one, so the user has to delete them too.
+        raise _all_damaged_error(folder, all_names[all_names.index(names[0]) :])
     return checkpoint
 
 
 def read_last(folder: Path) -> tuple[str, Checkpoint] | None:
-    """Return the stage and the content of the newest intact checkpoint, or None if there is none.
+    """Return the newest intact checkpoint and its stage, or None if there are no checkpoints.
 
-    Damaged checkpoints after it are removed, so that their stage starts again where the previous
-    one ended.
+    Newer, damaged checkpoints are removed, so that their stage restarts where the previous stage
+    ended.
 
     Raises:
         UserError: All checkpoints are damaged.
     """
-    names = _complete(folder)
+    names = _complete_checkpoints(folder)
     name, checkpoint = _newest_intact(folder, names)
     if checkpoint is None:
         if names:
-            raise _all_damaged(folder, names)
+            raise _all_damaged_error(folder, names)
         return None
     for damaged in names[names.index(name) + 1 :]:
         _remove(folder, damaged)
@@ -99,14 +98,14 @@ def read_last(folder: Path) -> tuple[str, Checkpoint] | None:
 
 
 def last_stage(folder: Path) -> str | None:
-    """Return the stage of the newest checkpoint, or None without checkpoints."""
-    names = _complete(folder)
+    """Return the stage of the newest checkpoint, or None if there are no checkpoints."""
+    names = _complete_checkpoints(folder)
     return names[-1].rpartition("-")[0] if names else None
 
 
 def remove_incomplete(folder: Path) -> None:
-    """Remove what a killed process left behind: temporary files, and files without checksums."""
-    complete = set(_complete(folder))
+    """Remove the files of a killed process: temporary files, and checkpoints without checksums."""
+    complete = set(_complete_checkpoints(folder))
     for file, name in _files(folder):
         if file.startswith(".") or name not in complete:
             (folder / file).unlink(missing_ok=True)
@@ -124,7 +123,7 @@ def _newest_intact(folder: Path, names: list[str]) -> tuple[str, Checkpoint | No
     return "", None
 
 
-def _all_damaged(folder: Path, names: list[str]) -> UserError:
+def _all_damaged_error(folder: Path, names: list[str]) -> UserError:
     files = ", ".join(f"{name}.*" for name in names)
     return UserError(
         f"all checkpoints of stage {names[0].rpartition('-')[0]} in {folder} are damaged: restore "
@@ -133,7 +132,7 @@ def _all_damaged(folder: Path, names: list[str]) -> UserError:
 
 
 def _remove(folder: Path, name: str) -> None:
-    # The checksums go first: a partly removed checkpoint does not count as a damaged one.
+    # The checksums are removed first, so that a partly removed checkpoint is not a damaged one.
     for suffix in ("sha256", "json", "safetensors"):
         (folder / f"{name}.{suffix}").unlink(missing_ok=True)
 
@@ -157,7 +156,7 @@ def _read(folder: Path, name: str) -> Checkpoint:
 
 
 def _storable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors as safetensors needs them: on the CPU, contiguous, no shared memory."""
+    """Return the tensors as safetensors requires: on the CPU, contiguous, without shared memory."""
     storable: dict[str, Tensor] = {}
     addresses: set[int] = set()
     for name, tensor in tensors.items():
@@ -168,8 +167,8 @@ def _storable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return storable
 
 
-def _complete(folder: Path, stage: str | None = None) -> list[str]:
-    """Return the names of complete checkpoints, oldest first; a run numbers them consecutively."""
+def _complete_checkpoints(folder: Path, stage: str | None = None) -> list[str]:
+    """Return the names of complete checkpoints, oldest first; numbers increase over all stages."""
     with_checksums = {name for file, name in _files(folder) if file == f"{name}.sha256"}
     names = sorted(with_checksums, key=lambda name: int(name.rpartition("-")[2]))
     return [name for name in names if stage in (None, name.rpartition("-")[0])]

@@ -1,4 +1,4 @@
-"""The environment of a run: versions, processor and code. Equal bits need an equal environment."""
+"""The environment of a run: versions, processor and code, which affect the last digits."""
 
 import os
 import platform
@@ -29,16 +29,15 @@ LIBRARIES = (
     "safetensors",
 )
 
-# Every Python file of these packages counts as numeric code: together they decide the numbers of
-# a run, given its recipe. Reports, statistics, the command line and the server do not.
+# The numeric code: together with the recipe, these packages determine the numbers of a run.
 NUMERIC_PACKAGES = ("kernels", "nn", "methods", "data", "training", "inference", "evaluation")
 
-# These differ from one call to the next and say nothing about the numbers.
+# These differ between calls and do not affect the numbers.
 NOT_NUMERIC = ("date", "command", "commit")
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return versions, processor, thread counts, the code, and how this process was started."""
+    """Return versions, processor, thread counts, the digest of the code, and the command line."""
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -57,7 +56,7 @@ def describe_environment() -> dict[str, Any]:
 def environment_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return a line for each difference that may change the last digits of a result.
 
-    Values that `then` does not hold are skipped: older versions recorded less.
+    Values that are missing in `then` are skipped: older versions recorded fewer.
     """
     changes = []
     for key, value in now.items():
@@ -77,7 +76,7 @@ def environment_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list
 def numeric_code_digest() -> str:
     """Return the SHA-256 digest of the package's numeric code, see `NUMERIC_PACKAGES`.
 
-    Comments, docstrings and formatting do not count.
+    Comments, docstrings and formatting do not affect it.
     """
     root = Path(__file__).parents[1]
     return code_sha256(
@@ -94,10 +93,10 @@ def _commit() -> str | None:
         return None
     command = ["git", "-C", str(root), "rev-parse", "HEAD"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return result.stdout.strip()
 
 
 def _cpu() -> str:

@@ -1,4 +1,4 @@
-"""List the run directories on disk and their sizes, and free what finished runs do not need."""
+"""List the run directories on disk, and remove files that finished runs do not need."""
 
 import json
 import os
@@ -47,16 +47,16 @@ class ListedRun:
 
 
 def find_runs(folder: Path) -> list[ListedRun]:
-    """Return every run in a folder and below it, sorted by path."""
+    """Return every run in a folder and its subfolders, sorted by path."""
     paths = sorted(Path(path) for path, _, files in os.walk(folder) if RECIPE in files)
     # A recipe without an environment was not written by a run.
     return [_summarize(path) for path in paths if (path / ENVIRONMENT).exists()]
 
 
 def remove_spare_files(run: ListedRun) -> int:
-    """Remove the files that a finished run does not need, and return the bytes freed.
+    """Remove the files that a finished run does not need, and return the number of bytes freed.
 
-    A run that is in use, or was started again after it was listed, is not touched.
+    A run that is in use, or was restarted after it was listed, is not changed.
     """
     try:
         lock = Lock(run.path / ".lock")
@@ -100,7 +100,7 @@ def _read_recipe(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
-        return {}  # damaged: training reports it, and the other runs should still be listed
+        return {}  # damaged: training reports it; the other runs are still listed
 
 
 def _final_summary(run: Path) -> dict[str, Any] | None:
@@ -115,6 +115,6 @@ def _final_summary(run: Path) -> dict[str, Any] | None:
 def _bytes(files: Iterable[Path]) -> int:
     total = 0
     for file in files:
-        with suppress(OSError):  # a running process may remove its files
+        with suppress(OSError):  # another process may have removed the file
             total += file.stat().st_size
     return total

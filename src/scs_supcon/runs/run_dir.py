@@ -1,7 +1,7 @@
-"""The run directory: one owner, one recipe, and everything a run writes.
+"""The run directory: all files of a run with one recipe, locked by the process that writes them.
 
-`RunDir.open` restores the state of the last intact checkpoint, from which the run resumes as if it
-had never stopped. Of several processes only the first writes.
+`RunDir.open` restores the state of the last intact checkpoint, so that a resumed run writes the
+same bytes as an uninterrupted one. If there are several processes, only the first one writes.
 """
 
 import json
@@ -35,7 +35,7 @@ RECIPE, ENVIRONMENT, FINISHED = "recipe.toml", "environment.json", "finished.jso
 FIGURES = ("curves", "similarities", "confusion", "calibration", "tsne")
 NUMBERED = "checkpoints/[a-z]*-[0-9][0-9][0-9][0-9][0-9][0-9]."
 
-# What a finished run does not need; the names of cached features are hashes.
+# Files that a finished run does not need. Cached features are named by hashes.
 HASH = "[0-9a-f]" * 64
 SPARE = (
     *(NUMBERED + suffix for suffix in ("sha256", "json", "safetensors")),
@@ -45,8 +45,8 @@ SPARE = (
     ),
 )
 
-# Everything that a run writes; --overwrite removes these files and nothing else. Recipe and
-# environment mark a folder as a run and go last, so that an interrupted removal can be repeated.
+# All files that a run writes; --overwrite removes these and nothing else. Recipe and environment
+# mark a folder as a run. They are removed last, so that an interrupted removal can be repeated.
 RUN_FILES = (
     *SPARE,
     "tensorboard/*/events.out.tfevents.*",
@@ -66,7 +66,7 @@ class RunDir:
     """A run directory, locked by this process until it is closed."""
 
     def __init__(self, path: Path, lock: Lock | None):
-        """Create the object; use `open` instead. Without a lock nothing is written."""
+        """Create the object; use `open` instead. Without a lock, nothing is written."""
         self.path = path
         self._lock = lock
         self._metrics = MetricsLog(path)
@@ -89,7 +89,7 @@ class RunDir:
             recipe: The recipe as TOML. A run with a different recipe is an error.
             overwrite: Delete a finished run, or one with a different recipe, and start again. An
                 unfinished run with this recipe resumes, so that a command can be repeated.
-            fabric: Needed if there are several processes.
+            fabric: Required if there are several processes.
 
         Raises:
             UserError: The directory is in use, has a different recipe, or cannot be written.
@@ -173,7 +173,7 @@ class RunDir:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
+        """Close the run directory."""
         self.close()
 
     def _start_or_resume(self, recipe: str, overwrite: bool) -> None:
@@ -187,7 +187,7 @@ class RunDir:
                 self._clear()
             elif differences:
                 raise UserError(
-                    f"{self.path} holds a run with a different recipe:\n  "
+                    f"{self.path} contains a run with a different recipe:\n  "
                     + "\n  ".join(differences)
                     + "\nChoose another folder, or use --overwrite to delete that run."
                 )
@@ -198,10 +198,10 @@ class RunDir:
             self._rewind()
 
     def _check_is_run(self) -> None:
-        """Raise if the recipe was not written by a run; then other files may not be ours either."""
+        """Raise an error if the recipe was not written by a run: other files may not be either."""
         if not (self.path / ENVIRONMENT).exists() and self._nothing_saved():
             raise UserError(
-                f"{self.path} holds {RECIPE} but no {ENVIRONMENT}, so it is not a run: choose "
+                f"{self.path} contains {RECIPE} but no {ENVIRONMENT}, so it is not a run: choose "
                 f"another folder; to train with that recipe, add --recipe {self.path / RECIPE}"
             )
 
@@ -212,7 +212,7 @@ class RunDir:
         foreign = [file for file in self._run_files() if file.name != ENVIRONMENT]
         if foreign:
             raise UserError(
-                f"{self.path} holds {foreign[0].name} but no {RECIPE}, so it is not a run: "
+                f"{self.path} contains {foreign[0].name} but no {RECIPE}, so it is not a run: "
                 "choose another folder"
             )
         self.write_json(ENVIRONMENT, describe_environment())
@@ -234,8 +234,8 @@ class RunDir:
         try:
             then = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
             changes = environment_changes(then, now)
-        except (FileNotFoundError, ValueError, AttributeError):  # the run itself is not lost
-            changes = [f"{ENVIRONMENT} was missing or damaged and is written again"]
+        except (FileNotFoundError, ValueError, AttributeError):  # the run can still be resumed
+            changes = [f"{ENVIRONMENT} was missing or damaged and has been rewritten"]
             self.write_json(ENVIRONMENT, now)
         if changes:
             warnings.warn(
@@ -275,7 +275,7 @@ def _differences(file: Path, recipe: str) -> list[str]:
     then, now = complete_old_values(then, now), complete_old_values(now, then)
     content = then.get("data", {}).get("content")
     if content is not None and content == now["data"].get("content"):
-        del then["data"]["source"], now["data"]["source"]  # the same data in another place
+        del then["data"]["source"], now["data"]["source"]  # the same data at another location
     return _changes(then, now)
 
 
