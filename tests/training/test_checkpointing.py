@@ -313,7 +313,7 @@ def test_a_full_disk_does_not_damage_the_last_checkpoint(tmp_path, fabric):
         check=True,
     )
     assert "the disk is full" in result.stdout, result.stdout
-    assert "saved before is intact" in result.stdout
+    assert "Files saved earlier are intact" in result.stdout
     with RunDir.open(out, "seed = 0") as run:
         assert 0 < run.load_checkpoint("pretrain").state["progress"]["global_step"] <= 30
 
