@@ -29,7 +29,7 @@ def test_problems_are_printed_and_written(birds, scs):
     result = scs("doctor", "birds")
     assert result.code == 1
     assert "29 images in 3 classes" in result.out
-    assert "unreadable: 1 · training leaves them out" in result.out
+    assert "unreadable: 1 · not used in training" in result.out
     assert "duplicate: 1" in result.out
     assert (
         result.out.index("problems")

@@ -15,7 +15,7 @@ from scs_supcon.data.audit import (
     diagnose,
     keep_duplicates_together,
     single_image_classes,
-    unusable,
+    unusable_indices,
 )
 from scs_supcon.data.builtin import shapes
 from scs_supcon.data.dataset import PROBLEM_KINDS, Problem, without
@@ -42,7 +42,7 @@ def test_unusable_images_are_reported(
     class_folders: ClassFolders, paint: Callable[..., Path]
 ) -> None:
     root = class_folders({"a": 3, "b": 3})
-    (root / "a/000.png").write_text("no image")
+    (root / "a/000.png").write_text("not an image")
     jpeg = paint(root / "a/cut.jpg", 7, size=(200, 100))
     jpeg.write_bytes(jpeg.read_bytes()[:-200])
     bomb = paint(root / "b/bomb.bmp", 8)
@@ -59,7 +59,7 @@ def test_unusable_images_are_reported(
     }
     for problem in problems:
         assert problem.name in problem.detail
-    remaining = without(images, unusable(images, problems))
+    remaining = without(images, unusable_indices(images, problems))
     assert len(remaining) == 5
     assert check_images(remaining, workers=2) == []
 
@@ -138,9 +138,9 @@ def test_duplicates_merge_their_groups() -> None:
     duplicate = check_images(images, workers=1)[0]
     pairs = [(names[0], names[2]), (names[3], names[4])]
     problems = [replace(duplicate, name=again, same_as=first) for first, again in pairs]
-    joined = keep_duplicates_together(images, problems).groups
-    assert joined is not None
-    assert joined.tolist() == ["g", "g", "g", "g", "g", ""]
+    groups = keep_duplicates_together(images, problems).groups
+    assert groups is not None
+    assert groups.tolist() == ["g", "g", "g", "g", "g", ""]
 
 
 Scene = Callable[..., Image.Image]

@@ -37,11 +37,11 @@ def test_hashes_depend_on_content_and_size() -> None:
         images = in_memory("x", pixels.astype(np.uint8), labels, ("a",), {})
         return [images.file_hash(index) for index in range(len(pixels))]
 
-    one, two, again = hashes(
+    first, second, copy = hashes(
         np.stack([np.zeros((2, 3, 3)), np.ones((2, 3, 3)), np.zeros((2, 3, 3))])
     )
-    assert one == again != two
-    assert hashes(np.zeros((1, 3, 2, 3))) != [one]
+    assert first == copy != second
+    assert hashes(np.zeros((1, 3, 2, 3))) != [first]
 
 
 def pixels(per_class: int = 40, seed: int = 0) -> np.ndarray:

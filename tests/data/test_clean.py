@@ -1,4 +1,4 @@
-"""Clean tables: which images stay, in which split, and that they can be trained on."""
+"""Clean tables: the images that are kept, their splits, and training on the table."""
 
 import csv
 import shutil
@@ -62,13 +62,13 @@ def test_a_healthy_dataset_gets_splits(root: Path) -> None:
 def test_unusable_images_copies_and_two_labels_are_left_out(root: Path) -> None:
     (root / "owl/bad.png").write_text("not an image")
     shutil.copy(root / "owl/02.png", root / "owl/copy.png")
-    shutil.copy(root / "owl/04.png", root / "wren/what.png")
+    shutil.copy(root / "owl/04.png", root / "wren/other.png")
     cleaned = clean(diagnose(load_images(root, forgiving=True)))
     assert cleaned.left_out == {"unusable": 1, "copy": 1, "two_labels": 2}
     assert names(cleaned.images) == {f"{index:02d}.png" for index in range(16) if index != 4}
 
 
-def test_the_copy_in_the_test_split_stays(root: Path) -> None:
+def test_the_copy_in_the_test_split_is_kept(root: Path) -> None:
     for name in ("a.png", "z.png"):
         shutil.copy(root / "owl/02.png", root / "owl" / name)
     cleaned = clean(diagnose(load_images(with_splits(root, {"z.png", "01.png"}), forgiving=True)))
@@ -151,9 +151,9 @@ def test_the_table_can_be_read_from_any_folder(root: Path, tmp_path: Path) -> No
     for folder in (tmp_path, root, tmp_path / "lists" / "deep"):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "fixed.csv").write_text(table_csv(cleaned, folder))
-        back = load_images(folder / "fixed.csv")
-        assert names(back) == names(cleaned.images)
-        assert splits(back) == splits(cleaned.images)
+        loaded = load_images(folder / "fixed.csv")
+        assert names(loaded) == names(cleaned.images)
+        assert splits(loaded) == splits(cleaned.images)
     header = next(csv.reader((tmp_path / "fixed.csv").open()))
     assert header == ["image_path", "label", "split", "group"]
     link = tmp_path / "elsewhere" / "link"

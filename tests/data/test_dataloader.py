@@ -9,7 +9,7 @@ from scs_supcon.errors import UserError
 @pytest.mark.parametrize(
     "error", [EOFError(), RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly")]
 )
-def test_a_killed_worker_gives_an_error_with_advice(error: Exception) -> None:
+def test_a_killed_worker_raises_an_error_with_advice(error: Exception) -> None:
     with (
         pytest.raises(UserError, match=r"was killed.*fewer --workers"),
         explain_killed_workers(),

@@ -37,7 +37,7 @@ Folders = Callable[[dict[str, int]], Path]
 
 
 class Small(nn.Module):
-    """A fast encoder with batch statistics that must not be used; counts its forward passes."""
+    """A fast encoder with batch normalisation that counts its forward passes."""
 
     num_features = 6
 
@@ -163,7 +163,7 @@ def test_workers_and_threads_do_not_change_the_result(birds: ImageDataset, tmp_p
 
 
 @pytest.mark.slow
-def test_spawned_workers_give_the_same_features(
+def test_spawned_workers_return_the_same_features(
     birds: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spawned workers, as on macOS and Windows, receive the dataset and the encoder by pickling."""
@@ -176,16 +176,16 @@ def test_spawned_workers_give_the_same_features(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_encoding_in_the_main_process_gives_the_same_features(
+def test_encoding_in_the_main_process_returns_the_same_features(
     birds: ImageDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     reference = extract(birds, tmp_path / "workers")
     for module in (cache_module, encode_module):
         monkeypatch.setattr(module, "on_cpu", lambda encoder: False)
     encoder = Small()
-    here = extract(birds, tmp_path / "here", encoder=encoder, workers=workers)
+    features = extract(birds, tmp_path / "main", encoder=encoder, workers=workers)
     assert encoder.passes == [2]
-    np.testing.assert_allclose(here, reference, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(features, reference, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -193,12 +193,12 @@ def test_the_random_state_of_the_run_is_neither_used_nor_changed(
     birds: ImageDataset, tmp_path: Path, workers: int
 ) -> None:
     torch.manual_seed(1)
-    one = extract(birds, tmp_path / "1", workers=workers)
-    here = torch.random.get_rng_state()
+    features = extract(birds, tmp_path / "1", workers=workers)
+    state = torch.random.get_rng_state()
     torch.manual_seed(1)
-    assert torch.equal(torch.random.get_rng_state(), here)
+    assert torch.equal(torch.random.get_rng_state(), state)
     torch.manual_seed(2)
-    assert np.array_equal(extract(birds, tmp_path / "2", workers=workers), one)
+    assert np.array_equal(extract(birds, tmp_path / "2", workers=workers), features)
 
 
 def test_views_are_different_and_depend_on_the_seed(birds: ImageDataset, cache: Path) -> None:
@@ -433,13 +433,13 @@ def test_a_missing_folder_is_an_empty_cache(tmp_path: Path) -> None:
     assert read(tmp_path, "", "x")[0].shape == (0, 1)
 
 
-@pytest.mark.parametrize("part", ["header", "images", "features", "end"])
-def test_a_changed_byte_is_detected(tmp_path: Path, part: str) -> None:
+@pytest.mark.parametrize("location", ["header", "images", "features", "end"])
+def test_a_changed_byte_is_detected(tmp_path: Path, location: str) -> None:
     write(tmp_path, "ab", "x")
     (path,) = tmp_path.iterdir()
     content = bytearray(path.read_bytes())
     position = {"header": 3, "features": content.index(rows("a", "x").tobytes()), "end": -1}
-    content[position.get(part, content.index(digest("a")))] ^= 1
+    content[position.get(location, content.index(digest("a")))] ^= 1
     path.write_bytes(content)
     filled, table = read(tmp_path, "ab", "x")
     assert not filled.any()
@@ -448,11 +448,11 @@ def test_a_changed_byte_is_detected(tmp_path: Path, part: str) -> None:
     assert read(tmp_path, "ab", "x")[0].all()
 
 
-@pytest.mark.parametrize("kept", [0, 4, 100, -1])
-def test_a_truncated_shard_is_detected(tmp_path: Path, kept: int) -> None:
+@pytest.mark.parametrize("length", [0, 4, 100, -1])
+def test_a_truncated_shard_is_detected(tmp_path: Path, length: int) -> None:
     write(tmp_path, "ab", "x")
     (path,) = tmp_path.iterdir()
-    path.write_bytes(path.read_bytes()[:kept])
+    path.write_bytes(path.read_bytes()[:length])
     assert not read(tmp_path, "ab", "x")[0].any()
     assert not path.exists()
 
@@ -473,7 +473,7 @@ def test_old_temporary_files_are_removed_and_new_ones_stay(tmp_path: Path) -> No
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "file").write_text("not a folder")
     with pytest.raises(
         UserError, match=r"cannot write .*file/cache.*: a file exists where a folder"
     ):
@@ -484,10 +484,10 @@ def test_one_process_at_a_time_fills_a_folder(tmp_path: Path) -> None:
     order = []
 
     def fill() -> None:
-        with lock_for_writing(tmp_path / "kept"):
+        with lock_for_writing(tmp_path / "cache"):
             order.append("second")
 
-    with lock_for_writing(tmp_path / "kept"):
+    with lock_for_writing(tmp_path / "cache"):
         waiting = threading.Thread(target=fill)
         waiting.start()
         time.sleep(0.1)
@@ -532,24 +532,24 @@ def test_shards_have_a_format_version(tmp_path: Path) -> None:
         ({"features": np.zeros((1, 1, 3), dtype=np.float32)}, r"have shape \(1, 1, 3\), expected"),
     ],
 )
-def test_shards_of_another_format_are_left_alone_with_a_warning(
+def test_shards_of_another_format_are_ignored_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: dict[str, object], message: str
 ) -> None:
     path = write_old(tmp_path, changes)
     assert not read(tmp_path, "a", "x")[0].any()
     assert path.exists()
-    assert re.search(f"is not used and left as it is: .*{message}", caplog.text)
+    assert re.search(f"is ignored: .*{message}", caplog.text)
     write(tmp_path, "a", "x")
     assert read(tmp_path, "a", "x")[0].all()
 
 
-def test_shards_of_a_newer_version_are_left_alone_with_a_warning(
+def test_shards_of_a_newer_version_are_ignored_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = write_old(tmp_path, metadata={"format_version": "7"})
     assert not read(tmp_path, "a", "x")[0].any()
     assert path.exists()
-    assert "it has format version 7, this version of scs-supcon reads 1" in caplog.text
+    assert "it has format version 7, expected 1" in caplog.text
 
 
 def test_a_damaged_shard_is_removed_with_a_warning(
@@ -560,7 +560,7 @@ def test_a_damaged_shard_is_removed_with_a_warning(
     path.write_bytes(path.read_bytes().replace(values, values[::-1]))
     assert not read(tmp_path, "a", "x")[0].any()
     assert not path.exists()
-    assert "is damaged (its content does not match its name): it is removed" in caplog.text
+    assert "is damaged (its content does not match its name) and removed" in caplog.text
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="permissions do not apply")

@@ -11,7 +11,7 @@ from scs_supcon.errors import UserError
 ClassFolders = Callable[[dict[str, int]], Path]
 
 
-def test_class_folders(class_folders: ClassFolders) -> None:
+def test_a_folder_of_class_folders_is_read(class_folders: ClassFolders) -> None:
     root = class_folders({"wren": 2, "finch": 3})
     images = load_images(root)
     assert images.classes == ("finch", "wren")
@@ -57,8 +57,8 @@ def test_hidden_files_are_skipped_and_other_files_are_reported(class_folders: Cl
     (root / "readme.md").touch()
     images = load_images(root)
     assert images.names == ("a/000.png", "b/000.png", "b/deeper/000.png")
-    named = [problem.name for problem in images.notes if problem.kind == "skipped_file"]
-    assert named == ["a/notes.txt", "readme.md"]
+    skipped = [problem.name for problem in images.notes if problem.kind == "skipped_file"]
+    assert skipped == ["a/notes.txt", "readme.md"]
     assert set(check_images(images, workers=1)) >= set(images.notes)
 
 
@@ -92,14 +92,16 @@ def test_an_empty_class_folder_is_an_error(class_folders: ClassFolders) -> None:
     with pytest.raises(UserError, match=r"class folder .*b has no images: add"):
         load_images(root)
     (root / "b" / "photo.heic").touch()
-    with pytest.raises(UserError, match=r"b \(1 files with other extensions\) has no images"):
+    with pytest.raises(UserError, match=r"b \(files with other extensions: 1\) has no images"):
         load_images(root)
 
 
 def test_all_empty_class_folders_are_reported_in_one_error(class_folders: ClassFolders) -> None:
     root = class_folders({"a": 2, "b": 0, "c": 0, "d": 1})
     (root / "c" / "photo.heic").touch()
-    with pytest.raises(UserError, match=r"2 class folders: .*b, .*c \(1 files .* have no images"):
+    with pytest.raises(
+        UserError, match=r"2 class folders: .*b, .*c \(files .*: 1\) have no images"
+    ):
         load_images(root)
     with pytest.raises(UserError, match="no image in any of its class folders"):
         load_images(class_folders({"x/a": 0, "x/b": 0}) / "x")
@@ -124,24 +126,24 @@ def test_a_class_may_have_no_test_images(class_folders: ClassFolders) -> None:
 def test_a_folder_without_class_folders_is_an_error(
     class_folders: ClassFolders, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match="holds no class folders"):
+    with pytest.raises(UserError, match="contains no class folders"):
         load_images(tmp_path)
-    with pytest.raises(UserError, match="holds 2 images but no class folders"):
+    with pytest.raises(UserError, match="contains 2 images but no class folders"):
         load_images(class_folders({".": 2}))
 
 
 @pytest.mark.parametrize(
-    ("counts", "text"),
+    ("counts", "message"),
     [
         ({"val/a": 1, "test/a": 1}, "has test, val but no train folder"),
-        ({"train/a": 1, "val/a": 1, "valid/a": 1}, "both name the val split"),
+        ({"train/a": 1, "val/a": 1, "valid/a": 1}, "are both val folders"),
         ({"train/a": 1, "extra/a": 1}, "also images in 'extra'"),
     ],
 )
 def test_ambiguous_split_folders_are_an_error(
-    class_folders: ClassFolders, counts: dict[str, int], text: str
+    class_folders: ClassFolders, counts: dict[str, int], message: str
 ) -> None:
-    with pytest.raises(UserError, match=text):
+    with pytest.raises(UserError, match=message):
         load_images(class_folders(counts))
 
 
@@ -175,7 +177,7 @@ def test_a_built_in_name_that_is_also_a_path_is_ambiguous(
     assert len(load_images(Path("shapes"))) == 2
 
 
-def test_a_table_of_images(class_folders: ClassFolders) -> None:
+def test_a_table_of_images_is_read(class_folders: ClassFolders) -> None:
     root = class_folders({"images": 3})
     (root / "birds.csv").write_text(
         "image_path,label,split,group,fold,camera\n"

@@ -36,7 +36,7 @@ def test_each_format_opens_as_rgb(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize("suffix", [".png", ".tif"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_the_camera_orientation_is_applied(tmp_path: Path, orientation: int, suffix: str) -> None:
-    # What each EXIF value says was done to the upright image when it was stored.
+    # The change of the upright image that each EXIF value describes.
     store = {
         1: lambda a: a,
         2: np.fliplr,
@@ -182,7 +182,7 @@ def test_a_long_image_is_read(tmp_path: Path) -> None:
     assert open_image(path).size == (300, 3)
 
 
-def test_a_large_jpeg_may_come_smaller_but_not_too_small(tmp_path: Path) -> None:
+def test_a_jpeg_is_decoded_at_a_reduced_size_of_at_least_the_minimum(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (3, 4, 3), dtype=np.uint8)
     Image.fromarray(noise).resize((800, 600)).save(tmp_path / "a.jpg")
     assert open_image(tmp_path / "a.jpg").size == (800, 600)
@@ -230,8 +230,8 @@ def test_a_truncated_jpeg_is_detected_at_every_scale(
     path = tmp_path / "cut.jpg"
     Image.fromarray(noise).resize((500, 400)).save(path, progressive=progressive)
     content = path.read_bytes()
-    for kept in (0.3, 0.9, 0.98):
-        path.write_bytes(content[: int(kept * len(content))])
+    for share in (0.3, 0.9, 0.98):
+        path.write_bytes(content[: int(share * len(content))])
         with pytest.raises(ImageError) as caught:
             inspect_image(path, at_least)
         assert caught.value.kind == "truncated"

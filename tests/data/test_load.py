@@ -65,7 +65,7 @@ def names(*arguments):
     return [str(path) for path in find_images(arguments)]
 
 
-def test_a_folder_stands_for_all_images_below_it(folder):
+def test_a_folder_matches_all_images_below_it(folder):
     assert names("x") == ["x/a.png", "x/b.JPG", "x/deep/c.webp"]
 
 
@@ -73,12 +73,12 @@ def test_files_keep_their_order_and_may_have_any_extension(folder):
     assert names("x/notes.txt", "x/a.png") == ["x/notes.txt", "x/a.png"]
 
 
-def test_a_pattern_matches_like_in_a_shell(folder):
+def test_a_pattern_matches_as_in_a_shell(folder):
     assert names("x/*.png") == ["x/a.png"]
     assert names("x/[ab].*") == ["x/a.png", "x/b.JPG"]
     assert names("x/**/*.webp") == ["x/deep/c.webp"]
     assert names("x/**/*.txt") == ["x/deep/er/f.txt", "x/notes.txt"]
-    assert names("x/d*") == ["x/deep/c.webp"], "a folder that matches stands for its images"
+    assert names("x/d*") == ["x/deep/c.webp"], "a matching folder is replaced by its images"
     assert names(str(folder / "x" / "*.png")) == [str(folder / "x" / "a.png")]
 
 
@@ -99,8 +99,8 @@ def test_a_missing_file_is_returned_so_that_opening_reports_it(folder):
     assert names("x/a.png", "gone.png") == ["x/a.png", "gone.png"]
 
 
-@pytest.mark.parametrize("nothing", ["x/*.gif", "empty", "x/a.png/*"])
-def test_an_argument_without_images_is_an_error(folder, nothing):
+@pytest.mark.parametrize("argument", ["x/*.gif", "empty", "x/a.png/*"])
+def test_an_argument_without_images_is_an_error(folder, argument):
     Path("empty").mkdir()
     with pytest.raises(UserError, match=r"no images at .*files, folders or patterns"):
-        find_images(["x/a.png", nothing])
+        find_images(["x/a.png", argument])

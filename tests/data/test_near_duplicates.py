@@ -35,10 +35,10 @@ CHANGES: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("how", CHANGES)
-def test_changed_copies_are_found_without_false_pairs(how: str, scene: Scene) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_changed_copies_are_found_without_false_pairs(change: str, scene: Scene) -> None:
     originals = [scene(seed) for seed in range(40)]
-    pairs = near_duplicates(small([*originals, *(CHANGES[how](p) for p in originals[:20])]), 2)
+    pairs = near_duplicates(small([*originals, *(CHANGES[change](p) for p in originals[:20])]), 2)
     assert {(pair.first, pair.second) for pair in pairs} == {
         (index, 40 + index) for index in range(20)
     }

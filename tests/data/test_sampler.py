@@ -57,8 +57,8 @@ def test_every_position_is_visited_exactly_once(
 def test_a_plan_is_a_pure_function(sizes: list[int], batch_size: int, kind: str) -> None:
     labels = labels_of(sizes)
     first, again = plan(labels, batch_size, kind), plan(labels, batch_size, kind)
-    for one, other in zip(joined(first), joined(again), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for batch, batch_again in zip(joined(first), joined(again), strict=True):
+        np.testing.assert_array_equal(batch, batch_again)
     lengths = {len(plan(labels, batch_size, kind, epoch=epoch)) for epoch in range(6)}
     assert lengths == {len(first)}
 
@@ -82,10 +82,10 @@ def test_processes_divide_the_same_batches(sizes: list[int], batch_size: int, ki
                 plan(labels, batch_size, kind, world=world)
             continue
         together = plan(labels, batch_size, kind, world=world)
-        for one, other in zip(single, together, strict=True):
-            assert len(other) == world
-            np.testing.assert_array_equal(np.concatenate(other), one[0])
-            lengths = [len(part) for part in other]
+        for batch, divided in zip(single, together, strict=True):
+            assert len(divided) == world
+            np.testing.assert_array_equal(np.concatenate(divided), batch[0])
+            lengths = [len(positions) for positions in divided]
             assert max(lengths) - min(lengths) <= 1
 
 
@@ -113,7 +113,7 @@ def test_no_batch_is_a_single_image(
     assert min(sizes_of(batches)) >= 2
 
 
-def test_equal_classes_give_batches_of_p_classes_times_k_images() -> None:
+def test_equal_classes_result_in_batches_of_p_classes_times_k_images() -> None:
     labels = labels_of([24] * 16)
     for batch in joined(plan(labels, 32, "balanced", per_class=4)):
         counts = Counter(labels[batch].tolist())
@@ -136,7 +136,7 @@ def test_a_large_class_occurs_throughout_the_epoch() -> None:
     assert 0.3 < min(shares) <= max(shares) < 0.7
 
 
-def test_shuffling_gives_full_batches_and_halves_the_rest() -> None:
+def test_shuffling_fills_batches_and_halves_the_remainder() -> None:
     assert sizes_of(plan(labels_of([100]), 32, "shuffle")) == [32, 32, 18, 18]
     assert sizes_of(plan(labels_of([96]), 32, "shuffle")) == [32, 32, 32]
     assert sizes_of(plan(labels_of([116]), 32, "shuffle")) == [32, 32, 32, 20]
@@ -232,7 +232,7 @@ def test_the_chosen_batches_can_be_planned(sizes: list[int], batch_size: int) ->
 
 
 @pytest.mark.parametrize(
-    ("labels", "batch_size", "kind", "per_class", "text"),
+    ("labels", "batch_size", "kind", "per_class", "message"),
     [
         ([], 8, "shuffle", 2, "no training images"),
         ([0, 1], 1, "shuffle", 2, "at least 2"),
@@ -242,7 +242,7 @@ def test_the_chosen_batches_can_be_planned(sizes: list[int], batch_size: int) ->
     ],
 )
 def test_invalid_batch_settings_are_errors(
-    labels: list[int], batch_size: int, kind: str, per_class: int, text: str
+    labels: list[int], batch_size: int, kind: str, per_class: int, message: str
 ) -> None:
-    with pytest.raises(UserError, match=text):
+    with pytest.raises(UserError, match=message):
         plan(np.array(labels, dtype=np.int64), batch_size, kind, per_class=per_class)

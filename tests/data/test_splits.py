@@ -69,8 +69,8 @@ def test_given_splits_are_kept_and_validation_images_come_from_train() -> None:
     np.testing.assert_array_equal(splits == "test", np.array(given) == "test")
 
     full = [*given[:-2], "val", "train"]
-    kept = assign_splits(replace(images, splits=np.array(full)), 0.1, 0.2, seed=0)
-    np.testing.assert_array_equal(kept, full)
+    splits = assign_splits(replace(images, splits=np.array(full)), 0.1, 0.2, seed=0)
+    np.testing.assert_array_equal(splits, full)
 
 
 def test_a_training_split_alone_is_divided_like_a_plain_folder() -> None:
@@ -81,7 +81,7 @@ def test_a_training_split_alone_is_divided_like_a_plain_folder() -> None:
     )
 
 
-def test_a_share_of_zero_gives_an_empty_split() -> None:
+def test_a_share_of_zero_results_in_an_empty_split() -> None:
     splits = assign_splits(shapes(), 0.0, 0.25, seed=0)
     assert Counter(splits.tolist()) == {"train": 180, "test": 60}
 
@@ -125,7 +125,7 @@ def test_groups_stay_together_and_every_class_has_training_images(
     for label in range(len(present)):
         train, val, _ = counts(images, splits)[label]
         assert train >= 1
-        if "" not in {group for own, group in rows if own == present[label]}:
+        if "" not in {group for row_label, group in rows if row_label == present[label]}:
             continue
         ungrouped = np.sum((images.labels == label) & (images.groups == "") & (splits == "train"))
         assert val >= 1 or ungrouped == 0 or train == 1
@@ -199,7 +199,7 @@ def test_a_splits_file_of_other_data_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "splits.csv"
     small, large = shapes(per_class=2), shapes(per_class=3)
     write_splits_csv(path, small, assign_splits(small, 0.1, 0.2, seed=0))
-    with pytest.raises(UserError, match="the data has changed since"):
+    with pytest.raises(UserError, match="the data has changed"):
         read_splits_csv(path, large)
     write_splits_csv(path, large, assign_splits(large, 0.1, 0.2, seed=0))
     with pytest.raises(UserError, match="no longer in the data"):
@@ -216,16 +216,16 @@ def test_every_image_is_tested_once_and_classes_are_divided_evenly() -> None:
     images = images_of([0] * 13 + [1] * 7 + [2] * 20 + [3] * 2)
     folds = assign_folds(images, 5, seed=0)
     for label in range(4):
-        held = np.bincount(folds[images.labels == label], minlength=5)
-        assert held.max() - held.min() <= 1
+        sizes = np.bincount(folds[images.labels == label], minlength=5)
+        assert sizes.max() - sizes.min() <= 1
     sizes = np.bincount(folds, minlength=5)
     assert sizes.max() - sizes.min() <= 1
-    parts = [fold_splits(images, fold, 5, 0.1, seed=0) for fold in range(5)]
-    np.testing.assert_array_equal(sum(part == "test" for part in parts), np.ones(42))
-    for fold, part in enumerate(parts):
-        np.testing.assert_array_equal(part == "test", folds == fold)
-        assert {"train", "val"} <= set(part.tolist())
-        assert set(images.labels[part == "train"]) == {0, 1, 2, 3}
+    splits = [fold_splits(images, fold, 5, 0.1, seed=0) for fold in range(5)]
+    np.testing.assert_array_equal(sum(split == "test" for split in splits), np.ones(42))
+    for fold, split in enumerate(splits):
+        np.testing.assert_array_equal(split == "test", folds == fold)
+        assert {"train", "val"} <= set(split.tolist())
+        assert set(images.labels[split == "train"]) == {0, 1, 2, 3}
 
 
 def test_folds_depend_on_the_seed() -> None:
@@ -263,7 +263,7 @@ def test_a_fold_column_takes_precedence_and_given_splits_are_not_used() -> None:
         ([0] * 3 + [1] * 3, 7, "between 2 and the number of images .6., got 7"),
     ],
 )
-def test_folds_must_not_exceed_the_number_of_images(labels, folds, message) -> None:
+def test_the_number_of_folds_must_fit_the_data(labels, folds, message) -> None:
     with pytest.raises(UserError, match=message):
         assign_folds(images_of(labels), folds, seed=0)
 

@@ -69,7 +69,7 @@ def test_eval_view_is_not_random() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_equal_seeds_give_equal_views() -> None:
+def test_equal_seeds_result_in_equal_views() -> None:
     view = train_view(changed(rotate=20.0))
     views = []
     for numbers in [(0, 1, 2), (0, 1, 2), (0, 1, 3), (1, 1, 2)]:
@@ -88,11 +88,11 @@ def test_probe_view_does_not_change_colours() -> None:
     assert not torch.equal(train_view(loud)(orange), plain)
 
 
-def test_the_share_of_grey_views_is_met() -> None:
+def test_grey_views_have_the_given_share() -> None:
     recipe = changed(grayscale=0.5, jitter=0.0, mean=(0.5,) * 3, std=(0.5,) * 3)
     view = train_view(recipe)
     torch.manual_seed(0)
-    grey = [torch.equal(one[0], one[1]) for one in (view(NOISE) for _ in range(200))]
+    grey = [torch.equal(pixels[0], pixels[1]) for pixels in (view(NOISE) for _ in range(200))]
     assert 70 < sum(grey) < 130
 
 
@@ -124,13 +124,13 @@ def test_seeded_restores_the_generator_and_depends_on_every_number() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    drawn_inside = []
+    numbers_inside = []
     for numbers in [(1, 23), (12, 3), (1, 2, 3), (123,), (-1, 23)]:
         with seeded(*numbers):
-            drawn_inside.append(float(torch.rand(())))
+            numbers_inside.append(float(torch.rand(())))
     with pytest.raises(KeyError), seeded(1):
         raise KeyError
-    assert len(set(drawn_inside)) == 5
+    assert len(set(numbers_inside)) == 5
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -173,7 +173,7 @@ def test_items_are_views_label_and_index() -> None:
 @pytest.mark.parametrize(
     ("workers", "context"), [(2, "fork"), pytest.param(1, "spawn", marks=pytest.mark.slow)]
 )
-def test_workers_give_the_same_batches(workers: int, context: str) -> None:
+def test_workers_return_the_same_batches(workers: int, context: str) -> None:
     torch.manual_seed(1)
     expected = rows(0, epoch_keys(0))
     torch.manual_seed(2)
@@ -223,11 +223,11 @@ def test_factors_of_one_change_nothing(pixels: Tensor) -> None:
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.2])
-@pytest.mark.parametrize("what", ["brightness", "contrast", "saturation"])
-def test_each_factor_matches_torchvision(pixels: Tensor, what: str, factor: float) -> None:
-    theirs = getattr(tv, f"adjust_{what}")(pixels, factor)
+@pytest.mark.parametrize("name", ["brightness", "contrast", "saturation"])
+def test_each_factor_matches_torchvision(pixels: Tensor, name: str, factor: float) -> None:
+    theirs = getattr(tv, f"adjust_{name}")(pixels, factor)
     torch.testing.assert_close(
-        adjust_colours(pixels, **STILL | {what: factor}), theirs, atol=2e-4, rtol=0
+        adjust_colours(pixels, **STILL | {name: factor}), theirs, atol=2e-4, rtol=0
     )
 
 
@@ -239,9 +239,8 @@ def test_hue_rotates_and_the_sum_of_the_channels_is_kept(pixels: Tensor, turn: f
         pixels.flatten(1).T.tolist(), turned.flatten(1).T.tolist(), strict=True
     ):
         moved = colorsys.rgb_to_hsv(*after)[0] - colorsys.rgb_to_hsv(*before)[0] - turn
-        assert (
-            abs((moved + 0.5) % 1 - 0.5) < 0.01
-        )  # the hue of HSV follows a hexagon, this one a circle
+        # The hue of HSV follows a hexagon, this one a circle.
+        assert abs((moved + 0.5) % 1 - 0.5) < 0.01
 
 
 def test_a_third_of_a_turn_turns_red_into_green(pixels: Tensor) -> None:

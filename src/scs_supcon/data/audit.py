@@ -1,7 +1,7 @@
 """Check images before training: unusable files, duplicates, separated groups, unsuitable classes.
 
-`check_images` runs before every training. `diagnose` (`scs doctor`) also compares all images with
-each other and looks at file formats and class sizes. Kinds of problems: `dataset.PROBLEM_KINDS`.
+Every training starts with `check_images`. `diagnose` (`scs doctor`) also compares all images with
+each other and checks file formats and class sizes. `dataset.PROBLEM_KINDS` lists the problems.
 """
 
 import unicodedata
@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,11 @@ from scs_supcon.data.image_io import DecodedImage, ImageError, inspect_image
 from scs_supcon.data.near_duplicates import near_duplicates, thumbnail
 from scs_supcon.progress import ProgressCallback
 
+Result = TypeVar("Result")
+
 UNUSABLE = ("unreadable", "truncated", "too_large")
-SMALL_CLASS = 5  # training images below which a class is reported
-IMBALANCE = 10  # ratio of class sizes above which it is reported
+SMALL_CLASS = 5  # classes with fewer training images are reported
+IMBALANCE = 10  # larger ratios of class sizes are reported
 THUMBNAIL_SOURCE = 64  # smallest short side at which a JPEG is decoded for a thumbnail
 
 _FORMATS = {
@@ -42,28 +44,21 @@ def check_images(
 
     Args:
         images: The dataset.
-        workers: Threads (decoding releases the interpreter lock); 0 means one.
-        progress: Called with the number of images done.
+        workers: Number of threads (decoding releases the interpreter lock); 0 means one.
+        progress: Called with the number of images checked.
     """
-    hashes: list[str | None] = []
-    problems = list(images.notes)
-    with warnings.catch_warnings(), ThreadPoolExecutor(max(1, workers)) as pool:
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # reported as a Problem
-        for done, (content, problem) in enumerate(
-            pool.map(partial(_check_image, images), range(len(images))), start=1
-        ):
-            hashes.append(content)
-            if problem is not None:
-                problems.append(problem)
-            if progress is not None:
-                progress(done)
-    problems += _duplicates(images, hashes)
-    problems += single_image_classes(_training_labels(images, hashes), images.classes)
-    problems += _separated_groups(images)
-    return problems
+    results = _for_each_image(_check_image, images, workers, progress or (lambda done: None))
+    hashes = [content for content, _ in results]
+    return [
+        *images.notes,
+        *(problem for _, problem in results if problem is not None),
+        *_duplicates(images, hashes),
+        *single_image_classes(_training_labels(images, hashes), images.classes),
+        *_separated_groups(images),
+    ]
 
 
-def unusable(images: ImageDataset, problems: Iterable[Problem]) -> list[int]:
+def unusable_indices(images: ImageDataset, problems: Iterable[Problem]) -> list[int]:
     """Return the indices of the images that cannot be decoded."""
     names = {problem.name for problem in problems if problem.kind in UNUSABLE}
     return [index for index, name in enumerate(images.names) if name in names]
@@ -85,7 +80,7 @@ def single_image_classes(
 
 
 def keep_duplicates_together(images: ImageDataset, problems: Iterable[Problem]) -> ImageDataset:
-    """Return the dataset with duplicates in one group, so that no split separates them."""
+    """Return the dataset with duplicates in the same group, so that no split separates them."""
     pairs = [(problem.same_as, problem.name) for problem in problems if problem.same_as]
     index = {name: position for position, name in enumerate(images.names)}
     groups = (
@@ -111,7 +106,7 @@ class Diagnosis:
 
     Attributes:
         images: The dataset as it was read.
-        problems: In the order of `PROBLEM_KINDS`, then by name.
+        problems: All problems, in the order of `PROBLEM_KINDS`, then by name.
         conversions: Names of the images that decoding converts, by conversion.
     """
 
@@ -132,12 +127,12 @@ def diagnose(
 
     Args:
         images: The dataset, usually read with `load_images(source, forgiving=True)`.
-        workers: Threads; decoding and comparing release the interpreter lock.
+        workers: Number of threads; decoding and comparing release the interpreter lock.
         progress: Called with (done, total); each image counts twice, decoded and compared.
     """
     report = progress or (lambda done, total: None)
     n = len(images)
-    inspections = _inspect_all(images, workers, lambda done: report(done, 2 * n))
+    inspections = _for_each_image(_inspect, images, workers, lambda done: report(done, 2 * n))
     hashes = [inspection.content for inspection in inspections]
     problems = [
         *images.notes,
@@ -161,6 +156,22 @@ def diagnose(
     )
 
 
+def _for_each_image(
+    function: Callable[[ImageDataset, int], Result],
+    images: ImageDataset,
+    workers: int,
+    progress: Callable[[int], None],
+) -> list[Result]:
+    """Return `function(images, index)` for every index, computed by several threads."""
+    results = []
+    with warnings.catch_warnings(), ThreadPoolExecutor(max(1, workers)) as pool:
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # reported as a Problem
+        for result in pool.map(partial(function, images), range(len(images))):
+            results.append(result)
+            progress(len(results))
+    return results
+
+
 def _check_image(images: ImageDataset, index: int) -> tuple[str | None, Problem | None]:
     try:
         images.open(index, 1)  # a JPEG at an eighth of its size: faster, and reads every byte
@@ -170,12 +181,15 @@ def _check_image(images: ImageDataset, index: int) -> tuple[str | None, Problem 
 
 
 def _duplicates(images: ImageDataset, hashes: Sequence[str | None]) -> Iterator[Problem]:
-    """Report images with the content of an earlier one; the hash of an unusable image is None."""
-    first_with: dict[str, int] = {}
+    """Yield a problem for each image with the same content as an earlier one.
+
+    The hash of an unusable image is None.
+    """
+    first_index: dict[str, int] = {}
     for index, content in enumerate(hashes):
         if content is None:
             continue
-        first = first_with.setdefault(content, index)
+        first = first_index.setdefault(content, index)
         if first != index:
             kind, difference = _duplicate_kind(images, first, index)
             name, same_as = images.names[index], images.names[first]
@@ -184,7 +198,7 @@ def _duplicates(images: ImageDataset, hashes: Sequence[str | None]) -> Iterator[
 
 
 def _duplicate_kind(images: ImageDataset, first: int, second: int) -> tuple[str, str]:
-    """Return the kind of a pair of duplicates, and a phrase for what differs between them."""
+    """Return the kind of a pair of duplicates, and a phrase that describes their difference."""
     a, b = (images.classes[images.labels[index]] for index in (first, second))
     if a != b:
         return "duplicate_with_other_label", f", but is labelled {b!r} instead of {a!r}"
@@ -196,7 +210,7 @@ def _duplicate_kind(images: ImageDataset, first: int, second: int) -> tuple[str,
 
 
 def _training_labels(images: ImageDataset, hashes: Sequence[str | None]) -> NDArray[np.int64]:
-    """Return the labels of the usable training images; without splits, of all usable images."""
+    """Return the labels of the usable training images, or of all usable images without splits."""
     readable = np.array([content is not None for content in hashes])
     train = True if images.splits is None else images.splits == "train"
     labels: NDArray[np.int64] = images.labels[readable & train]
@@ -204,14 +218,14 @@ def _training_labels(images: ImageDataset, hashes: Sequence[str | None]) -> NDAr
 
 
 def _separated_groups(images: ImageDataset) -> Iterator[Problem]:
-    """Report the groups that lie in more than one split, or in more than one fold."""
+    """Yield a problem for each group in more than one split, or in more than one fold."""
     for unit, column in (("splits", images.splits), ("folds", images.folds)):
         if images.groups is None or column is None:
             continue
-        values_of: dict[str, set[str]] = defaultdict(set)
+        values_by_group: dict[str, set[str]] = defaultdict(set)
         for group, value in zip(images.groups.tolist(), column.tolist(), strict=True):
-            values_of[group].add(str(value))
-        for group, values in sorted(values_of.items()):
+            values_by_group[group].add(str(value))
+        for group, values in sorted(values_by_group.items()):
             if group and len(values) > 1:
                 listed = " and ".join(sorted(values))
                 detail = (
@@ -227,18 +241,6 @@ class _Inspection(NamedTuple):
     thumbnail: NDArray[np.uint8] | None = None
     conversions: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
-
-
-def _inspect_all(
-    images: ImageDataset, workers: int, progress: Callable[[int], None]
-) -> list[_Inspection]:
-    inspections = []
-    with warnings.catch_warnings(), ThreadPoolExecutor(max(1, workers)) as pool:
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # reported as a Problem
-        for inspection in pool.map(partial(_inspect, images), range(len(images))):
-            inspections.append(inspection)
-            progress(len(inspections))
-    return inspections
 
 
 def _inspect(images: ImageDataset, index: int) -> _Inspection:
@@ -266,7 +268,7 @@ def _near_duplicate_problems(
     workers: int,
     progress: ProgressCallback,
 ) -> Iterator[Problem]:
-    """Report each image's most harmful near duplicate; identical files are compared once."""
+    """Yield each image's most harmful near duplicate; identical files are compared once."""
     unique: dict[str | None, tuple[int, NDArray[np.uint8]]] = {}
     for index, inspection in enumerate(inspections):
         if inspection.thumbnail is not None:
@@ -280,7 +282,7 @@ def _near_duplicate_problems(
     for pair in near_duplicates(thumbnails, workers, progress):
         a, b = indices[pair.first], indices[pair.second]
         if images.groups is not None and images.groups[a] == images.groups[b] != "":
-            continue  # one group: no split separates them
+            continue  # no split separates a group
         rank = kinds.index(f"near_{_duplicate_kind(images, a, b)[0]}")
         worst[b] = min(worst.get(b, (rank, 0.0, a)), (rank, -pair.similarity, a))
     for second, (_, negative_similarity, first) in sorted(worst.items()):
@@ -291,7 +293,7 @@ def _near_duplicate_problems(
 
 
 def _class_size_problems(labels: NDArray[np.int64], images: ImageDataset) -> Iterator[Problem]:
-    """Report classes with too few usable training images, and imbalance between the others."""
+    """Yield the classes with too few usable training images, and an imbalance of class sizes."""
     classes = images.classes
     counts = np.bincount(labels, minlength=len(classes))
     for label in np.flatnonzero(counts == 0):
@@ -312,11 +314,11 @@ def _class_size_problems(labels: NDArray[np.int64], images: ImageDataset) -> Ite
 
 
 def _similar_labels(classes: Sequence[str]) -> Iterator[Problem]:
-    """Report class names that differ only in case, spaces or how accents are stored."""
-    first: dict[str, str] = {}
+    """Yield class names that differ only in case, spaces or Unicode normalisation."""
+    first_name: dict[str, str] = {}
     for name in classes:
         normalized = "".join(unicodedata.normalize("NFKC", name).casefold().split())
-        other = first.setdefault(normalized, name)
+        other = first_name.setdefault(normalized, name)
         if other != name:
             detail = f"classes {other!r} and {name!r} differ only in case or spaces"
             yield Problem("similar_labels", name, detail, other)

@@ -2,9 +2,9 @@
 
 *digits*: 1,797 scans of 8 × 8 pixels that come with scikit-learn.
 
-*shapes*: the class is the shape. Colour, position, angle and size are style: they are sampled
-independently of the class, so any of them that the common field keeps, and anything of the class
-that the style field keeps, is leakage that can be measured.
+*shapes*: the class is the shape. Colour, position, angle and size are style and are sampled
+independently of the class, so leakage can be measured: style information in the common field, and
+class information in the style field.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from PIL import Image, ImageDraw
 
 from scs_supcon.data.dataset import ImageDataset
 
-# The digits fill their frame, change meaning when mirrored, and have no colour to jitter.
+# Digits fill the image, change their meaning when mirrored, and have no colour.
 DIGITS_VIEWS: dict[str, object] = {
     "image_size": 16,
     "crop_pct": 1.0,
@@ -50,7 +50,7 @@ def in_memory(
     classes: tuple[str, ...],
     view_defaults: dict[str, object],
 ) -> ImageDataset:
-    """Return arrays as a dataset whose images are named "name/0001", "name/0002" and so on."""
+    """Return a dataset of arrays, whose images are named "name/0001", "name/0002" and so on."""
     reader = ImageArrays(pixels)
     return ImageDataset(
         names=tuple(f"{name}/{number:04d}" for number in range(1, len(pixels) + 1)),
@@ -95,7 +95,7 @@ _RGB = {
     "purple": (150, 70, 180),
     "red": (210, 50, 50),
 }
-_OVERSAMPLING = 4  # rendered this many times larger, then averaged: smooth edges
+_OVERSAMPLING = 4  # shapes are rendered at this multiple of the size, for smooth edges
 
 Points = list[tuple[float, float]]
 
@@ -130,7 +130,7 @@ def shapes(per_class: int = 40, seed: int = 0, *, name: str = "shapes") -> Image
 
 
 def _shapes_of_version_0_1() -> ImageDataset:
-    """Return `shapes` under the name it had in version 0.1, so that those runs can be resumed."""
+    """Return `shapes` under the name it had in version 0.1, so that old runs can be resumed."""
     return shapes(name="drawn")
 
 
@@ -153,7 +153,7 @@ def _render(factor: dict[str, float]) -> Image.Image:
 
 
 def _outline(shape: str) -> Points:
-    """Return the corners of a shape in the unit circle."""
+    """Return the corners of a shape within the unit circle."""
     match shape:
         case "bar":
             return [(-0.95, -0.3), (0.95, -0.3), (0.95, 0.3), (-0.95, 0.3)]

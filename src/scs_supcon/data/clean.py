@@ -1,16 +1,16 @@
-"""Make a clean table of images from a diagnosis (`scs doctor --fix`).
+"""Create a clean table of images from a diagnosis (`scs doctor --fix`).
 
-No image is changed or deleted: the table lists the images to use by their paths. It leaves out
-unusable images, surplus copies, images that occur with two labels, and classes without a training
-image. Of several copies the one in the test split stays, so that results remain comparable. Near
-duplicates and groups move to the split that holds most of them.
+Images are not changed or deleted: the table lists the paths of the images to use. It leaves out
+unusable images, redundant copies, images that occur with two labels, and classes without training
+images. Among several copies, the one in the test split is kept, so that results remain comparable.
+Near duplicates and groups are moved to the split that contains most of them.
 """
 
 import csv
 import io
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,16 +30,16 @@ LEFT_OUT_REASONS = {
     "two_labels": "with two labels",
     "untrained_class": "in classes without training images",
 }
-_KEEP_ORDER = ("test", "val", "train", "")  # of several copies, keep the first of these
+_KEEP_ORDER = ("test", "val", "train", "")  # the preferred split of the copy to keep comes first
 
 
 @dataclass(frozen=True)
 class CleanDataset:
-    """The images to use.
+    """The result of `clean`.
 
     Attributes:
         images: The remaining images; each has a split.
-        left_out: Number of images left out, by key of `LEFT_OUT_REASONS`.
+        left_out: Number of images left out, for each key of `LEFT_OUT_REASONS`.
         moved: Number of images that changed their split.
     """
 
@@ -49,11 +49,12 @@ class CleanDataset:
 
 
 def clean(diagnosis: Diagnosis, seed: int = 0) -> CleanDataset:
-    """Choose the images to use and their splits.
+    """Return the images to use, with their splits.
 
     Args:
         diagnosis: The diagnosis of the dataset.
-        seed: Seed for assigning splits if the data has none; the shares are those of training.
+        seed: Seed for assigning splits if the data has none; the shares are the defaults of
+            training.
 
     Raises:
         UserError: The images are not files, or fewer than two classes would remain.
@@ -61,8 +62,8 @@ def clean(diagnosis: Diagnosis, seed: int = 0) -> CleanDataset:
     images = diagnosis.images
     if images.paths is None:
         raise UserError("--fix needs image files; built-in datasets have none")
-    reasons, kept_copy = _left_out(diagnosis)
-    usable = _without_images_and_empty_classes(images, reasons)
+    reasons, kept_copy = _reasons_and_kept_copies(diagnosis)
+    usable = _without_images_and_empty_classes(images, reasons.keys())
     grouped = keep_duplicates_together(usable, list(_near_duplicates(diagnosis, kept_copy)))
     if grouped.splits is None:
         splits = assign_splits(grouped, _default("val_share"), _default("test_share"), seed)
@@ -75,7 +76,7 @@ def clean(diagnosis: Diagnosis, seed: int = 0) -> CleanDataset:
     counts = Counter(reasons.values())
     if untrained:
         counts["untrained_class"] = len(untrained)
-        chosen = _without_images_and_empty_classes(chosen, dict.fromkeys(untrained, ""))
+        chosen = _without_images_and_empty_classes(chosen, untrained)
     return CleanDataset(chosen, dict(counts), moved)
 
 
@@ -100,8 +101,8 @@ def table_csv(dataset: CleanDataset, folder: Path) -> str:
     return text.getvalue()
 
 
-def _left_out(diagnosis: Diagnosis) -> tuple[dict[int, str], dict[str, str]]:
-    """Return why each index is left out and, for every copy, the name of the copy that stays."""
+def _reasons_and_kept_copies(diagnosis: Diagnosis) -> tuple[dict[int, str], dict[str, str]]:
+    """Return the reason for each index to leave out, and the name to keep for each copy."""
     images = diagnosis.images
     index_of = {name: index for index, name in enumerate(images.names)}
     reasons: dict[int, str] = {}
@@ -114,58 +115,60 @@ def _left_out(diagnosis: Diagnosis) -> tuple[dict[int, str], dict[str, str]]:
     training_counts = Counter(images.labels[_splits(images) == "train"].tolist())
     kept_copy: dict[str, str] = {}
     for first, others in copies.items():
-        equal = [index_of[first], *others]
-        if len({int(images.labels[index]) for index in equal}) > 1:
-            reasons |= dict.fromkeys(equal, "two_labels")
+        duplicates = [index_of[first], *others]
+        if len({int(images.labels[index]) for index in duplicates}) > 1:
+            reasons |= dict.fromkeys(duplicates, "two_labels")
             continue
-        copy = _copy_to_keep(images, equal, training_counts)
-        reasons |= {index: "copy" for index in equal if index != copy}
-        kept_copy |= {images.names[index]: images.names[copy] for index in equal}
+        copy = _copy_to_keep(images, duplicates, training_counts)
+        reasons |= {index: "copy" for index in duplicates if index != copy}
+        kept_copy |= {images.names[index]: images.names[copy] for index in duplicates}
     return reasons, kept_copy
 
 
 def _near_duplicates(diagnosis: Diagnosis, kept_copy: dict[str, str]) -> Iterator[Problem]:
-    """Yield near duplicates, under the names of the copies that stay."""
+    """Yield the near duplicates, with the names of the copies to keep."""
     for problem in diagnosis.problems:
         if problem.kind.startswith("near"):
-            name, other = (kept_copy.get(n, n) for n in (problem.name, problem.same_as))
+            name, other = (kept_copy.get(name, name) for name in (problem.name, problem.same_as))
             yield replace(problem, name=name, same_as=other)
 
 
-def _copy_to_keep(images: ImageDataset, equal: list[int], training_counts: Counter[int]) -> int:
-    """Return which copy stays, so that its class keeps at least one training image."""
+def _copy_to_keep(
+    images: ImageDataset, duplicates: list[int], training_counts: Counter[int]
+) -> int:
+    """Return the index of the copy to keep, such that its class keeps a training image."""
     splits = _splits(images)
-    label = int(images.labels[equal[0]])
-    in_train = [index for index in equal if splits[index] == "train"]
+    label = int(images.labels[duplicates[0]])
+    in_train = [index for index in duplicates if splits[index] == "train"]
     if in_train and len(in_train) == training_counts[label]:
         copy = in_train[0]
     else:
-        copy = min(equal, key=lambda index: (_KEEP_ORDER.index(str(splits[index])), index))
+        copy = min(duplicates, key=lambda index: (_KEEP_ORDER.index(str(splits[index])), index))
     training_counts[label] -= len(in_train) - (copy in in_train)
     return copy
 
 
 def _without_images_and_empty_classes(
-    images: ImageDataset, left_out: dict[int, str]
+    images: ImageDataset, left_out: Collection[int]
 ) -> ImageDataset:
     remaining = np.ones(len(images), dtype=bool)
     remaining[list(left_out)] = False
     labels = np.unique(images.labels[remaining])
     if len(labels) < 2:
-        raise UserError("fewer than two classes have usable images: there is nothing to train")
+        raise UserError("fewer than two classes have usable images: a classifier needs two")
     # All images of a removed class are left out below, so their label does not matter.
-    number = np.zeros(len(images.classes), dtype=np.int64)
-    number[labels] = np.arange(len(labels))
+    new_labels = np.zeros(len(images.classes), dtype=np.int64)
+    new_labels[labels] = np.arange(len(labels))
     renumbered = replace(
         images,
-        labels=number[images.labels],
+        labels=new_labels[images.labels],
         classes=tuple(images.classes[label] for label in labels),
     )
     return without(renumbered, left_out)
 
 
 def _one_split_per_group(images: ImageDataset, given: NDArray[np.str_]) -> NDArray[np.str_]:
-    """Move each group to the split that holds most of it; each class keeps training images."""
+    """Return splits with each group in the split of most of it; classes keep training images."""
     splits = given.copy()
     for members in _groups(images):
         counts = Counter(sorted(given[members], key=_KEEP_ORDER.index))
@@ -191,6 +194,7 @@ def _one_fold_per_group(images: ImageDataset) -> NDArray[np.int64] | None:
 
 
 def _groups(images: ImageDataset) -> Iterator[NDArray[np.int64]]:
+    """Yield the indices of each group with several images."""
     if images.groups is None:
         return
     members: dict[str, list[int]] = defaultdict(list)
@@ -201,6 +205,7 @@ def _groups(images: ImageDataset) -> Iterator[NDArray[np.int64]]:
 
 
 def _without_training_images(images: ImageDataset) -> list[int]:
+    """Return the indices of the images whose class has no training images."""
     trained = np.unique(images.labels[_splits(images) == "train"])
     return np.flatnonzero(~np.isin(images.labels, trained)).tolist()
 
@@ -214,7 +219,7 @@ def _default(field: str) -> float:
 
 
 def _relative(path: Path, folder: Path) -> str:
-    """Return a path relative to the folder of the table, with slashes."""
+    """Return a path relative to a folder, with forward slashes."""
     path = path.parent.resolve() / path.name  # ".." after a symbolic link leads elsewhere
     try:
         return Path(os.path.relpath(path, folder.resolve())).as_posix()

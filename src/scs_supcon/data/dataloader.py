@@ -1,4 +1,4 @@
-"""Worker processes that load images: how they are started, and what happens if they are killed."""
+"""Worker processes that load images: how to start them, and an error if one is killed."""
 
 import sys
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from scs_supcon.errors import UserError
 def worker_context(workers: int) -> str | None:
     """Return the `multiprocessing_context` for a `DataLoader` with this many workers.
 
-    On Linux workers are forked: they share the memory of the dataset and the encoder. Elsewhere
-    forking is unsafe or impossible, so workers are spawned and the dataset is pickled.
+    On Linux, workers are forked and share the memory of the dataset and the encoder. On other
+    systems, forking is unsafe or impossible, so workers are spawned and the dataset is pickled.
     """
     if workers == 0:
         return None

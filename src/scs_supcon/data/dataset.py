@@ -21,7 +21,7 @@ class ProblemKind(NamedTuple):
 
     Attributes:
         title: Short name.
-        advice: What it means and what to do about it.
+        advice: Its consequence and what to do about it.
         harmful: Whether it harms training or makes its results wrong.
     """
 
@@ -31,7 +31,7 @@ class ProblemKind(NamedTuple):
 
 
 _LEAK = "leaks training images into the test set"
-_LEFT_OUT = "training leaves them out"
+_LEFT_OUT = "not used in training"
 
 # Worst first: reports list problems in this order.
 PROBLEM_KINDS: Mapping[str, ProblemKind] = {
@@ -71,10 +71,10 @@ PROBLEM_KINDS: Mapping[str, ProblemKind] = {
         "similar labels", "they count as different classes: rename them if they are the same"
     ),
     "single_image_class": ProblemKind(
-        "class with a single image", "add images: one is not enough to validate or test"
+        "class with a single image", "add images: one is not enough for validation or testing"
     ),
     "small_class": ProblemKind(
-        "small class", "add images: with so few, the accuracy of the class means little"
+        "small class", "add images: the accuracy of a class with few images is unreliable"
     ),
     "duplicate": ProblemKind("duplicate", "they count twice in training: keep one copy"),
     "near_duplicate": ProblemKind(
@@ -87,7 +87,7 @@ PROBLEM_KINDS: Mapping[str, ProblemKind] = {
     ),
     "wrong_extension": ProblemKind(
         "wrong extension",
-        "images are read by their content; other programs may fail",
+        "the content determines the format here, but other programs may fail",
         harmful=False,
     ),
     "skipped_file": ProblemKind("skipped file", "not read", harmful=False),
@@ -118,12 +118,12 @@ def problem_title(kind: str) -> str:
 
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong with one file, class, group or column.
+    """A problem with one file, class, group or column.
 
     Attributes:
         kind: A key of `PROBLEM_KINDS`.
         name: The image, class, group, file or column.
-        detail: One sentence.
+        detail: A sentence that describes it.
         same_as: For duplicates: the first image with this content, or the similar one.
     """
 
@@ -146,18 +146,18 @@ class ImageDataset:
     """Labelled images, sorted by name.
 
     Attributes:
-        names: Unique and stable: the path relative to the root, or for example "digits/0001".
+        names: Unique and stable names: paths relative to the root, or for example "digits/0001".
         labels: Index into `classes` for each image, int64.
-        classes: Sorted names.
+        classes: Names of the classes, sorted.
         splits: "train", "val" or "test" for each image; None if the data has no splits.
-        groups: Images of one group stay in one split; "" means no group.
-        folds: The fold in which each image is tested; None if the data has no folds.
-        open: Opens one image.
-        file_hash: Returns the SHA-256 of one image's content.
+        groups: Group of each image, which stays in one split; "" means no group.
+        folds: Fold in which each image is tested; None if the data has no folds.
+        open: Returns an image by index.
+        file_hash: Returns the SHA-256 of an image's content by index.
         native_size: Median short side in pixels.
         view_defaults: Values of `DataRecipe` fields that suit this dataset.
-        notes: What was skipped while reading.
-        paths: The files; None if the images are not files.
+        notes: Files, folders and columns that were skipped.
+        paths: Paths of the files; None if the images are not files.
     """
 
     names: tuple[str, ...]
@@ -204,7 +204,7 @@ def without(images: ImageDataset, indices: Iterable[int]) -> ImageDataset:
     if len(empty := np.flatnonzero(counts == 0)):
         raise UserError(
             f"class {images.classes[empty[0]]!r} has no usable image left: "
-            "repair its images or remove the class"
+            "repair its images, or remove the class"
         )
 
     def select(column: NDArray[Any] | None) -> NDArray[Any] | None:

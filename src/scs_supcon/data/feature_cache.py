@@ -2,8 +2,8 @@
 
 A row of features depends only on the encoder, the view's key and the image's content. The random
 numbers of a view are seeded by a hash of the view's key (which includes the view seed and the
-number of the view) and the content. Runs with other seeds, methods, splits, file names or worker
-counts share their rows, and only images added later need to be computed.
+number of the view) and the content. Runs with different seeds, methods, splits, file names or
+worker counts share rows, and only new images have to be encoded.
 """
 
 import hashlib
@@ -31,8 +31,8 @@ from scs_supcon.recipe import DataRecipe
 
 ViewKind = Literal["eval", "probe", "train"]
 
-SHARD_ROWS = 128  # seconds of work on a CPU, which is what a killed process loses
-VIEWS_VERSION = 1  # increases when the same settings give different views
+SHARD_ROWS = 128  # a killed process loses one shard: seconds of work on a CPU
+VIEWS_VERSION = 1  # increased when the same settings produce different views
 
 _VIEW_FUNCTIONS: dict[ViewKind, Callable[[DataRecipe], View]] = {
     "eval": eval_view,
@@ -53,9 +53,9 @@ def keyed_views(
 
     Args:
         kind: "eval" (not random, so one view is enough), "probe" or "train".
-        data: Settings of the view; the source and its splits do not matter.
+        data: Settings of the view; source and splits are ignored.
         count: Number of views; a larger count starts with the views of a smaller one.
-        seed: Seed of the views. It is not the run's seed, so that runs can share features.
+        seed: Seed of the views, which differs from the run's seed so that runs share features.
     """
     view = _VIEW_FUNCTIONS[kind](data)
     fields = ("image_size", "mean", "std", "interpolation", *_FIELDS[kind])
@@ -75,20 +75,21 @@ def frozen_features(
     workers: int = 0,
     progress: ProgressCallback | None = None,
 ) -> NDArray[np.float32]:
-    """Return the features of every view of every image, from the cache if they are there.
+    """Return the features of every view of every image, cached if possible.
 
     Args:
         images: The dataset.
-        indices: Images in the order of the result; contents may repeat.
-        encoder: Returns `num_features` features per image. A copy in eval mode is used. On an
-            accelerator it runs there, in this process.
+        indices: Indices of the images, in the order of the result; contents may repeat.
+        encoder: Returns `num_features` features per image. A copy in eval mode is used. An
+            encoder on an accelerator runs in the main process.
         encoder_key: Name and hash of the weights; equal keys mean equal features.
         transforms: (key, view) as returned by `keyed_views`; equal keys mean equal views.
-        cache_dir: May be shared by any number of runs and processes.
-        workers: Processes that decode images, make views and, on a CPU, encode; 0 means this
-            process. Each uses one thread, because the number of threads can change the last bits.
-        progress: Called with (rows done, rows in total): at the start with what is in the cache,
-            then after every shard. An exception from it stops the work; finished shards stay.
+        cache_dir: Folder of the cache, which runs and processes may share.
+        workers: Number of processes that decode images, create views and, on a CPU, encode; 0
+            uses the main process. Each uses one thread, because the number of threads can change
+            the last bits.
+        progress: Called with (rows done, rows in total): first with the number of cached rows,
+            then after every shard. If it raises an exception, finished shards stay cached.
 
     Returns:
         Array (images, views, num_features).
@@ -138,11 +139,11 @@ Chunk = tuple[tuple[int, ...], tuple[int, ...]]  # rows and columns of the table
 
 @dataclass(frozen=True, eq=False)
 class _ChunkDataset(Dataset[Tensor | UserError]):
-    """The features of one chunk as an item; for an accelerator, its views.
+    """A dataset whose items are the features of one chunk, or its views for an accelerator.
 
     Items are tensors, which are passed through shared memory. An array would be passed through a
-    pipe, where a worker whose parent was killed would wait forever. A `UserError` is returned as
-    an item, because a loader would wrap it in a traceback.
+    pipe, in which a worker whose parent was killed would wait forever. A `UserError` is returned
+    as an item, because a loader would wrap it in a traceback if it were raised.
     """
 
     images: ImageDataset
@@ -164,7 +165,7 @@ class _ChunkDataset(Dataset[Tensor | UserError]):
         rows, columns = chunk
         for row in rows:
             content, index = self.rows[row]
-            # Each view has its own minimum decode size; decode once per distinct size.
+            # Views have different minimum sizes; decode the image once per size.
             decoded: dict[int, Any] = {}
             for key, view in (self.transforms[column] for column in columns):
                 if view.at_least not in decoded:
@@ -185,7 +186,7 @@ def _encode_chunks(
         sampler=chunks,
         num_workers=processes,
         collate_fn=_identity,
-        generator=torch.Generator(),  # otherwise the loader uses the run's random numbers
+        generator=torch.Generator(),  # otherwise the loader would use the run's generator
         multiprocessing_context=worker_context(processes),
     )
     with explain_killed_workers():
@@ -199,8 +200,8 @@ def _encode_chunks(
 def _chunks(filled: NDArray[np.bool_]) -> list[Chunk]:
     """Return the missing rows and columns in chunks of one shard each.
 
-    Images that lack the same views share chunks. After a kill the remaining images fall into the
-    same chunks, and so into the same batches: the result is identical to the last bit.
+    Images that lack the same views share chunks. After a kill, the remaining images are in the same
+    chunks as before, and so in the same batches: the result is identical to the last bit.
     """
     chunks: list[Chunk] = []
     patterns, pattern_of = np.unique(~filled, axis=0, return_inverse=True)

@@ -32,7 +32,7 @@ class _ImageFile:
 
 @dataclass
 class _FolderScan:
-    """Everything found while reading a dataset folder."""
+    """Image files, notes and empty folders found while reading a dataset folder."""
 
     root: Path
     files: list[_ImageFile] = field(default_factory=list)
@@ -83,12 +83,12 @@ def read_folder(root: Path, *, forgiving: bool = False) -> ImageDataset:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a file or folder of this name is skipped: dot files and macOS metadata."""
+    """Return whether a file or folder is skipped: dot files and macOS metadata."""
     return name.startswith(".") or name == "__MACOSX"
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
-    """Return the folders `train/`, `val/` and `test/`, or nothing if there are none.
+    """Return the folders `train/`, `val/` and `test/` by split, or an empty dictionary.
 
     A class may be called "train" too: a split folder holds folders, a class folder holds images.
     """
@@ -100,7 +100,7 @@ def _split_folders(root: Path) -> dict[str, Path]:
             others.append(folder)
         elif split in by_split:
             raise UserError(
-                f"{by_split[split]} and {folder} both name the {split} split: keep one of them"
+                f"{by_split[split]} and {folder} are both {split} folders: keep one of them"
             )
         else:
             by_split[split] = folder
@@ -120,15 +120,15 @@ def _split_folders(root: Path) -> dict[str, Path]:
 def _scan_class_folders(scan: _FolderScan, folder: Path, split: str) -> None:
     """Add the images of each class folder in `folder`, and a note for everything skipped."""
     loose = [path for path in folder.iterdir() if path.is_file() and not is_hidden(path.name)]
-    scan.notes += [_skipped(scan, path) for path in loose]
+    scan.notes += [_skipped_file(scan, path) for path in loose]
     class_folders = _folders(folder)
     count_before = len(scan.files)
     for class_folder in class_folders:
         paths = list(_files(class_folder))
         image_paths = [path for path in paths if _is_image(path)]
-        scan.notes += [_skipped(scan, path) for path in paths if not _is_image(path)]
+        scan.notes += [_skipped_file(scan, path) for path in paths if not _is_image(path)]
         if not image_paths:
-            others = f" ({len(paths)} files with other extensions)" if paths else ""
+            others = f" (files with other extensions: {len(paths)})" if paths else ""
             name = printable(scan.name(class_folder))
             detail = f"{printable(class_folder)} has no images{others}"
             scan.notes.append(Problem("empty_folder", name, detail))
@@ -144,7 +144,9 @@ def _scan_class_folders(scan: _FolderScan, folder: Path, split: str) -> None:
         )
         if class_folders:
             content = "no image in any of its class folders"
-        raise UserError(f"{folder} holds {content}: put the images of each class into one folder")
+        raise UserError(
+            f"{folder} contains {content}: put the images of each class into one folder"
+        )
 
 
 def _empty_folders_error(folders: list[str]) -> UserError:
@@ -156,20 +158,20 @@ def _empty_folders_error(folders: list[str]) -> UserError:
     )
 
 
-def _skipped(scan: _FolderScan, path: Path) -> Problem:
+def _skipped_file(scan: _FolderScan, path: Path) -> Problem:
     name = printable(scan.name(path))
     reason = "it is not in a class folder" if _is_image(path) else "it has no image extension"
     return Problem("skipped_file", name, f"{name} is not read: {reason}")
 
 
 def _hidden_notes(root: Path) -> Iterator[Problem]:
-    """Report the topmost hidden files and folders."""
-    for place, folders, files in os.walk(root):
+    """Yield a problem for each topmost hidden file or folder."""
+    for path, folders, files in os.walk(root):
         hidden = [name for name in (*folders, *files) if is_hidden(name)]
         folders[:] = [name for name in folders if not is_hidden(name)]
-        for path in (Path(place) / name for name in hidden):
-            name = printable(path.relative_to(root).as_posix())
-            count = sum(_is_image(file) for file in path.rglob("*"))
+        for entry in (Path(path) / name for name in hidden):
+            name = printable(entry.relative_to(root).as_posix())
+            count = sum(_is_image(file) for file in entry.rglob("*"))
             images_inside = f" (images inside: {count})" if count else ""
             yield Problem("hidden", name, f"{name} is not read{images_inside}")
 
@@ -179,16 +181,16 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield every visible file below, following links but entering no folder twice."""
-    entered = set()
-    for place, folders, files in os.walk(folder, followlinks=True):
-        here = Path(place)
+    """Yield every visible file below, following links but visiting no folder twice."""
+    visited = set()
+    for path, folders, files in os.walk(folder, followlinks=True):
+        parent = Path(path)
         folders[:] = sorted(name for name in folders if not is_hidden(name))
-        if (real := here.resolve()) in entered:
+        if (real := parent.resolve()) in visited:
             folders.clear()
             continue
-        entered.add(real)
-        yield from (here / name for name in sorted(files) if not is_hidden(name))
+        visited.add(real)
+        yield from (parent / name for name in sorted(files) if not is_hidden(name))
 
 
 def _is_image(path: Path) -> bool:

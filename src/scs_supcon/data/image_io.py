@@ -16,7 +16,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 )
-# Below the size at which Pillow warns, so that its warning never appears for a usable image.
+# Below the size at which Pillow warns, so that a usable image never causes a warning.
 MAX_PIXELS = 80_000_000
 # Views are resized by the short side: a thin image would need far more memory than its file.
 MAX_ASPECT_RATIO = 100
@@ -58,25 +58,25 @@ class ImageFiles:
 
 
 def open_image(path: Path | str, at_least: int = 0) -> Image.Image:
-    """Decode a file to RGB: orientation applied, transparency over white, 16 bits scaled to 8.
+    """Return an image file as RGB: upright, transparency over white, 16 bits scaled to 8.
 
     Args:
         path: The file.
-        at_least: If positive, a JPEG may be decoded at a half, quarter or eighth of its size as
-            long as its short side keeps this many pixels, which is much faster for photographs.
+        at_least: If positive, a JPEG may be decoded at a half, quarter or eighth of its size, as
+            long as its short side has at least this many pixels. This is much faster.
 
     Raises:
         ImageError: The file cannot be used; the message gives its name and the reason.
     """
-    with _decoded(path, at_least) as image:
+    with _decode(path, at_least) as image:
         return _to_rgb(_upright(image))
 
 
-def converted(image: Image.Image, name: str) -> Image.Image:
-    """Convert an image that is already open as `open_image` converts a file.
+def convert_image(image: Image.Image, name: str) -> Image.Image:
+    """Return an open image converted as by `open_image`.
 
     Raises:
-        ImageError: It is too large; the message calls it `name`.
+        ImageError: The image is too large; the message refers to it as `name`.
     """
     _check_size(name, image.size)
     return _to_rgb(_upright(image))
@@ -87,9 +87,9 @@ class DecodedImage:
     """An image and the properties of its file.
 
     Attributes:
-        image: As `open_image` returns it.
-        format: Format of the content, such as "JPEG", whatever the file's extension.
-        conversions: What decoding converted, such as "CMYK colours".
+        image: The image as returned by `open_image`.
+        format: Format of the content, such as "JPEG", regardless of the extension.
+        conversions: Properties that decoding converted, such as "CMYK colours".
     """
 
     image: Image.Image
@@ -99,18 +99,17 @@ class DecodedImage:
 
 def inspect_image(path: Path | str, at_least: int = 0) -> DecodedImage:
     """Decode an image as `open_image` does, and return it with the properties of its file."""
-    with _decoded(path, at_least) as image:
+    with _decode(path, at_least) as image:
         conversions = tuple(_conversions(image))
         return DecodedImage(_to_rgb(_upright(image)), image.format or "", conversions)
 
 
 def short_side(path: Path | str) -> int:
-    """Return the pixels of the shorter side, read from the header."""
+    """Return the length of the shorter side in pixels, read from the header."""
     try:
         with Path(path).open("rb") as file, warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", Image.DecompressionBombWarning
-            )  # reported when decoding
+            # Reported when the image is decoded.
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(file, formats=FORMATS) as image:
                 return min(image.size)
     except Exception as error:
@@ -121,7 +120,7 @@ def median_short_side(paths: tuple[Path, ...], sample: int = 64) -> int:
     """Return the median short side in pixels of about `sample` files.
 
     Raises:
-        UserError: None of them can be read.
+        UserError: None of these files can be read.
     """
     sides = []
     last_error: ImageError | None = None
@@ -136,14 +135,14 @@ def median_short_side(paths: tuple[Path, ...], sample: int = 64) -> int:
 
 
 @contextmanager
-def _decoded(path: Path | str, at_least: int) -> Iterator[Image.Image]:
+def _decode(path: Path | str, at_least: int) -> Iterator[Image.Image]:
     """Yield the image as it is stored, completely decoded."""
     try:
         # Pillow leaves some damaged files open, so the file is opened and closed here.
         with Path(path).open("rb") as file, Image.open(file, formats=FORMATS) as image:
             _check_size(path, image.size)
             if at_least:
-                image.draft(None, _shrunk(image.size, at_least))
+                image.draft(None, _draft_size(image.size, at_least))
             image.load()
             yield image
     except ImageError:
@@ -177,8 +176,8 @@ def _check_size(path: Path | str, size: tuple[int, int]) -> None:
         )
     if max(size) > MAX_ASPECT_RATIO * min(size):
         raise ImageError(
-            f"{path} is {width} × {height} pixels, one side more than {MAX_ASPECT_RATIO} times the "
-            "other: crop it",
+            f"{path} is {width} × {height} pixels, one side is more than {MAX_ASPECT_RATIO} times "
+            "the other: crop it",
             "too_large",
         )
 
@@ -199,7 +198,7 @@ def _image_error(path: Path | str, error: Exception) -> ImageError:
     return ImageError(f"{path} cannot be read ({type(error).__name__}: {error})")
 
 
-def _shrunk(size: tuple[int, int], at_least: int) -> tuple[int, int]:
+def _draft_size(size: tuple[int, int], at_least: int) -> tuple[int, int]:
     """Return the size with the same aspect ratio and `at_least` as its short side."""
     width, height = size
     scale = at_least / min(size)
@@ -223,16 +222,16 @@ def _to_rgb(image: Image.Image) -> Image.Image:
         # The high byte, as Pillow does for 16-bit colour; its greyscale conversion clips to white.
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
-        image = _stretched(image)
+        image = _stretch(image)
     if image.has_transparency_data:
-        over = image.convert("RGBA")
+        rgba = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, over).convert("RGB")
+        return Image.alpha_composite(white, rgba).convert("RGB")
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _stretched(image: Image.Image) -> Image.Image:
-    """Scale from the smallest to the largest value: these modes do not define black and white."""
+def _stretch(image: Image.Image) -> Image.Image:
+    """Scale values to 0..255 by their minimum and maximum: the modes I and F define no range."""
     values = np.nan_to_num(np.asarray(image, dtype=np.float64))
     low, high = values.min(), values.max()
     scaled = (values - low) * (255 / (high - low)) if high > low else np.zeros_like(values)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from glob import glob, has_magic
 from pathlib import Path
 
-from scs_supcon.data.audit import check_images, keep_duplicates_together, unusable
+from scs_supcon.data.audit import check_images, keep_duplicates_together, unusable_indices
 from scs_supcon.data.builtin import BUILT_IN, BUILT_IN_ALIASES
 from scs_supcon.data.dataset import ImageDataset, Problem, without
 from scs_supcon.data.folder import read_folder
@@ -17,40 +17,40 @@ from scs_supcon.progress import ProgressCallback
 def load_dataset(
     source: str, workers: int, progress: ProgressCallback
 ) -> tuple[ImageDataset, list[Problem]]:
-    """Read and check a source.
+    """Read a dataset and check its images.
 
     Args:
         source: Folder, table or built-in dataset, as for `load_images`.
-        workers: Threads that decode.
-        progress: Called with (images done, images in total).
+        workers: Number of threads that decode images.
+        progress: Called with (images checked, images in total).
 
     Returns:
         The usable images, with duplicates in one group, and all problems.
     """
     images = load_images(source)
     problems = check_images(images, workers, lambda done: progress(done, len(images)))
-    unusable_images = unusable(images, problems)
-    images = without(images, unusable_images) if unusable_images else images
+    unusable = unusable_indices(images, problems)
+    images = without(images, unusable) if unusable else images
     return keep_duplicates_together(images, problems), problems
 
 
 def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
-    """Read a source without decoding its images.
+    """Read a dataset without decoding its images.
 
     Args:
         source: A folder of class folders, a folder with `train/`, `val/`, `test/` of them, a
             `.csv` or `.parquet` table, or a built-in dataset: "digits" or "shapes".
-        forgiving: Report empty class folders as notes, and accept a table whose files are
-            missing: opening them fails instead.
+        forgiving: Report empty class folders as notes, and accept a table with missing files,
+            which cannot be opened later.
 
     Raises:
-        UserError: There is nothing to read, or it does not have the expected layout.
+        UserError: The source does not exist, or does not have the expected layout.
     """
     builtin = BUILT_IN | BUILT_IN_ALIASES
     if isinstance(source, str) and source in builtin:
         if Path(source).exists():
             raise UserError(
-                f"{source!r} is both a built-in dataset and a path here: write ./{source} for the "
+                f"{source!r} is both a built-in dataset and a path: write ./{source} for the "
                 "path, or run from another folder for the built-in dataset"
             )
         return builtin[source]()
@@ -68,10 +68,10 @@ def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
 
 
 def find_images(arguments: Iterable[str]) -> list[Path]:
-    """Return the image files that command-line arguments stand for, each once.
+    """Return the image files that command-line arguments match, without repetition.
 
     Args:
-        arguments: Files, folders (all images below are used) and patterns such as `x/*.jpg`.
+        arguments: Files, folders (including subfolders) and patterns such as `x/*.jpg`.
 
     Raises:
         UserError: An argument matches no image.
@@ -81,7 +81,7 @@ def find_images(arguments: Iterable[str]) -> list[Path]:
         matches = dict.fromkeys(_matches(argument))
         if not matches:
             raise UserError(
-                f"no images at {argument}: give files, folders or patterns such as 'x/*.jpg'"
+                f"no images at {argument}: expected files, folders or patterns such as 'x/*.jpg'"
             )
         paths |= matches
     return list(paths)

@@ -1,8 +1,8 @@
 """Plan the batches of an epoch as a pure function of the labels, the seed and the epoch.
 
-A plan is a list of batches; a batch is one array of positions per process. The union of a batch
-over the processes, and the number of batches, are the same for every number of processes and in
-every epoch, so a run resumes by skipping the batches already done.
+A plan is a list of batches; a batch is one array of positions per process. The number of processes
+does not change the union of a batch over the processes, and every epoch has the same number of
+batches, so a run resumes by skipping completed batches.
 """
 
 import math
@@ -19,7 +19,7 @@ Positions = NDArray[np.int64]
 Plan = list[list[Positions]]
 BatchKind = Literal["shuffle", "balanced", "long_tail"]
 
-MAX_REPEATS = 4  # with more copies the few images of a class would be memorised
+MAX_REPEATS = 4  # with more copies, the few images of a class would be memorised
 MAX_SHARE_WITHOUT_POSITIVES = 0.05
 
 
@@ -33,7 +33,7 @@ def plan_epoch(
     epoch: int,
     world: int = 1,
 ) -> Plan:
-    """Plan one epoch.
+    """Return the plan of one epoch.
 
     Args:
         labels: The class of each position.
@@ -41,7 +41,7 @@ def plan_epoch(
         kind: "shuffle" ignores the classes. "balanced" keeps `per_class` positions of a class
             together, so that a batch has batch_size / per_class classes. Both visit every position
             exactly once. "long_tail" is balanced and repeats the positions of a class √(m/n)
-            times, at most 4, where n is the size of the class and m that of the largest one.
+            times (at most 4), where n is the size of the class and m that of the largest one.
         per_class: Positions of one class that stay together (K in P × K); unused by "shuffle".
         seed: Seed of the run.
         epoch: Number of the epoch.
@@ -53,10 +53,10 @@ def plan_epoch(
     _check(len(labels), batch_size, kind, per_class)
     rng = np.random.default_rng((seed, epoch))
     if kind == "shuffle":
-        batches = _cut(rng.permutation(len(labels)), batch_size)
+        batches = _full_batches(rng.permutation(len(labels)), batch_size)
     else:
-        repeated = _repeated(labels, rng) if kind == "long_tail" else _by_class(labels, rng)
-        batches = _balanced(repeated, batch_size, per_class, rng)
+        by_class = _repeat_rare_classes if kind == "long_tail" else _positions_by_class
+        batches = _balanced_batches(by_class(labels, rng), batch_size, per_class, rng)
     if min(map(len, batches)) < world:
         raise UserError(
             f"a batch of {min(map(len, batches))} images cannot be divided among {world} "
@@ -122,12 +122,12 @@ def _check(n: int, batch_size: int, kind: str, per_class: int) -> None:
     if kind != "shuffle" and not 2 <= per_class <= batch_size // 2:
         raise UserError(
             f"per_class must be between 2 and half of batch_size ({batch_size}), so that a batch "
-            f"has two classes, got {per_class}"
+            f"contains two classes, got {per_class}"
         )
 
 
-def _cut(positions: Positions, batch_size: int) -> list[Positions]:
-    """Return full batches; if the last would be less than half full, it is merged and halved."""
+def _full_batches(positions: Positions, batch_size: int) -> list[Positions]:
+    """Return full batches; if the last is less than half full, the last two have equal sizes."""
     n = len(positions)
     ends = [*range(batch_size, n, batch_size), n]
     if len(ends) > 1 and 2 * (n - ends[-2]) < batch_size:
@@ -136,16 +136,16 @@ def _cut(positions: Positions, batch_size: int) -> list[Positions]:
     return [positions[start:end] for start, end in pairwise([0, *ends])]
 
 
-def _by_class(labels: Positions, rng: np.random.Generator) -> list[Positions]:
+def _positions_by_class(labels: Positions, rng: np.random.Generator) -> list[Positions]:
     """Return the positions of each class, shuffled."""
     order = np.argsort(labels, kind="stable")
     ends = np.cumsum(np.bincount(labels))[:-1]
     return [rng.permutation(members) for members in np.split(order, ends) if len(members)]
 
 
-def _repeated(labels: Positions, rng: np.random.Generator) -> list[Positions]:
-    """Return the positions of each class, those of rare classes repeated in the same order."""
-    classes = _by_class(labels, rng)
+def _repeat_rare_classes(labels: Positions, rng: np.random.Generator) -> list[Positions]:
+    """Return the positions of each class; the positions of rare classes are repeated in order."""
+    classes = _positions_by_class(labels, rng)
     most = max(map(len, classes))
     repeats = [min(MAX_REPEATS, math.sqrt(most / len(members))) for members in classes]
     return [
@@ -154,62 +154,62 @@ def _repeated(labels: Positions, rng: np.random.Generator) -> list[Positions]:
     ]
 
 
-def _balanced(
+def _balanced_batches(
     classes: list[Positions], batch_size: int, per_class: int, rng: np.random.Generator
 ) -> list[Positions]:
-    """Arrange the pieces of all classes in one sequence and cut it into batches.
+    """Return batches cut from a sequence of pieces of all classes.
 
     A class with m pieces has one at each (j + u) / m with a random u: neighbours in the sequence
     belong to different classes, and large classes occur throughout the epoch. Classes of a single
-    position are pooled; a piece of one position goes first, where it is never a batch by itself.
+    position are pooled; a piece of one position comes first, where it is never a whole batch.
     """
     pieces: list[Positions] = []
-    places: list[float] = []
-    for members in _singles_pooled(classes):
-        class_pieces = _pieces(members, per_class, rng)
+    order: list[float] = []
+    for members in _pool_single_positions(classes):
+        class_pieces = _class_pieces(members, per_class, rng)
         pieces += class_pieces
         first = rng.random() if len(members) > 1 else -1.0
-        places += ((np.arange(len(class_pieces)) + first) / len(class_pieces)).tolist()
-    sequence = [pieces[index] for index in np.argsort(places, kind="stable")]
-    ends = _cuts(np.array([len(piece) for piece in sequence]), batch_size)
+        order += ((np.arange(len(class_pieces)) + first) / len(class_pieces)).tolist()
+    sequence = [pieces[index] for index in np.argsort(order, kind="stable")]
+    ends = _batch_ends(np.array([len(piece) for piece in sequence]), batch_size)
     return [
         rng.permutation(np.concatenate(sequence[start:end])) for start, end in pairwise([0, *ends])
     ]
 
 
-def _singles_pooled(classes: list[Positions]) -> list[Positions]:
+def _pool_single_positions(classes: list[Positions]) -> list[Positions]:
     singles = [members for members in classes if len(members) == 1]
     others = [members for members in classes if len(members) > 1]
     return [*others, np.concatenate(singles)] if singles else others
 
 
-def _pieces(members: Positions, per_class: int, rng: np.random.Generator) -> list[Positions]:
-    """Divide a class into pieces of about `per_class` positions, but at least two.
+def _class_pieces(members: Positions, per_class: int, rng: np.random.Generator) -> list[Positions]:
+    """Return pieces of a class with about `per_class` positions, but at least two.
 
     A class of odd size in pieces of two has one piece of three. Sizes are in random order.
     """
     n = len(members)
-    number = max(1, min(-(-n // per_class), n // 2))
-    sizes = n // number + (np.arange(number) < n % number)
+    count = max(1, min(-(-n // per_class), n // 2))
+    sizes = n // count + (np.arange(count) < n % count)
     return np.split(members, np.cumsum(rng.permutation(sizes))[:-1])
 
 
-def _cuts(sizes: Positions, batch_size: int) -> list[int]:
-    """Return where to cut a sequence of pieces so that no batch is larger than `batch_size`.
+def _batch_ends(sizes: Positions, batch_size: int) -> list[int]:
+    """Return the ends of the batches in a sequence of pieces with the given sizes.
 
-    Batches have either the same number of pieces, or the same number of positions rounded up to a
-    whole piece, whichever needs fewer batches. For both, the number of batches does not depend on
-    the order of the pieces.
+    No batch is larger than `batch_size`. Batches have either the same number of pieces, or the same
+    number of positions rounded up to a whole piece, whichever results in fewer batches. In both
+    cases, the number of batches does not depend on the order of the pieces.
     """
     total, longest = int(sizes.sum()), int(sizes.max())
     if total <= batch_size:
         return [len(sizes)]
-    number, weights = -(-len(sizes) // (batch_size // longest)), np.ones_like(sizes)
+    count, weights = -(-len(sizes) // (batch_size // longest)), np.ones_like(sizes)
     by_positions = -(-total // (batch_size - longest + 1))
-    if by_positions < number and by_positions * longest <= total:
-        number, weights = by_positions, sizes
+    if by_positions < count and by_positions * longest <= total:
+        count, weights = by_positions, sizes
     filled = np.cumsum(weights)
-    targets = -(-np.arange(1, number + 1) * filled[-1] // number)
+    targets = -(-np.arange(1, count + 1) * filled[-1] // count)
     return [int(end) + 1 for end in np.searchsorted(filled, targets)]
 
 

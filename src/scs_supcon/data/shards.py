@@ -1,7 +1,7 @@
-"""Cached features on disk, in small files that are either complete or absent.
+"""Cached features on disk, in small files (shards) that are written atomically.
 
 A row of features has two keys: the SHA-256 digests of the image's content and of the view's key. A
-shard holds the rows of a few images under a few views. It is named by the digest of its bytes, so
+shard contains the rows of a few images and a few views. Its name is the digest of its bytes, so
 damage is detected and concurrent writers cannot conflict.
 """
 
@@ -21,7 +21,7 @@ from scs_supcon.io.lock import Lock
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 1  # shards of version 0.1 have no format version: they count as 1
+FORMAT_VERSION = 1  # shards of version 0.1 do not store it and have format version 1
 SUFFIX = ".safetensors"
 IMAGES_KEY = "pictures"  # vocabulary: ok - the key in shards of version 0.1
 KEYS = (IMAGES_KEY, "views", "features")
@@ -66,19 +66,19 @@ def read_shards(
     views: Mapping[bytes, int],
     table: NDArray[np.float32],
 ) -> NDArray[np.bool_]:
-    """Fill in the rows that are on disk.
+    """Fill in the rows that are on disk, and return which ones.
 
-    Damaged shards are removed with a warning. Shards that this version cannot read are left alone
-    with a warning.
+    Damaged shards are removed with a warning. Shards of an unknown format are ignored with a
+    warning.
 
     Args:
-        folder: The folder of the shards; it need not exist.
+        folder: The folder of the shards, which may be missing.
         images: Row of the table for each image.
         views: Column of the table for each view.
         table: Features (rows, columns, width), filled in place.
 
     Returns:
-        Which (row, column) were filled.
+        Boolean array (rows, columns): whether the features were filled in.
     """
     filled = np.zeros(table.shape[:2], dtype=bool)
     _remove_abandoned(folder)
@@ -88,20 +88,22 @@ def read_shards(
             shard_rows, rows = _positions(header.images, images)
             shard_columns, columns = _positions(header.views, views)
             target = np.ix_(rows, columns)
-            if filled[target].all():  # nothing new, or nothing at all
+            if filled[target].all():  # the shard has no new rows
                 continue
             shape = (len(header.images), len(header.views), table.shape[2])
             features = _read_features(path, shape)
         except _DamagedShard as damage:
-            logger.warning("%s is damaged (%s): it is removed and computed again", path, damage)
+            logger.warning(
+                "%s is damaged (%s) and removed; its features are computed again", path, damage
+            )
             with suppress(OSError):
                 path.unlink(missing_ok=True)
         except _UnknownShard as reason:
-            logger.warning("%s is not used and left as it is: %s", path, reason)
+            logger.warning("%s is ignored: %s", path, reason)
         except FileNotFoundError:
             pass  # removed by another process
         except OSError as error:
-            logger.warning("%s cannot be read (%s): its features are computed again", path, error)
+            logger.warning("%s cannot be read (%s); its features are computed again", path, error)
         else:
             table[target] = features[np.ix_(shard_rows, shard_columns)]
             filled[target] = True
@@ -109,11 +111,11 @@ def read_shards(
 
 
 class _DamagedShard(Exception):
-    """The content of a shard is not what was written."""
+    """The content of a shard does not match its name or cannot be parsed."""
 
 
 class _UnknownShard(Exception):
-    """A shard is intact, but not in a format of this version."""
+    """A shard is intact, but has an unknown format."""
 
 
 class _ShardHeader(NamedTuple):
@@ -124,19 +126,16 @@ class _ShardHeader(NamedTuple):
 
 
 def _read_header(path: Path) -> _ShardHeader:
-    """Read the digests without the features."""
+    """Return the digests in a shard, without reading its features."""
     from safetensors import SafetensorError, safe_open
 
-    path.stat()  # safe_open reports a missing file in several ways
+    path.stat()  # safe_open raises various errors for a missing file
     try:
         with safe_open(path, framework="np") as file:
             version = (file.metadata() or {}).get("format_version", str(FORMAT_VERSION))
             missing = [key for key in KEYS if key not in file.keys()]  # noqa: SIM118 - not a dict
             if version != str(FORMAT_VERSION):
-                raise _UnknownShard(
-                    f"it has format version {version}, this version of scs-supcon reads "
-                    f"{FORMAT_VERSION}"
-                )
+                raise _UnknownShard(f"it has format version {version}, expected {FORMAT_VERSION}")
             if not missing:
                 return _ShardHeader(file.get_tensor(IMAGES_KEY), file.get_tensor("views"))
     except SafetensorError as error:
@@ -146,7 +145,7 @@ def _read_header(path: Path) -> _ShardHeader:
 
 
 def _read_features(path: Path, shape: tuple[int, int, int]) -> NDArray[np.float32]:
-    """Read all features of a shard after verifying every byte."""
+    """Return all features of a shard after verifying every byte."""
     from safetensors.numpy import load
 
     features: NDArray[np.float32] = load(_read_verified(path))["features"]
@@ -165,7 +164,7 @@ def _read_verified(path: Path) -> bytes:
 def _positions(
     digests: NDArray[np.uint8], position_of: Mapping[bytes, int]
 ) -> tuple[list[int], list[int]]:
-    """Return the positions in the shard and in the table of what both contain."""
+    """Return the positions in the shard and in the table of the digests that both contain."""
     pairs = [(index, position_of.get(row.tobytes())) for index, row in enumerate(digests)]
     common = [(index, position) for index, position in pairs if position is not None]
     return [index for index, _ in common], [position for _, position in common]
@@ -176,7 +175,7 @@ def _as_rows(digests: Digests) -> NDArray[np.uint8]:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files of killed processes, but none that is being written now."""
+    """Remove the temporary files of killed processes, except those that may still be written."""
     for path in folder.glob("*.tmp"):
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:

@@ -1,7 +1,7 @@
-"""Assign images to train, val and test: stratified, seeded, groups kept together.
+"""Assign images to train, val and test: stratified and seeded, without separating groups.
 
-scikit-learn's `StratifiedGroupKFold` does not guarantee that every class has training images, and
-changing the assignment would break runs that resume; hence the code here.
+scikit-learn's `StratifiedGroupKFold` is not used, because it does not guarantee that every class
+has training images, and because another assignment would prevent old runs from being resumed.
 """
 
 import csv
@@ -39,15 +39,15 @@ class SplitColumns(Protocol):
 
 SPLIT_TITLES = {"train": "training", "val": "validation", "test": "test"}
 NO_TEST_SPLIT = (
-    "There is no test split: the validation images also chose the classifier and the temperature, "
-    "so these numbers are optimistic."
+    "There is no test split: the validation images were also used to choose the classifier and the "
+    "temperature, so these numbers are optimistic."
 )
 ATTEMPTS = 5  # random orders of the groups
-ROUNDS = 4  # how often each group may move
+ROUNDS = 4  # maximum number of times that each group is assigned
 
 
 def assign_splits(images: SplitColumns, val_share: float, test_share: float, seed: int) -> Splits:
-    """Keep the splits of the data and assign the missing ones.
+    """Return the splits of the data, with missing ones assigned.
 
     Without splits, each class is divided into train, val and test by the shares. With a training
     split but no validation split, `val_share` of each class's training images become validation
@@ -107,29 +107,29 @@ def assign_folds(images: SplitColumns, folds: int, seed: int) -> NDArray[np.int6
     else:
         totals = np.bincount(images.labels, minlength=len(images.classes))
         members = np.arange(len(images))
-        numbers = _closest_assignment(images, members, _even(totals, folds), seed, _distance)
+        numbers = _closest_assignment(images, members, _even_sizes(totals, folds), seed, _distance)
     for label, name in enumerate(images.classes):
         if len(set(numbers[images.labels == label].tolist())) < 2:
             raise UserError(
                 f"all images of class {name!r} are in one fold, so it would have no training "
-                "images there: it needs at least two that are not duplicates or of one group"
+                "images there: it needs two images that are not duplicates or of the same group"
             )
     return numbers.astype(np.int64)
 
 
 def fold_splits(images: SplitColumns, fold: int, folds: int, val_share: float, seed: int) -> Splits:
-    """Return splits that test on one fold; `val_share` of each class's other images validate."""
+    """Return splits with one fold for testing, and `val_share` of the other images in val."""
     if len(images.classes) < 2:
         return assign_splits(images, val_share, 0.0, seed)  # raises the error
     splits = np.full(len(images), "test", dtype="<U5")
-    rest = np.flatnonzero(assign_folds(images, folds, seed) != fold)
-    splits[rest] = _divide(images, rest, (val_share, 0.0), seed)
+    others = np.flatnonzero(assign_folds(images, folds, seed) != fold)
+    splits[others] = _divide(images, others, (val_share, 0.0), seed)
     _check_training_images(images, splits)
     return splits
 
 
 def write_splits_csv(path: Path, images: ImageDataset, splits: Splits) -> None:
-    """Write `name,label,split[,group,fold],sha256`; equal splits give equal bytes."""
+    """Write the CSV `name,label,split[,group,fold],sha256`; equal splits result in equal bytes."""
     columns: dict[str, list[str]] = {
         "name": list(images.names),
         "label": [images.classes[label] for label in images.labels],
@@ -147,10 +147,10 @@ def write_splits_csv(path: Path, images: ImageDataset, splits: Splits) -> None:
 
 
 def read_splits_csv(path: Path, images: ImageDataset) -> Splits:
-    """Read the splits of these images.
+    """Return the splits of these images from a CSV file.
 
     Raises:
-        UserError: Names, labels or contents differ from those of the file.
+        UserError: Names, labels or contents differ from the file.
     """
     with path.open(newline="", encoding="utf-8") as file:
         rows = csv.DictReader(file)
@@ -162,12 +162,12 @@ def read_splits_csv(path: Path, images: ImageDataset) -> Splits:
     for name in row_of.keys() - set(images.names):
         raise UserError(f"{path} lists {name!r}, which is no longer in the data")
     for name in set(images.names) - row_of.keys():
-        raise UserError(f"{path} does not list {name!r}: the data has changed since")
+        raise UserError(f"{path} does not list {name!r}: the data has changed")
     for index, (name, label) in enumerate(zip(images.names, images.labels, strict=True)):
         if row_of[name]["label"] != images.classes[label]:
             raise UserError(
                 f"{name!r} has label {images.classes[label]!r}, but {row_of[name]['label']!r} in "
-                f"{path}: the data has changed since"
+                f"{path}: the data has changed"
             )
         if row_of[name]["sha256"] != images.file_hash(index):
             raise UserError(
@@ -184,14 +184,14 @@ def _check_training_images(images: SplitColumns, splits: Splits) -> None:
         name = images.classes[label]
         split = str(splits[images.labels == label][0])
         raise UserError(
-            f"class {name!r} is in {split} but has no training image: add some to train or "
+            f"class {name!r} is in {split} but has no training image: add images to train, or "
             f"remove it from {split}{did_you_mean(name, trained_names)}"
         )
 
 
 @dataclass(frozen=True)
 class _ImageGroup:
-    """Images that stay together: the classes they belong to, and the number of images of each."""
+    """Images that stay together: their classes, and the number of images of each class."""
 
     labels: Counts
     counts: Counts
@@ -200,7 +200,7 @@ class _ImageGroup:
 def _divide(
     images: SplitColumns, members: NDArray[np.int64], shares: tuple[float, float], seed: int
 ) -> Splits:
-    """Divide the members into train, val and test by the shares."""
+    """Return a split for each member, according to the shares."""
     totals = np.bincount(images.labels[members], minlength=len(images.classes))
     targets = np.stack([_split_sizes(int(total), *shares) for total in totals], axis=1)
     return np.array(SPLITS)[_closest_assignment(images, members, targets, seed, _split_distance)]
@@ -209,10 +209,10 @@ def _divide(
 def _closest_assignment(
     images: SplitColumns, members: NDArray[np.int64], targets: Counts, seed: int, distance: Distance
 ) -> Counts:
-    """Assign whole groups in a few random orders and keep the assignment closest to the targets.
+    """Assign whole groups in several random orders and return the best assignment.
 
     Returns:
-        The part of each member: a row of `targets` (parts, classes).
+        The part of each member, as a row index of `targets` (parts, classes).
     """
     numbers = _group_numbers(images, members)
     groups = _image_groups(numbers, images.labels[members])
@@ -230,7 +230,7 @@ def _closest_assignment(
 def _assign(
     groups: list[_ImageGroup], order: Counts, targets: Counts, distance: Distance
 ) -> tuple[Counts, float]:
-    """Assign each group to the part where it fits best, and repeat while any group moves."""
+    """Assign each group to the best part, repeat until no group moves, and return the distance."""
     sizes = np.zeros_like(targets)  # images (part, class)
     parts = np.full(len(groups), -1)
     usable = np.flatnonzero(targets.sum(axis=1))
@@ -268,7 +268,7 @@ def _distance(sizes: Counts, targets: Counts) -> NDArray[np.float64]:
 
 
 def _group_numbers(images: SplitColumns, members: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return a number for each image's group; an image without one forms its own group."""
+    """Return the number of each image's group; an image without a group forms a group alone."""
     if images.groups is None:
         return np.arange(len(members))
     groups = images.groups[members]
@@ -291,7 +291,7 @@ def _split_sizes(total: int, val_share: float, test_share: float) -> Counts:
     return np.array([total - test - val, val, test])
 
 
-def _even(totals: Counts, folds: int) -> Counts:
+def _even_sizes(totals: Counts, folds: int) -> Counts:
     """Return images (fold, class) divided evenly; remainders go to the folds in turn."""
     before = np.cumsum(totals) - totals
     order = (np.arange(folds)[:, None] - before) % folds

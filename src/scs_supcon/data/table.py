@@ -15,11 +15,12 @@ from scs_supcon.errors import UserError, did_you_mean
 
 REQUIRED = ("image_path", "label")
 OPTIONAL = ("split", "fold", "group")
+COLUMNS = REQUIRED + OPTIONAL
 
 
 @dataclass(frozen=True)
 class ImageTable:
-    """The rows of a table, sorted by name; `unread` lists the columns that have no meaning."""
+    """The rows of a table, sorted by name; `unread` lists the columns that are not read."""
 
     names: tuple[str, ...]
     labels: tuple[str, ...]
@@ -30,11 +31,11 @@ class ImageTable:
 
 
 def read_image_table(path: Path, *, forgiving: bool = False) -> ImageDataset:
-    """Read the images that a table lists.
+    """Return the dataset of the images that a table lists.
 
     Args:
         path: The `.csv` or `.parquet` file.
-        forgiving: Accept files that do not exist: opening them fails instead.
+        forgiving: Accept files that do not exist and cannot be opened later.
 
     Raises:
         UserError: The table cannot be read, or lists missing files.
@@ -73,16 +74,16 @@ def read_image_table(path: Path, *, forgiving: bool = False) -> ImageDataset:
 
 
 def read_table(path: Path) -> ImageTable:
-    """Read and check the rows of a table.
+    """Return the rows of a table after checking them.
 
     Raises:
-        UserError: A column or cell is not as expected; the text names the row.
+        UserError: A column or cell is invalid; the message names the row.
     """
     columns = _parquet_columns(path) if path.suffix.lower() == ".parquet" else _csv_columns(path)
     _check_columns(path, columns)
     if not columns["image_path"]:
         raise UserError(f"{path} has no rows below its header")
-    names = _filled(path, columns, "image_path")
+    names = _nonempty_cells(path, columns, "image_path")
     order = sorted(range(len(names)), key=names.__getitem__)
     for a, b in pairwise(order):
         if names[a] == names[b]:
@@ -97,25 +98,25 @@ def read_table(path: Path) -> ImageTable:
     folds = _folds(path, columns) if "fold" in columns else None
     return ImageTable(
         names=sort(names),
-        labels=sort(_filled(path, columns, "label")),
+        labels=sort(_nonempty_cells(path, columns, "label")),
         splits=None if splits is None else sort(splits),
         folds=None if folds is None else tuple(folds[row] for row in order),
         groups=sort(columns["group"]) if "group" in columns else None,
-        unread=tuple(name for name in columns if name not in REQUIRED + OPTIONAL),
+        unread=tuple(name for name in columns if name not in COLUMNS),
     )
 
 
-def _column(name: str) -> str:
-    """Return a column's name; names with a meaning are matched without regard to case."""
+def _normalize_name(name: str) -> str:
+    """Return a column's name, in lower case if it is one of `COLUMNS`."""
     name = name.strip()
-    return name.lower() if name.lower() in REQUIRED + OPTIONAL else name
+    return name.lower() if name.lower() in COLUMNS else name
 
 
 def _csv_columns(path: Path) -> dict[str, list[str]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
-            header = [_column(name) for name in next(reader, [])]
+            header = [_normalize_name(name) for name in next(reader, [])]
             rows = [row for row in reader if row]
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a UTF-8 CSV file ({error})") from error
@@ -134,8 +135,8 @@ def _parquet_columns(path: Path) -> dict[str, list[str]]:
     import pyarrow.parquet as pq
 
     try:
-        stored_names = {_column(name): name for name in pq.read_schema(path).names}
-        readable = [name for name in stored_names if name in REQUIRED + OPTIONAL]
+        stored_names = {_normalize_name(name): name for name in pq.read_schema(path).names}
+        readable = [name for name in stored_names if name in COLUMNS]
         table = pq.read_table(path, columns=[stored_names[name] for name in readable])
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} is not a Parquet file ({error})") from error
@@ -153,12 +154,12 @@ def _check_columns(path: Path, columns: Mapping[str, list[str]]) -> None:
             separator = "; separate the columns by commas" if set(first) & set(";\t|") else ""
             raise UserError(
                 f"{path} has no column {name!r}; its columns are {', '.join(columns) or 'none'}"
-                f"{separator}{_similar(name, columns)}"
+                f"{separator}{_rename_hint(name, columns)}"
             )
 
 
-def _similar(name: str, columns: Mapping[str, list[str]]) -> str:
-    unread = [column for column in columns if column not in REQUIRED + OPTIONAL]
+def _rename_hint(name: str, columns: Mapping[str, list[str]]) -> str:
+    unread = [column for column in columns if column not in COLUMNS]
     synonyms = {"image_path": ("path", "file", "filename", "image", "img"), "label": ("class", "y")}
     for column in unread:
         if column.lower() in synonyms[name] or did_you_mean(column.lower(), [name]):
@@ -166,7 +167,7 @@ def _similar(name: str, columns: Mapping[str, list[str]]) -> str:
     return ""
 
 
-def _filled(path: Path, columns: Mapping[str, list[str]], name: str) -> list[str]:
+def _nonempty_cells(path: Path, columns: Mapping[str, list[str]], name: str) -> list[str]:
     for row, cell in enumerate(columns[name], start=2):
         if not cell:
             raise UserError(f"{path}, row {row}: {name} is empty; every row needs a value")
@@ -175,7 +176,7 @@ def _filled(path: Path, columns: Mapping[str, list[str]], name: str) -> list[str
 
 def _splits(path: Path, columns: Mapping[str, list[str]]) -> list[str]:
     splits = []
-    for row, cell in enumerate(_filled(path, columns, "split"), start=2):
+    for row, cell in enumerate(_nonempty_cells(path, columns, "split"), start=2):
         if cell.lower() not in SPLIT_NAMES:
             raise UserError(
                 f"{path}, row {row}: split is {cell!r}, expected train, val or test"
@@ -187,7 +188,7 @@ def _splits(path: Path, columns: Mapping[str, list[str]]) -> list[str]:
 
 def _folds(path: Path, columns: Mapping[str, list[str]]) -> list[int]:
     folds = []
-    for row, cell in enumerate(_filled(path, columns, "fold"), start=2):
+    for row, cell in enumerate(_nonempty_cells(path, columns, "fold"), start=2):
         try:
             folds.append(int(cell))
         except ValueError:

@@ -1,7 +1,7 @@
 """Views of images: random crops and colours for training, a centre crop for evaluation.
 
-The random numbers of a view depend only on (seed, epoch, image, view), so the number of workers and
-restarts change nothing.
+The random numbers of a view depend only on (seed, epoch, image, view), so neither the number of
+workers nor a restart changes a view.
 """
 
 import hashlib
@@ -26,15 +26,15 @@ MIN_ASPECT_RATIO = 3 / 4  # random crops have aspect ratios between 3:4 and 4:3
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Makes a view: image in, normalised float32 tensor (3, size, size) out.
+    """Converts an image to a view, a normalised float32 tensor (3, size, size).
 
     Attributes:
         crop: Crops, mirrors and resizes an image.
-        mean: Subtracted from each channel.
-        std: Divides each channel.
+        mean: Mean that is subtracted from each channel.
+        std: Standard deviation that each channel is divided by.
         jitter: Strength of the colour jitter.
         grayscale: Share of grey views.
-        at_least: Short side in pixels that is enough for the view; 0 means the full image.
+        at_least: Short side in pixels that suffices for the view; 0 for the full image.
     """
 
     crop: Callable[[Image.Image], Image.Image]
@@ -55,7 +55,7 @@ class View:
 
 @dataclass(frozen=True)
 class Rotate:
-    """Rotates by up to `degrees` either way; corners get the median colour of the border."""
+    """Rotates by at most ± `degrees`; corners get the median colour of the border."""
 
     degrees: float
     resample: Image.Resampling
@@ -111,7 +111,7 @@ def seeded(seed: int, *numbers: int) -> Iterator[None]:
 
 
 class ViewDataset(Dataset[tuple[Tensor, int, int]]):
-    """Several views of each image, which is decoded once.
+    """Random views of images, each of which is decoded once per item.
 
     Keys are (epoch, position) or (epoch, position, copy), as returned by `batch_keys`. An item is
     the views (V, 3, size, size), the label, and the index of the image in the dataset.
@@ -183,22 +183,22 @@ def _channels(data: DataRecipe) -> tuple[Tensor, Tensor]:
 
 
 def _size_for_crops(data: DataRecipe) -> int:
-    """Return the short side of an image from which no random crop has to be enlarged."""
+    """Return the smallest short side of an image for which no random crop is enlarged."""
     return math.ceil(data.image_size / math.sqrt(data.crop_scale[0] * MIN_ASPECT_RATIO))
 
 
 def jitter_colours(pixels: Tensor, strength: float) -> Tensor:
     """Vary brightness, contrast and saturation by ± strength, hue by ± strength / 4 of a turn.
 
-    torchvision's `ColorJitter` applies the four one after the other, and rounds and clips after
-    each: most of the time that a view takes. Here they are one affine map of the three channels,
-    clipped once. Brightness, contrast and saturation are the same maps (without clipping they
-    commute, so their order need not be random). Hue rotates by the same angle, but about the grey
-    axis: the sum of the channels is kept, where HSV keeps the largest and the smallest.
+    torchvision's `ColorJitter` applies the four changes one after the other, and rounds and clips
+    after each, which takes most of the time of a view. Here they are one affine map of the three
+    channels, clipped once. Brightness, contrast and saturation are the same maps (without clipping
+    they commute, so their order need not be random). Hue rotates by the same angle, but about the
+    grey axis, which preserves the sum of the channels; HSV preserves their maximum and minimum.
 
     Args:
-        pixels: Channels first (3, height, width), from 0 to 1.
-        strength: Factors lie in [max(0, 1 − strength), 1 + strength].
+        pixels: Image (3, height, width) with values from 0 to 1.
+        strength: Factors are sampled from [max(0, 1 − strength), 1 + strength].
     """
     brightness, contrast, saturation, hue = torch.rand(4).tolist()
     low, span = max(0.0, 1 - strength), 1 + strength - max(0.0, 1 - strength)
@@ -214,7 +214,7 @@ def jitter_colours(pixels: Tensor, strength: float) -> Tensor:
 def adjust_colours(
     pixels: Tensor, *, brightness: float, contrast: float, saturation: float, turn: float
 ) -> Tensor:
-    """Scale brightness, contrast and saturation, and rotate the hue by `turn` of the circle."""
+    """Return pixels with changed brightness, contrast and saturation, and rotated hue."""
     matrix = (brightness * contrast) * (_saturate(saturation) @ _turn(turn))
     grey = _LUMA @ pixels.mean(dim=(1, 2))
     offset = (brightness * (1 - contrast) * grey).expand(3, 1)

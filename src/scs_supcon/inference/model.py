@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from scs_supcon.data.image_io import ImageError, converted, open_image
+from scs_supcon.data.image_io import ImageError, convert_image, open_image
 from scs_supcon.data.transforms import eval_view
 from scs_supcon.errors import UserError
 from scs_supcon.inference.classifier import LinearClassifier
@@ -376,7 +376,7 @@ def load(path: str | Path, device: str = "cpu") -> Model:
 
 def open_upright(image: ImageLike, name: str = "an image") -> Image.Image:
     """Return an image, given by its path or as a PIL image, as upright RGB."""
-    return converted(image, name) if isinstance(image, Image.Image) else open_image(image)
+    return convert_image(image, name) if isinstance(image, Image.Image) else open_image(image)
 
 
 def _load_rule(
