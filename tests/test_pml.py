@@ -24,9 +24,9 @@ def reference(
     common_dim: int,
     beta: float,
 ) -> float:
-    """Mean over the list of log(1 + exp(±(b − t c·c'))), less β mean ‖s − s'‖ of its positives.
+    """Mean of log(1 + exp(±(b − t c·c'))) over listed pairs − β mean of ‖s − s'‖ over positives.
 
-    c and s: the fields of the row and of the reference, each of unit length.
+    c and s are the fields of the row, c' and s' those of the reference, each of unit length.
     """
 
     def unit(x: list[float]) -> list[float]:
@@ -47,9 +47,9 @@ def reference(
     return (math.fsum(costs) / len(costs) if costs else 0.0) - style
 
 
-def as_pairs(chosen: tuple[Tensor, ...]) -> Listed:
-    """Triplets (a, p, n) are the pairs (a, p) and (a, n); pairs come as (a, p, a', n)."""
-    lists = [x.tolist() for x in chosen]
+def as_pairs(indices: tuple[Tensor, ...]) -> Listed:
+    """Return the pairs of triplets (a, p, n) or of pairs (a, p, a', n)."""
+    lists = [x.tolist() for x in indices]
     a, p, other, n = lists if len(lists) == 4 else (lists[0], lists[1], lists[0], lists[2])
     same = [(u, v, True) for u, v in zip(a, p, strict=True)]
     return same + [(u, v, False) for u, v in zip(other, n, strict=True)]
@@ -81,80 +81,80 @@ presets = pytest.mark.parametrize("bias", ["learn", "fixed", "solve"])
 
 @every_miner
 @presets
-def test_mined_pairs_alone_are_judged(miner: nn.Module, bias: Any) -> None:
+def test_the_loss_is_computed_on_mined_pairs_only(miner: nn.Module, bias: Any) -> None:
     z, labels = batch()
-    chosen = miner(z, labels)
-    listed = as_pairs(chosen)
+    indices = miner(z, labels)
+    listed = as_pairs(indices)
     assert 0 < len(listed) != 144
     method = scs(bias=bias)
     loss = MetricLearningLoss(method)
-    assert loss(z, labels, chosen).item() == value(method, z, z, listed)
+    assert loss(z, labels, indices).item() == value(method, z, z, listed)
 
 
 @every_miner
-def test_mined_pairs_against_references(miner: nn.Module) -> None:
+def test_mined_pairs_of_rows_and_references(miner: nn.Module) -> None:
     (z, labels), (refs, ref_labels) = batch(), batch(7, seed=1)
-    chosen = miner(z, labels, refs, ref_labels)
+    indices = miner(z, labels, refs, ref_labels)
     method = scs()
-    found = MetricLearningLoss(method)(z, labels, chosen, refs, ref_labels)
-    assert found.item() == value(method, z, refs, as_pairs(chosen))
+    loss = MetricLearningLoss(method)(z, labels, indices, refs, ref_labels)
+    assert loss.item() == value(method, z, refs, as_pairs(indices))
 
 
-def test_no_mined_pairs_cost_nothing() -> None:
+def test_without_mined_pairs_the_loss_is_zero() -> None:
     z, labels = batch()
     z.requires_grad_()
-    none = torch.zeros(0, dtype=torch.long)
-    for loss in (MetricLearningLoss(scs()), MetricLearningLoss(SCSSupCon())):
-        for chosen in ((none,) * 3, (none,) * 4):
-            found = loss(z, labels, chosen)
-            found.backward()
-            assert found.item() == 0
+    empty = torch.zeros(0, dtype=torch.long)
+    for method in (scs(), SCSSupCon()):
+        for indices in ((empty,) * 3, (empty,) * 4):
+            loss = MetricLearningLoss(method)(z, labels, indices)
+            loss.backward()
+            assert loss.item() == 0
     assert z.grad is not None and not z.grad.any()
 
 
 def test_gradients_of_mined_pairs() -> None:
     z, labels = batch(6)
     refs, ref_labels = batch(5, seed=1)
-    chosen = MINERS["pairs"](z, labels, refs, ref_labels)
+    indices = MINERS["pairs"](z, labels, refs, ref_labels)
     method = scs()
     loss = MetricLearningLoss(method)
 
-    def found(z: Tensor, refs: Tensor, *_: Tensor) -> Tensor:
-        result: Tensor = loss(z, labels, chosen, refs, ref_labels)
+    def compute(z: Tensor, refs: Tensor, *_: Tensor) -> Tensor:
+        result: Tensor = loss(z, labels, indices, refs, ref_labels)
         return result
 
     leaves = (z.requires_grad_(), refs.requires_grad_(), method.log_t, method.b)
-    assert torch.autograd.gradcheck(found, leaves, atol=1e-7)
+    assert torch.autograd.gradcheck(compute, leaves, atol=1e-7)
 
 
-def test_without_extras_it_is_the_method_itself() -> None:
+def test_without_pairs_and_references_the_loss_is_that_of_the_method() -> None:
     z, labels = batch()
     for method in (scs(), SCSSupCon(), SupCon(), CSSupCon()):
         assert torch.equal(MetricLearningLoss(method)(z, labels), method(z, labels))
 
 
-def test_references_without_a_miner_are_the_other_side_of_all_pairs() -> None:
+def test_without_a_miner_all_rows_are_paired_with_all_references() -> None:
     (z, labels), (refs, ref_labels) = batch(), batch(7, seed=1)
     listed = [(u, v, bool(labels[u] == ref_labels[v])) for u in range(12) for v in range(7)]
     method = SCSSupCon(4, preset="paper", t0=5.0, b0=1.0, beta=0)
-    found = MetricLearningLoss(method)(z, labels, ref_emb=refs, ref_labels=ref_labels)
-    assert found.item() == value(method, z, refs, listed)
+    loss = MetricLearningLoss(method)(z, labels, ref_emb=refs, ref_labels=ref_labels)
+    assert loss.item() == value(method, z, refs, listed)
 
 
-def test_supcon_against_references_equals_theirs() -> None:
+def test_supcon_with_references_equals_pytorch_metric_learning() -> None:
     (z, labels), (refs, ref_labels) = batch(), batch(9, seed=1)
     ours = MetricLearningLoss(SupCon(0.2))(z, labels, ref_emb=refs, ref_labels=ref_labels)
     theirs = SupConLoss(0.2, reducer=MeanReducer())(z, labels, ref_emb=refs, ref_labels=ref_labels)
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=0)
 
 
-def test_references_may_come_as_views() -> None:
+def test_references_may_have_views() -> None:
     (z, labels), (refs, ref_labels) = batch(), batch(8, seed=1)
     loss = MetricLearningLoss(scs())
     views = torch.stack([refs[:4], refs[4:]], 1)
-    found = loss(z, labels, ref_emb=views, ref_labels=ref_labels[:4])
+    with_views = loss(z, labels, ref_emb=views, ref_labels=ref_labels[:4])
     flat = loss(z, labels, ref_emb=refs, ref_labels=ref_labels[:4].repeat(2))
-    assert torch.equal(found, flat)
+    assert torch.equal(with_views, flat)
 
 
 class Memory(CrossBatchMemory):  # type: ignore[misc]
@@ -165,7 +165,7 @@ class Memory(CrossBatchMemory):  # type: ignore[misc]
 
 @pytest.mark.parametrize("miner", [None, MINERS["pairs"]], ids=["all pairs", "mined"])
 def test_a_memory_of_past_batches(miner: nn.Module | None) -> None:
-    """Each batch against itself and those before it, no row against its own copy."""
+    """Each batch is paired with itself and earlier batches, but no row with its copy."""
     method = scs()
     memory = Memory(MetricLearningLoss(method), embedding_size=6, memory_size=20, miner=miner)
     past = torch.zeros(0, 6, dtype=torch.float64), torch.zeros(0, dtype=torch.long)
@@ -173,7 +173,7 @@ def test_a_memory_of_past_batches(miner: nn.Module | None) -> None:
         z, labels = batch(8, seed=step)
         start = len(past[0])
         past = torch.cat([past[0], z]), torch.cat([past[1], labels])
-        found = memory(z.requires_grad_(), labels)
+        loss = memory(z.requires_grad_(), labels)
         listed = [
             (u, v, bool(labels[u] == past[1][v]))
             for u in range(8)
@@ -183,14 +183,14 @@ def test_a_memory_of_past_batches(miner: nn.Module | None) -> None:
         if miner is not None:
             mined = {p[:2] for p in as_pairs(miner(z, labels, *past))}
             listed = [p for p in listed if p[:2] in mined]
-        assert found.item() == value(method, z, past[0], listed)
-        found.backward()
+        assert loss.item() == value(method, z, past[0], listed)
+        loss.backward()
         assert z.grad is not None and z.grad.isfinite().all()
 
 
-@pytest.mark.filterwarnings("ignore:Converting a tensor:UserWarning")  # in their progress bar
+@pytest.mark.filterwarnings("ignore:Converting a tensor:UserWarning")  # from the progress bar
 @pytest.mark.parametrize("miner", [None, MINERS["triplets"]], ids=["all pairs", "mined"])
-def test_a_trainer_of_theirs_moves_network_t_and_b(miner: nn.Module | None) -> None:
+def test_a_trainer_updates_the_network_t_and_b(miner: nn.Module | None) -> None:
     labels = torch.arange(24) % 3
     images = torch.eye(3)[labels] + 0.1 * torch.randn(24, 3)
     trunk = nn.Linear(3, 8)
@@ -216,12 +216,12 @@ def test_a_trainer_of_theirs_moves_network_t_and_b(miner: nn.Module | None) -> N
     assert loss.method.t.item() != start[0] and loss.method.b.item() != start[1]
 
 
-def test_what_is_refused() -> None:
+def test_errors_describe_unsupported_or_wrong_arguments() -> None:
     (z, labels), (refs, ref_labels) = batch(), batch(7, seed=1)
-    chosen = MINERS["pairs"](z, labels)
+    indices = MINERS["pairs"](z, labels)
     supcon, loss = MetricLearningLoss(SupCon()), MetricLearningLoss(scs())
     with pytest.raises(UserError, match="SupCon does not support indices_tuple: use SCSSupCon"):
-        supcon(z, labels, chosen)
+        supcon(z, labels, indices)
     with pytest.raises(UserError, match="CSSupCon does not support ref_emb: use SCSSupCon"):
         MetricLearningLoss(CSSupCon())(z, labels, ref_emb=refs, ref_labels=ref_labels)
     with pytest.raises(UserError, match="ref_emb is given without ref_labels"):
@@ -231,7 +231,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(UserError, match=r"number of labels \(6\) must equal .*\(7\)"):
         loss(z, labels, ref_emb=refs, ref_labels=ref_labels[:6])
     refs[2, 1] = math.nan
-    for pairs in (None, chosen):
+    for pairs in (None, indices):
         with pytest.raises(UserError, match=r"NaN or infinity in 1 of 7 rows \(first: \[2\]\)"):
             loss(z, labels, pairs, refs, ref_labels)
 
@@ -239,12 +239,12 @@ def test_what_is_refused() -> None:
 def test_half_precision_and_autocast() -> None:
     z, labels = batch()
     z = z.bfloat16()
-    chosen = MINERS["pairs"](z.float(), labels)
+    indices = MINERS["pairs"](z.float(), labels)
     loss = MetricLearningLoss(scs())
-    expected = loss(z.float(), labels, chosen)
-    assert torch.equal(loss(z, labels, chosen), expected)
+    expected = loss(z.float(), labels, indices)
+    assert torch.equal(loss(z, labels, indices), expected)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(loss(z, labels, chosen), expected)
+        assert torch.equal(loss(z, labels, indices), expected)
 
 
 def test_state_dict_round_trip() -> None:

@@ -12,11 +12,12 @@ IndicesTuple = tuple[Tensor, Tensor, Tensor] | tuple[Tensor, Tensor, Tensor, Ten
 
 
 class MetricLearningLoss(nn.Module):
-    """A method with the call `loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)`.
+    """A method as a loss of pytorch-metric-learning.
 
-    Pairs or triplets from a miner restrict `SCSSupCon` to those pairs, and the loss is divided by
-    their number. References are the right side of the pairs. To use a memory of past batches, add
-    this class to the losses that pytorch-metric-learning's `CrossBatchMemory` accepts:
+    It is called as `loss(embeddings, labels, indices_tuple, ref_emb, ref_labels)`. If a miner
+    selects pairs or triplets, `SCSSupCon` is the mean over the selected pairs. If there are
+    references, each pair consists of a row and a reference. To use a memory of past batches, add
+    this class to the losses that `CrossBatchMemory` of pytorch-metric-learning accepts:
 
         class Memory(CrossBatchMemory):
             @staticmethod

@@ -74,14 +74,14 @@ def test_the_loss_equals_the_reference(
 
 
 def test_the_value_at_the_optimum() -> None:
-    """Similarity 1 to the own class, 0 to the others: softplus(ln(C − 1) − 2 m² γ)."""
+    """Similarity 1 to the correct class, 0 to the others: softplus(ln(C − 1) − 2 m² γ)."""
     s = torch.eye(3, dtype=torch.float64)
     value = class_circle(s, torch.arange(3), 0.25, 256.0).item()
     assert value == pytest.approx(math.log1p(2 * math.exp(-32)), rel=1e-9)
     assert value == pytest.approx(2.53e-14, rel=1e-2)
 
 
-def test_without_weights_and_margins_it_is_cross_entropy_with_scale_gamma() -> None:
+def test_without_weights_and_margins_the_loss_is_cross_entropy_with_scale_gamma() -> None:
     s, labels = torch.rand(7, 4, dtype=torch.float64), torch.tensor([0, 3, 2, 1, 1, 0, 2])
     target = nn.functional.one_hot(labels, 4).bool()
     value = mean_softplus((32 * s[~target].view(7, 3)).logsumexp(1) - 32 * s[target])

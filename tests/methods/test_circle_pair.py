@@ -42,8 +42,8 @@ def reference(
                 push.append(gamma * max(alpha[i][j] + m, 0.0) * (s[i][j] - m))
         if push and pull:
             x = sum(
-                max(part) + math.log(math.fsum(math.exp(v - max(part)) for v in part))
-                for part in (push, pull)
+                max(logits) + math.log(math.fsum(math.exp(v - max(logits)) for v in logits))
+                for logits in (push, pull)
             )
             total += max(x, 0.0) + math.log1p(math.exp(-abs(x)))
     return total / len(groups) if groups else 0.0
@@ -114,7 +114,9 @@ def test_the_loss_equals_the_reference(
 
 @settings(max_examples=20)
 @given(st.integers(2, 4), st.integers(2, 4), st.integers(0, 1 << 20))
-def test_per_anchor_equal_to_pytorch_metric_learning(classes: int, each: int, seed: int) -> None:
+def test_the_loss_per_anchor_equals_pytorch_metric_learning(
+    classes: int, each: int, seed: int
+) -> None:
     source = torch.Generator().manual_seed(seed)
     labels = torch.arange(classes).repeat(each)
     z = torch.randn(len(labels), 5, generator=source, dtype=torch.float64)

@@ -92,8 +92,8 @@ def test_value_and_gradient_are_finite(name: str, labels: str) -> None:
     assert terms and all(term.shape == () for term in terms.values())
     torch.stack(list(terms.values())).sum().backward()
     for module in (net, method):
-        for part, p in module.named_parameters():
-            assert p.grad is None or p.grad.isfinite().all(), part
+        for parameter, p in module.named_parameters():
+            assert p.grad is None or p.grad.isfinite().all(), parameter
 
 
 @every_method
@@ -101,14 +101,14 @@ def test_value_and_gradient_are_finite(name: str, labels: str) -> None:
 def test_equal_images_give_finite_gradients(name: str, value: float) -> None:
     """With 0 and no bias in the network the embeddings are zero vectors."""
     net = network()
-    for part, p in net.named_parameters():
-        if value == 0 and part.endswith("bias"):
+    for parameter, p in net.named_parameters():
+        if value == 0 and parameter.endswith("bias"):
             p.data.zero_()
     method, labels = set_up(name, LABELS["mixed"], net), LABELS["mixed"]
     images = torch.full((method.views * len(labels), SIZE), value)
     total(method, Batch(images, labels, torch.arange(len(labels))), net).backward()
-    for part, p in (*net.named_parameters(), *method.named_parameters()):
-        assert p.grad is None or p.grad.isfinite().all(), part
+    for parameter, p in (*net.named_parameters(), *method.named_parameters()):
+        assert p.grad is None or p.grad.isfinite().all(), parameter
 
 
 @every_method
@@ -169,8 +169,8 @@ def test_micro_batches_give_the_gradient_of_the_whole_batch(name: str) -> None:
         results.append([value, *(p.grad for p in parameters if p.grad is not None)])
     whole, chunked = results
     assert len(whole) == len(chunked) > 1
-    for one, other in zip(whole, chunked, strict=True):
-        torch.testing.assert_close(other, one, rtol=1e-10, atol=1e-13)
+    for expected, actual in zip(whole, chunked, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-13)
 
 
 @every_method
@@ -184,7 +184,7 @@ def test_the_loss_is_finite_in_bfloat16(name: str) -> None:
     assert all(p.grad is None or p.grad.isfinite().all() for p in net.parameters())
 
 
-class Apart(nn.Module):
+class Float32Network(nn.Module):
     """A network that always computes in float32."""
 
     def __init__(self, net: Network) -> None:
@@ -202,7 +202,7 @@ def test_the_loss_itself_is_not_rounded_to_bfloat16(name: str) -> None:
     """Except BYOL's predictor and SelfCon's second exit, which are networks."""
     values = []
     for enabled in (False, True):
-        net = Apart(network())
+        net = Float32Network(network())
         method = set_up(name, LABELS["mixed"], net)  # type: ignore[arg-type]
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
             values.append(total(method, batch(method, LABELS["mixed"]), net))  # type: ignore[arg-type]
@@ -225,7 +225,7 @@ def test_the_probe_input_and_the_logits_have_one_row_per_image(name: str) -> Non
 
 @every_method
 def test_thirty_steps_lower_the_loss(name: str) -> None:
-    """A last line of defence: the loss of a wrong formula can fall too."""
+    """A weak check: the loss of a wrong formula can also fall."""
     net = network()
     labels = torch.arange(24) % CLASSES
     method = set_up(name, labels, net)

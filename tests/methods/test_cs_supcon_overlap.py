@@ -51,5 +51,5 @@ def test_options_reach_cs_supcon() -> None:
 
 
 def test_the_overlap_must_not_exceed_the_common_field() -> None:
-    with pytest.raises(UserError, match=r"overlap is 28.*common_dim = 6"):
+    with pytest.raises(UserError, match=r"between 0 and common_dim \(6\), got 28"):
         CSSupConOverlap()(torch.randn(4, 8), torch.arange(4))

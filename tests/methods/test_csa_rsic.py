@@ -29,13 +29,10 @@ def reference(
         others = [a for a in range(len(rows)) if a != i]
         positives = [a for a in others if classes[a] == classes[i]]
         log_z = math.log(math.fsum(math.exp(dot(rows[i], rows[a]) / tau) for a in others))
-        contrast += math.fsum(log_z - dot(rows[i], rows[p]) / tau for p in positives) / len(
-            positives
-        )
-    apart = 0.0
-    for x, y in zip(first, second, strict=True):
-        apart += math.fsum((a - b) ** 2 for a, b in zip(x, y, strict=True))
-    return contrast / len(rows) + weight * apart / len(first)
+        logs = math.fsum(log_z - dot(rows[i], rows[p]) / tau for p in positives)
+        contrast += logs / len(positives)
+    distance = math.fsum(math.dist(x, y) ** 2 for x, y in zip(first, second, strict=True))
+    return contrast / len(rows) + weight * distance / len(first)
 
 
 def rows(images: int, seed: int) -> Tensor:
@@ -83,15 +80,15 @@ def test_gradcheck() -> None:
 def test_training_pairs_the_views_of_an_image() -> None:
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4)).double()
     images, labels = torch.randn(8, 6).double(), torch.tensor([0, 1, 2, 1])
-    parts = CSARSIC().training_step(Batch(images, labels, torch.arange(4)), network)
+    terms = CSARSIC().training_step(Batch(images, labels, torch.arange(4)), network)
     z = network(images).embeddings
     expected = CSARSIC().loss_terms(torch.stack(z.chunk(2), 1), labels)
     for name in ("contrast", "consistency"):
-        torch.testing.assert_close(parts[name], expected[name])
+        torch.testing.assert_close(terms[name], expected[name])
 
 
 def test_errors_say_what_is_wrong() -> None:
-    with pytest.raises(UserError, match=r"CSARSIC compares the views.*give.*\(B, V, D\)"):
+    with pytest.raises(UserError, match=r"CSARSIC compares the views.*pass \(B, V, D\)"):
         CSARSIC()(torch.randn(4, 3), torch.arange(4))
     with pytest.raises(UserError, match=r"compares two views, got 3"):
         CSARSIC()(torch.randn(4, 3, 3), torch.arange(4))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from scs_supcon import SupCon
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Batch, Network, Output, TaskInfo
-from scs_supcon.methods.cstcn import CSTCN, codes, sinkhorn, swapped
+from scs_supcon.methods.cstcn import CSTCN, codes, sinkhorn, swap_loss
 from scs_supcon.nn.head import unit
 
 Vectors = list[list[float]]
@@ -82,11 +82,11 @@ def rows(images: int, seed: int) -> Tensor:
 def test_the_loss_equals_the_reference(images: int, count: int, seed: int) -> None:
     method, _ = set_up(prototypes=count, prototype_temperature=0.2, weight=0.5)
     z, labels = rows(images, seed), torch.arange(images) % 3
-    parts = method.loss_terms(z, labels)
+    terms = method.loss_terms(z, labels)
     first, second = unit(z[:, 0]).tolist(), unit(z[:, 1]).tolist()
     expected = reference_swap((first, second), ([], []), prototypes(method).tolist(), 0.2)
-    assert parts["swap"].item() == pytest.approx(0.5 * expected, rel=1e-10)
-    torch.testing.assert_close(parts["contrast"], SupCon(0.1)(z, labels))
+    assert terms["swap"].item() == pytest.approx(0.5 * expected, rel=1e-10)
+    torch.testing.assert_close(terms["contrast"], SupCon(0.1)(z, labels))
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 1 << 20))
@@ -95,9 +95,9 @@ def test_sinkhorn_balances_rows_and_columns(images: int, count: int, seed: int) 
     scores = torch.randn(images, count, generator=source, dtype=torch.float64)
     q = sinkhorn(scores)
     torch.testing.assert_close(q.sum(1), torch.ones(images, dtype=torch.float64))
-    settled = sinkhorn(scores, iterations=300)
+    converged = sinkhorn(scores, iterations=300)
     even = torch.full((count,), images / count, dtype=torch.float64)
-    torch.testing.assert_close(settled.sum(0), even, rtol=1e-6, atol=0)
+    torch.testing.assert_close(converged.sum(0), even, rtol=1e-6, atol=0)
 
 
 def test_the_sharpest_possible_codes_are_exact_in_float32() -> None:
@@ -113,7 +113,7 @@ def test_equal_scores_cost_the_logarithm_of_the_number_of_prototypes() -> None:
     q = sinkhorn(torch.zeros(6, 5, dtype=torch.float64))
     torch.testing.assert_close(q, torch.full_like(q, 1 / 5))
     scores = torch.zeros(6, 5, dtype=torch.float64)
-    assert swapped((scores, scores), (q, q), 0.1).item() == pytest.approx(math.log(5))
+    assert swap_loss((scores, scores), (q, q), 0.1).item() == pytest.approx(math.log(5))
 
 
 def test_codes_have_no_gradient() -> None:
@@ -121,10 +121,10 @@ def test_codes_have_no_gradient() -> None:
     assert not codes(z, z[:0], z).requires_grad
     fixed = sinkhorn(torch.randn(3, 4, dtype=torch.float64)), sinkhorn(torch.randn(3, 4).double())
     scores = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda s: swapped((s[0], s[1]), fixed, 0.5), (scores,))
+    assert torch.autograd.gradcheck(lambda s: swap_loss((s[0], s[1]), fixed, 0.5), (scores,))
 
 
-def test_three_prototypes_per_class_at_least_three_hundred() -> None:
+def test_there_are_three_prototypes_per_class_and_at_least_300() -> None:
     assert len(prototypes(set_up()[0])) == 300
     network = Network(nn.Linear(6, 5), nn.Linear(5, 4))
     many = CSTCN().setup(TaskInfo(network, torch.arange(150).repeat(2), 150, 5, 4, epochs=3))

@@ -29,8 +29,8 @@ def reference(z: Vectors, labels: list[int], margins: list[float], tau: float) -
         positives = [a for a in others if labels[a] == labels[i]]
         for p in positives:
             x = (dot(i, p) - margins[i]) / tau
-            rest = math.fsum(math.exp(dot(i, a) / tau - x) for a in others if a != p)
-            total += math.log1p(rest) / len(positives)
+            ratio = math.fsum(math.exp(dot(i, a) / tau - x) for a in others if a != p)
+            total += math.log1p(ratio) / len(positives)
     return total / max(len(z), 1)
 
 
@@ -144,7 +144,7 @@ def test_margins_of_hard_classes_rise_and_the_mean_stays() -> None:
     method.after_step(network, 0.1)
     torch.testing.assert_close(method.margins, 0.1 + 0.05 * (by_class - by_class.mean()))
     raised = method.margins.clone()
-    method.after_step(network, 0.1)  # no new losses: nothing to climb
+    method.after_step(network, 0.1)  # without a new loss the margins stay
     assert torch.equal(method.margins, raised)
     for _ in range(30):
         method.training_step(batch, network)

@@ -72,13 +72,15 @@ def test_the_loss_equals_the_reference(
 
 
 @given(batches(), temperatures)
-def test_reductions(batch: tuple[Tensor, Tensor], temperature: float) -> None:
+def test_special_cases_are_simclr_and_supcon(
+    batch: tuple[Tensor, Tensor], temperature: float
+) -> None:
     z, labels = batch
     close: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-12}
     plain = SimCLR(temperature)(z)
     unique = torch.arange(len(z))
     torch.testing.assert_close(FNCL(temperature)(z, unique), plain, **close)
-    if z.shape[1] == 2:  # with one positive per row fewer denominators can only cost less
+    if z.shape[1] == 2:  # with one positive per row, fewer negatives can only lower the loss
         assert FNCL(temperature)(z, labels) <= plain + 1e-12
     all_attracted = FNCL(temperature, attract=100, threshold=-1.0)(z, labels)
     torch.testing.assert_close(all_attracted, SupCon(temperature)(z, labels), **close)
@@ -130,7 +132,7 @@ def test_a_classifier_weight_adds_cross_entropy() -> None:
 
 
 def test_errors_say_what_is_wrong() -> None:
-    with pytest.raises(UserError, match=r"FNCL compares the views.*give.*\(B, V, D\)"):
+    with pytest.raises(UserError, match=r"FNCL compares the views.*pass \(B, V, D\)"):
         FNCL()(torch.randn(4, 3), torch.arange(4))
     for options in ({"threshold": 2.0}, {"attract": -1}, {"classifier_weight": -1.0}):
         with pytest.raises(UserError, match=f"{next(iter(options))} must be"):

@@ -103,7 +103,7 @@ def test_defaults_contain_the_values_of_the_preset() -> None:
 @pytest.mark.parametrize("preset", ["solved", "paper"])
 def test_defaults_follow_the_given_options(preset: str, options: dict[str, Any]) -> None:
     full = method_defaults("scs_supcon", preset, **options)
-    given, completed = (build_method("scs_supcon", preset, **some) for some in (options, full))
-    assert isinstance(given, SCSSupCon) and isinstance(completed, SCSSupCon)
-    assert (completed.bias, completed.learn) == (given.bias, given.learn)
+    expected, completed = (build_method("scs_supcon", preset, **o) for o in (options, full))
+    assert isinstance(expected, SCSSupCon) and isinstance(completed, SCSSupCon)
+    assert (completed.bias, completed.learn) == (expected.bias, expected.learn)
     assert method_defaults("scs_supcon", preset, **full) == full

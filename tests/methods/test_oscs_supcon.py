@@ -68,8 +68,8 @@ def test_the_loss_equals_the_reference(
     else:
         expected = reference_xcov(c, s)
     assert terms["orthogonality"].item() == pytest.approx(0.3 * expected, rel=1e-10, abs=1e-13)
-    rest = SCSSupCon(common_dim, overlap=overlap).loss_terms(z, labels)
-    assert {name: terms[name] for name in rest} == rest
+    expected_terms = SCSSupCon(common_dim, overlap=overlap).loss_terms(z, labels)
+    assert {name: terms[name] for name in expected_terms} == expected_terms
 
 
 @given(batches())
@@ -82,7 +82,7 @@ def test_with_weight_zero_the_loss_is_scs_supcon(batch: tuple[Tensor, Tensor]) -
 def test_gold_values() -> None:
     """c = (0.6, 0.8) and u = (1, 0) give 0.36; orthogonal fields give 0."""
     w = projection(2, 2)
-    style = torch.tensor([[1.0, 0.0]], dtype=torch.float64) @ w  # W s = (1, 0), for W is orthogonal
+    style = torch.tensor([[1.0, 0.0]], dtype=torch.float64) @ w  # W is orthogonal: W s = (1, 0)
     common = torch.tensor([[0.6, 0.8]], dtype=torch.float64)
     assert projected(common, style).item() == pytest.approx(0.36, abs=1e-12)
     across = torch.tensor([[0.0, 1.0]], dtype=torch.float64)

@@ -67,7 +67,9 @@ def test_the_loss_equals_the_reference(
 
 
 @given(logits())
-def test_without_rows_it_is_cross_entropy(case: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
+def test_without_rows_the_loss_is_cross_entropy(
+    case: tuple[Tensor, Tensor, Tensor, Tensor],
+) -> None:
     centres, s, labels, row_labels = case
     s.requires_grad_()
     value = parametric(centres, s, labels, labels[:, None] == row_labels, (0.0, 1.0, 0.0))
@@ -138,7 +140,7 @@ def test_training_equals_the_reference_while_the_queue_fills(prior: bool) -> Non
         method.after_step(network, step / 4)
 
 
-def test_the_queue_takes_the_keys_after_the_step() -> None:
+def test_keys_are_added_to_the_queue_after_the_step() -> None:
     method, network = set_up(queue=6)
     assert method.queue is not None
     keys = []
@@ -163,8 +165,8 @@ def test_keys_queue_and_momentum_encoder_have_no_gradient() -> None:
     assert not any(
         p.requires_grad or p.grad is not None for p in momentum_encoder(method).parameters()
     )
-    chosen = [id(p) for group in method.param_groups(0.1) for p in group["params"]]
-    assert sorted(chosen) == sorted(id(p) for p in method.classifier.parameters())
+    learnable = [id(p) for group in method.param_groups(0.1) for p in group["params"]]
+    assert sorted(learnable) == sorted(id(p) for p in method.classifier.parameters())
     for module in (network, method.classifier):
         assert all(p.grad is not None and p.grad.any() for p in module.parameters())
 
@@ -179,8 +181,8 @@ def test_the_momentum_is_lower_in_the_first_steps() -> None:
     torch.testing.assert_close(average, before.get_parameter("encoder.weight") + 0.9)
     for _ in range(20):
         method.after_step(network, 0.5)
-    assert momentum_encoder(method).warmed_up(0.999) == pytest.approx(22 / 31)
-    assert momentum_encoder(method).warmed_up(0.5) == 0.5
+    assert momentum_encoder(method).warmup_momentum(0.999) == pytest.approx(22 / 31)
+    assert momentum_encoder(method).warmup_momentum(0.5) == 0.5
 
 
 def test_priors_are_the_class_frequencies_and_do_not_change_the_classifier() -> None:

@@ -43,32 +43,34 @@ def reference(z: Vectors, cluster: list[int], centres: Vectors, phi: list[float]
     return total
 
 
-def reference_phi(far: list[float], member: list[int], clusters: int, tau: float) -> list[float]:
+def reference_phi(
+    distances: list[float], member: list[int], clusters: int, tau: float
+) -> list[float]:
     """Eq. 12 with α = 10, then the rules of the official code: largest φ, percentiles, mean τ."""
     raw: list[float | None] = []
     for k in range(clusters):
-        inside = [d for d, c in zip(far, member, strict=True) if c == k]
-        if not inside:
+        members = [d for d, c in zip(distances, member, strict=True) if c == k]
+        if not members:
             raw.append(None)
-        elif len(inside) == 1 or not any(inside):
+        elif len(members) == 1 or not any(members):
             raw.append(-1.0)
         else:
-            raw.append(math.fsum(inside) / (len(inside) * math.log(len(inside) + 10)))
+            raw.append(math.fsum(members) / (len(members) * math.log(len(members) + 10)))
     spreads = [x for x in raw if x is not None and x > 0]
     if not spreads:
         return [0.0 if x is None else tau for x in raw]
     filled = [x if x is None or x > 0 else max(spreads) for x in raw]
-    there = sorted(x for x in filled if x is not None)
+    ordered = sorted(x for x in filled if x is not None)
 
     def percentile(share: float) -> float:
-        at = share * (len(there) - 1)
-        low = math.floor(at)
-        high = min(low + 1, len(there) - 1)
-        return there[low] + (at - low) * (there[high] - there[low])
+        position = share * (len(ordered) - 1)
+        low = math.floor(position)
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
-    cut = [x if x is None else min(max(x, percentile(0.1)), percentile(0.9)) for x in filled]
-    mean = math.fsum(x for x in cut if x is not None) / len(there)
-    return [0.0 if x is None else tau * x / mean for x in cut]
+    clamped = [x if x is None else min(max(x, percentile(0.1)), percentile(0.9)) for x in filled]
+    mean = math.fsum(x for x in clamped if x is not None) / len(ordered)
+    return [0.0 if x is None else tau * x / mean for x in clamped]
 
 
 T4, _ = small_batches.T4
@@ -125,66 +127,66 @@ def test_gradcheck() -> None:
 
 
 def test_the_spread_of_a_cluster() -> None:
-    """Distances 0.1, 0.2, 0.3: 0.2/ln 13. Two clusters show the ratio, which the mean hides."""
-    far = double([0.1, 0.2, 0.3, 0.2, 0.2])
+    """Distances 0.1, 0.2, 0.3: 0.2/ln 13. Two clusters are needed because the mean is fixed."""
+    distances = double([0.1, 0.2, 0.3, 0.2, 0.2])
     low, high = 0.2 / math.log(13), 0.2 / math.log(12)
     assert low == pytest.approx(0.0779742491, abs=1e-10)
-    phi_of_clusters = concentrations(far, torch.tensor([0, 0, 0, 1, 1]), 2, 1.0)
-    cut = [low + 0.1 * (high - low), low + 0.9 * (high - low)]
-    assert phi_of_clusters.tolist() == pytest.approx([2 * x / sum(cut) for x in cut])
+    phi = concentrations(distances, torch.tensor([0, 0, 0, 1, 1]), 2, 1.0)
+    clamped = [low + 0.1 * (high - low), low + 0.9 * (high - low)]
+    assert phi.tolist() == pytest.approx([2 * x / sum(clamped) for x in clamped])
 
 
 @given(
     st.lists(st.tuples(st.sampled_from([0.0, 0.1, 0.25, 0.7, 1.3]), st.integers(0, 5)), max_size=14)
 )
 def test_concentrations_equal_the_reference(members: list[tuple[float, int]]) -> None:
-    far, member = [d for d, _ in members], [k for _, k in members]
-    phi_of_clusters = concentrations(double(far), torch.tensor(member, dtype=torch.long), 7, 0.1)
-    assert phi_of_clusters.tolist() == pytest.approx(reference_phi(far, member, 7, 0.1), rel=1e-10)
+    distances, member = [d for d, _ in members], [k for _, k in members]
+    phi = concentrations(double(distances), torch.tensor(member, dtype=torch.long), 7, 0.1)
+    assert phi.tolist() == pytest.approx(reference_phi(distances, member, 7, 0.1), rel=1e-10)
 
 
 def test_k_means_finds_separated_clusters() -> None:
     source = torch.Generator().manual_seed(0)
     true = unit(double([[1, 0, 0], [0, 1, 0], [-1, 0.1, 0], [0, 0, 1]]))
-    which = torch.arange(40) % 4
+    cluster = torch.arange(40) % 4
     noise = 0.05 * torch.randn(40, 3, generator=source, dtype=torch.float64)
-    rows = unit(true[which] + noise)
-    chosen, centres = spherical_kmeans(rows, 4)
-    assert len({(int(a), int(b)) for a, b in zip(chosen, which, strict=True)}) == 4
+    rows = unit(true[cluster] + noise)
+    assigned, centres = spherical_kmeans(rows, 4)
+    assert len({(int(a), int(b)) for a, b in zip(assigned, cluster, strict=True)}) == 4
     torch.testing.assert_close(torch.linalg.vector_norm(centres, dim=1), torch.ones(4).double())
     for k in range(4):
-        torch.testing.assert_close(centres[k], unit(rows[chosen == k].sum(0)[None])[0])
+        torch.testing.assert_close(centres[k], unit(rows[assigned == k].sum(0)[None])[0])
     again, _ = spherical_kmeans(rows, 4)
-    assert torch.equal(again, chosen)
+    assert torch.equal(again, assigned)
 
 
 def test_k_means_of_few_or_equal_rows() -> None:
-    chosen, centres = spherical_kmeans(T4[:2], 4)
-    assert sorted(chosen.tolist()) == [0, 1] and len(centres) == 2
-    chosen, _ = spherical_kmeans(T4[[0, 0, 0]], 2)
-    assert chosen.tolist() == [0, 0, 0]
+    assigned, centres = spherical_kmeans(T4[:2], 4)
+    assert sorted(assigned.tolist()) == [0, 1] and len(centres) == 2
+    assigned, _ = spherical_kmeans(T4[[0, 0, 0]], 2)
+    assert assigned.tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("m", [1, 2, 4])
 def test_clusters_lie_within_classes(m: int) -> None:
-    """One class has a single image, one has none; label −1 is no class."""
+    """One class has a single image, one has none; the label −1 is not a class."""
     source = torch.Generator().manual_seed(0)
     rows = unit(torch.randn(9, 3, generator=source, dtype=torch.float64))
     labels = torch.tensor([0, 0, 0, 0, 0, 2, 3, 3, -1])
     clustering = Clustering(m, 4, 9, torch.zeros(4 * m, 3, dtype=torch.float64))
     clustering.fit(rows, labels, 0.1)
-    inside = clustering.member[:8]
-    assert torch.equal(inside // m, labels[:8]) and clustering.member[8] == -1
-    there = torch.bincount(inside, minlength=4 * m) > 0
-    assert torch.equal(clustering.phi > 0, there)
-    assert clustering.phi[there].mean().item() == pytest.approx(0.1)
-    for k in there.nonzero()[:, 0].tolist():
-        members = rows[:8][inside == k]
+    member = clustering.member[:8]
+    assert torch.equal(member // m, labels[:8]) and clustering.member[8] == -1
+    filled = torch.bincount(member, minlength=4 * m) > 0
+    assert torch.equal(clustering.phi > 0, filled)
+    assert clustering.phi[filled].mean().item() == pytest.approx(0.1)
+    for k in filled.nonzero()[:, 0].tolist():
+        members = rows[:8][member == k]
         torch.testing.assert_close(clustering.centres[k], unit(members.sum(0)[None])[0])
     value = clustering(rows, torch.arange(9)) * 9
     expected = reference(
         rows[:8].tolist(),
-        inside.tolist(),
+        member.tolist(),
         clustering.centres.tolist(),
         clustering.phi.tolist(),
         m,
@@ -267,7 +269,7 @@ def test_the_state_restores_the_clusters() -> None:
 
 
 def test_states_saved_before_version_0_2_load() -> None:
-    """They hold the labels, which were collected from the batches then."""
+    """Such states hold the labels, which were collected from the batches."""
     method, network, _ = set_up()
     state = method.state_dict() | {"known": LABELS}
     assert not {"known", "labels"} & method.state_dict().keys()

@@ -27,7 +27,7 @@ def reference(exits: list[Vectors], labels: list[int], tau: float) -> float:
     total = 0.0
     for i, (z, y) in enumerate(rows):
         others = [row for k, row in enumerate(rows) if k != i]
-        positives = [p for p, theirs in others if theirs == y]
+        positives = [p for p, label in others if label == y]
         log_z = math.log(math.fsum(math.exp(dot(z, a) / tau) for a, _ in others))
         total += math.fsum(log_z - dot(z, p) / tau for p in positives) / max(len(positives), 1)
     return total / len(rows)
@@ -73,7 +73,7 @@ def test_the_loss_equals_the_reference(
     assert value.item() == pytest.approx(expected, rel=1e-10, abs=1e-13)
 
 
-def test_reductions() -> None:
+def test_special_cases_are_supcon_and_simclr() -> None:
     source = torch.Generator().manual_seed(0)
     z = torch.randn(6, 3, generator=source, dtype=torch.float64)
     labels = torch.tensor([0, 1, 1, 2, 0, 0])

@@ -96,12 +96,12 @@ def set_up(epochs: int) -> tuple[TimeSCL, Network]:
 
 def test_kappa_falls_evenly_on_a_logarithmic_scale() -> None:
     method, _ = set_up(epochs=5)
-    example = []
+    kappas = []
     for epoch in range(5):
         method.on_epoch_start(epoch, encode)
-        example.append(method.scalars()["kappa"])
-    assert example[0] == 10 and example[-1] == pytest.approx(0.5)
-    assert [b / a for a, b in pairwise(example)] == pytest.approx([0.05**0.25] * 4)
+        kappas.append(method.scalars()["kappa"])
+    assert kappas[0] == 10 and kappas[-1] == pytest.approx(0.5)
+    assert [b / a for a, b in pairwise(kappas)] == pytest.approx([0.05**0.25] * 4)
     other, _ = set_up(epochs=5)
     other.load_state_dict(method.state_dict())
     assert other.kappa == method.kappa

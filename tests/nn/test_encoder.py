@@ -18,7 +18,7 @@ from scs_supcon.nn.encoder import (
     for_cache,
     rows_key,
 )
-from scs_supcon.nn.taps import pool, tapped
+from scs_supcon.nn.taps import pool, record_taps
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_the_key_changes_with_the_features() -> None:
 NO_NETWORK = """
 import socket, sys
 
-def refuse(*arguments):
+def fail(*arguments):
     raise SystemExit("the network was used")
 
-socket.socket.connect = socket.getaddrinfo = refuse
+socket.socket.connect = socket.getaddrinfo = fail
 from scs_supcon.nn.timm_models import data_config, weights_licence
 from scs_supcon.nn.encoder import build_encoder
 assert "timm" not in sys.modules, "timm was loaded before an encoder was built"
@@ -101,9 +101,9 @@ SIZES = {"tiny": 16, "resnet18": 32, "convnext_atto": 64, "tiny_vit_5m_224": 224
 def test_tapped_rows_are_the_features_and_the_tap(name, tap):
     encoder = build_encoder(name, small_stem=False, in_size=SIZES[name]).eval()
     assert encoder.taps == tap
-    (where, width), images = next(iter(tap.items())), torch.randn(2, 3, SIZES[name], SIZES[name])
+    (stage, width), images = next(iter(tap.items())), torch.randn(2, 3, SIZES[name], SIZES[name])
     inner_outputs = []
-    handle = encoder.get_submodule(where).register_forward_hook(
+    handle = encoder.get_submodule(stage).register_forward_hook(
         lambda *o: inner_outputs.append(o[-1])
     )
     with torch.inference_mode():
@@ -120,7 +120,7 @@ def test_a_cached_encoder_returns_features_and_taps_from_the_rows():
     source, cached_encoder = for_cache(encoder, taps=True)
     assert isinstance(source, TappedEncoder)
     rows = torch.randn(3, source.num_features)
-    with tapped(cached_encoder, list(cached_encoder.taps.values())) as outputs:
+    with record_taps(cached_encoder, list(cached_encoder.taps.values())) as outputs:
         features = cached_encoder(rows)
     assert torch.equal(features, rows[:, :128])
     assert torch.equal(outputs[0][0], rows[:, 128:])
@@ -142,7 +142,7 @@ def test_an_encoder_without_stages_is_cached_without_taps():
     assert for_cache(encoder, taps=True)[0] is encoder
 
 
-def test_the_tiny_encoder_takes_images_of_8_to_32_pixels() -> None:
+def test_the_tiny_encoder_accepts_images_of_8_to_32_pixels() -> None:
     for size in (8, 12, 16, 24, 32):
         assert TinyNet(size)(torch.rand(2, 3, size, size)).shape == (2, TINY_WIDTH)
 

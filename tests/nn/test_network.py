@@ -1,4 +1,4 @@
-"""The network, its micro-batches, and what the probe sees of its output."""
+"""The network, its micro-batches, and the input of the probe."""
 
 import copy
 
@@ -11,13 +11,13 @@ from scs_supcon.nn.head import Projection
 from scs_supcon.nn.network import Network, Output, in_micro_batches, probe_features
 
 
-def test_a_network_gives_features_and_embeddings() -> None:
+def test_a_network_returns_features_and_embeddings() -> None:
     network = Network(nn.Linear(4, 3), Projection(3, 2))
     output = network(torch.ones(5, 4))
     assert output.features.shape == (5, 3) and output.embeddings.shape == (5, 2)
 
 
-def test_the_probe_sees_features_or_unit_embeddings_or_the_unit_common_field() -> None:
+def test_the_probe_input_is_features_or_unit_embeddings_or_the_unit_common_field() -> None:
     output = Output(torch.randn(2, 7), torch.tensor([[3.0, 4.0, 12.0], [0.0, 0.0, 1.0]]))
     assert probe_features(output, "features", 2) is output.features
     torch.testing.assert_close(
@@ -52,20 +52,20 @@ def test_micro_batches_equal_the_whole_batch_without_batch_statistics(name: str,
 def test_only_the_features_are_kept_until_the_backward_pass() -> None:
     encoder = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GELU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     images = torch.randn(12, 3, 9, 9)
-    at_work: list[int] = []
-    encoder[0].register_forward_hook(lambda _m, inputs, _out: at_work.append(len(inputs[0])))
+    batch_sizes: list[int] = []
+    encoder[0].register_forward_hook(lambda _m, inputs, _out: batch_sizes.append(len(inputs[0])))
     saved_sizes: list[int] = []
 
-    def note(tensor: Tensor) -> Tensor:
+    def record_size(tensor: Tensor) -> Tensor:
         saved_sizes.append(tensor.numel())
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(record_size, lambda tensor: tensor):
         value = in_micro_batches(encoder, images, 4).square().sum()
     assert max(saved_sizes, default=0) <= images.numel()
-    assert at_work == [4, 4, 4]
+    assert batch_sizes == [4, 4, 4]
     value.backward()
-    assert at_work == [4] * 6, "each micro-batch is encoded twice"
+    assert batch_sizes == [4] * 6, "each micro-batch is encoded twice"
 
 
 def test_micro_batches_differ_by_at_most_one_image() -> None:
@@ -130,7 +130,7 @@ def test_micro_batches_work_under_autocast() -> None:
             in_micro_batches(encoder, images, size).float().mean(1) for size in (0, 2)
         )
     results = []
-    for value in (whole, chunked):  # backward passes run outside of it, as in the loop
+    for value in (whole, chunked):  # backward passes run outside of autocast, as in training
         encoder.zero_grad()
         value.square().sum().backward()
         results.append([p.grad.clone() for p in encoder.parameters() if p.grad is not None])

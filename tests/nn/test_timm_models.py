@@ -1,4 +1,4 @@
-"""What is known about timm's models by name, and their small stems."""
+"""Facts about timm's models, and their small stems."""
 
 import pytest
 import timm

@@ -62,7 +62,7 @@ def test_half_precision_files_load_into_float32(published: torch.nn.Module, tmp_
 
 
 @pytest.mark.parametrize(
-    ("name", "left_out"),
+    ("name", "random_names"),
     [
         ("resnet18", ("conv1.weight",)),
         ("convnext_atto", ("stem.0.weight", "stem.0.bias")),
@@ -70,17 +70,16 @@ def test_half_precision_files_load_into_float32(published: torch.nn.Module, tmp_
     ],
 )
 def test_a_small_stem_keeps_its_random_weights_with_a_warning(
-    name: str, left_out: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    name: str, random_names: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tensors = timm.create_model(name).state_dict()
     encoder = build_encoder(name, small_stem=True, in_size=32)
-    before = {part: encoder.body.get_parameter(part).clone() for part in left_out}
+    before = {key: encoder.body.get_parameter(key).clone() for key in random_names}
     with caplog.at_level(logging.WARNING):
-        assert load_weights(encoder, save(tensors, tmp_path / "w.safetensors")) == left_out
-    assert all(part in caplog.text for part in left_out)
-    for part, parameter in encoder.body.named_parameters():
-        expected = before[part] if part in before else tensors[part]
-        assert torch.equal(parameter, expected), part
+        assert load_weights(encoder, save(tensors, tmp_path / "w.safetensors")) == random_names
+    assert all(key in caplog.text for key in random_names)
+    for key, parameter in encoder.body.named_parameters():
+        assert torch.equal(parameter, before[key] if key in before else tensors[key]), key
 
 
 def test_missing_unknown_and_misshapen_tensors_are_listed(
@@ -99,7 +98,7 @@ def test_missing_unknown_and_misshapen_tensors_are_listed(
     assert "missing: layer1.0.conv1.weight" in text
     assert "unknown: extra.weight" in text
     assert "wrong shape: layer2.0.conv1.weight (2, 2) instead of" in text
-    assert all(torch.equal(before[name], now) for name, now in encoder.state_dict().items())
+    assert all(torch.equal(before[name], tensor) for name, tensor in encoder.state_dict().items())
 
 
 def test_the_weights_of_another_model_are_rejected_in_one_line(tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ class Model:
         """
         if isinstance(images, str | Path):
             raise UserError(f"give a list of images, such as [{str(images)!r}]")
-        size = pass_size(self.encoder, self.info.recipe.data.image_size)
+        size = pass_size(self.encoder, self.info.recipe.data.image_size**2)
         numbered = list(enumerate(images, start=1))
         chunks = [numbered[start : start + size] for start in range(0, len(numbered), size)]
         parts = []

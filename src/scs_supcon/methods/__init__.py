@@ -1,6 +1,6 @@
-"""The methods, one file and one formula each; the file's name is the method's name.
+"""Contrastive learning methods: one file and one formula per method, named after the method.
 
-A method outside this package is named by its module or file, such as `my_lab.losses:SoftCircle`;
+Methods outside this package are given by module or file, such as `my_lab.losses:SoftCircle`;
 `methods.shared.base` explains how to write one.
 """
 
@@ -52,9 +52,9 @@ def method_class(name: str) -> type[Method]:
 
 def parse(text: str) -> tuple[str, str | None]:
     """Split "scs_supcon@paper" into name and preset; the path of a file may contain an @."""
-    place, colon, last = text.rpartition(":")
+    module, colon, last = text.rpartition(":")
     name, _, preset = last.partition("@")
-    return place + colon + name, preset or None
+    return module + colon + name, preset or None
 
 
 def build_method(name: str, preset: str | None = None, **options: Any) -> Method:
@@ -86,7 +86,7 @@ def method_defaults(
     Args:
         name: the method.
         preset: one of its presets; None means its default preset.
-        options: values that replace the defaults; options that depend on them follow.
+        options: values that override the defaults, also of options that depend on them.
     """
     values = method_class(name).effective_options(preset, options)
     return {

@@ -3,8 +3,8 @@
     L = −(1/n) Σ_i log softmax(W h_i + a)_{y_i}
 
 h are the features of the encoder; W and a are the classifier. One view, one stage, no label
-smoothing. The paper mentions dropout before the layer for convolutional encoders but not its rate:
-there is none here.
+smoothing. The paper mentions dropout before the layer for convolutional encoders but not its rate,
+so there is no dropout here.
 """
 
 from torch import Tensor, nn
@@ -14,10 +14,10 @@ from scs_supcon.methods.shared.classifier import ClassifierMethod, cross_entropy
 
 
 class Baseline(ClassifierMethod):
-    """Cross-entropy; after `setup`, `forward` takes features.
+    """Cross-entropy; after `setup`, `forward` expects features.
 
     Args:
-        gather_across_devices: take the mean over the rows of all processes.
+        gather_across_devices: average over the rows of all processes.
     """
 
     views = 1

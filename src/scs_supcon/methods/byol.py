@@ -7,9 +7,9 @@ momentum encoder, an average of the network (f and g without the predictor) that
 After each step ξ ← m ξ + (1 − m) θ, where m rises from 0.996 to 1 along half a cosine. The loss
 uses no labels.
 
-Ours: all methods share one projection head, so its batch norm is the centring of its output
-(`head.centre`), not a layer inside it; the predictor gets both views in one batch. Without any
-batch norm BYOL tends to collapse.
+Differences from the original: all methods share one projection head, so its batch norm is the
+centring of its output (`head.centre`), not a layer inside it; the predictor gets both views in one
+batch. Without any batch norm BYOL tends to collapse.
 """
 
 import math
@@ -29,9 +29,9 @@ class BYOL(JointMethod):
     """Self-supervised prediction of a momentum encoder's embeddings.
 
     Args:
-        momentum: m at the start; it rises to 1.
+        momentum: initial value of m, which rises to 1.
         hidden: width of the predictor's hidden layer.
-        gather_across_devices: take the mean and the batch norm over the rows of all processes.
+        gather_across_devices: compute the mean and the batch norm over the rows of all processes.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class BYOL(JointMethod):
 
     @classmethod
     def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:
-        """Centre the embeddings: this is the batch norm of the projection head."""
+        """Return settings that centre the embeddings, the batch norm of the projection head."""
         return {"head": {"centre": True}}
 
     def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
@@ -79,7 +79,7 @@ class BYOL(JointMethod):
         momentum_encoder(self).update(network, self.momentum_at(progress))
 
     def momentum_at(self, progress: float) -> float:
-        """Return m after this share of training."""
+        """Return m at a point of training: 0 is the start, 1 the end."""
         return 1 - (1 - self.momentum) * (1 + math.cos(math.pi * progress)) / 2
 
 

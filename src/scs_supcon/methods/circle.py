@@ -11,7 +11,7 @@ class there are no negatives and L = 0.
 
 Adapted: the paper cites a variant (gui2025cross) that could not be found and describes "angular
 margin constraints through class prototypes", which fits this form of the original; `circle_pair`
-is the other form. Losses of 100 and more are normal at the start: clip the gradient.
+is the other form. Initial losses of 100 and more are normal: clip the gradient.
 """
 
 from typing import Self
@@ -29,12 +29,12 @@ from scs_supcon.nn.network import ProbeInput
 
 
 class Circle(JointMethod):
-    """Circle loss between embeddings and class directions, which also classify.
+    """Circle loss between embeddings and class directions, which are also the classifier.
 
     Args:
         margin: m, between 0 and 1.
         gamma: γ, the scale of the logits.
-        gather_across_devices: take the mean over the rows of all processes.
+        gather_across_devices: average over the rows of all processes.
     """
 
     adapted = True
@@ -88,5 +88,5 @@ def class_circle(s: Tensor, labels: Tensor, m: float, gamma: float) -> Tensor:
 
 
 def mean_softplus(x: Tensor) -> Tensor:
-    """Return the mean of log(1 + exp(x)); 0 for no numbers."""
+    """Return the mean of log(1 + exp(x)); 0 for an empty tensor."""
     return torch.logaddexp(x, torch.zeros_like(x)).sum() / max(len(x), 1)

@@ -5,10 +5,10 @@
     α_p = [1 + m − s_p]₊,   α_n = [s_n + m]₊,   both without gradient
 
 s_p are the cosines of positive pairs, s_n those of negative pairs; m = 0.25, γ = 256.
-`reduction="anchor"` takes the pairs of each row separately and then the mean over rows, where a
-row without positives or without negatives adds 0; "batch" takes all unordered pairs of the batch
-at once, as the reference code does. The two give different values. Losses of 100 and more are
-normal at the start: clip the gradient. Published at CVPR 2020.
+`reduction="anchor"` computes L from the pairs of each row and averages over the rows; a row without
+positives or without negatives contributes 0. `reduction="batch"` computes L once, from all
+unordered pairs of the batch, as the reference code does. The two values differ. Initial losses of
+100 and more are normal: clip the gradient. Published at CVPR 2020.
 """
 
 from typing import Literal
@@ -62,7 +62,7 @@ class CirclePair(JointMethod):
 
 
 def pair_circle(s: Tensor, same: Tensor, different: Tensor, m: float, gamma: float) -> Tensor:
-    """Return the mean over the rows of `s`; those without positives or negatives add 0.
+    """Return the mean loss of the rows of `s`; rows without positives or negatives contribute 0.
 
     Args:
         s: similarities.

@@ -9,7 +9,7 @@ from scs_supcon.methods.cs_supcon import CSSupCon
 
 
 class CSSupConOverlap(CSSupCon):
-    """CS-SupCon whose fields share their `overlap` columns.
+    """CS-SupCon whose fields share `overlap` columns.
 
     Args:
         common_dim: columns of the common field; default: three quarters of the embedding.

@@ -3,11 +3,12 @@
     L = L_SupCon(z; τ) + λ (1/B) Σ_i ‖ẑ_i¹ − ẑ_i²‖²
 
 ẑ¹, ẑ² are the embeddings of an image's two views, at unit length: the second term is 2 − 2 cos.
+λ = 0 is SupCon.
 
 Adapted: the original (Cheng, Liu, Mao, Wu & Cambria, IEEE GRSL 2025) captions remote-sensing
-images; only its abstract could be read. We keep its two losses, contrast and consistency, with two
-views in place of image and text. Its modules for channel weights and for fusing scales are left
-out, because no other method here has additional modules. λ = 0 is SupCon.
+images; only its abstract was available. We keep its two losses, contrast and consistency, with two
+views instead of image and text. Its modules for channel weights and for fusing scales are left out,
+because no other method here has additional modules.
 """
 
 from torch import Tensor
@@ -18,7 +19,7 @@ from scs_supcon.nn.head import unit
 
 
 class CSARSIC(JointMethod):
-    """SupCon and view consistency; `forward` takes `(B, 2, D)`.
+    """SupCon and view consistency; `forward` expects `(B, 2, D)` embeddings.
 
     Args:
         temperature: τ; similarities are divided by it.

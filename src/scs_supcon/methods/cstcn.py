@@ -1,4 +1,4 @@
-"""CSTCN: SupCon plus predicting the cluster of one view from the other view.
+"""CSTCN: SupCon plus the prediction of the cluster of one view from the other view.
 
     L = L_SupCon(z; τ) + λ L_swap
 
@@ -8,14 +8,13 @@ z¹, z² are the unit embeddings of an image's two views, C holds K learnable pr
 length, and q¹, q² are codes without gradient: exp(C z/ε), balanced by three Sinkhorn iterations so
 that every prototype gets about the same share of the batch. A batch smaller than K is balanced
 together with a queue of past embeddings. K = max(300, 3 per class). The prototypes are frozen
-during the first epoch. With `alternate`, even steps use SupCon and odd steps λ L_swap instead of
-the sum.
+during the first epoch. With `alternate`, even steps use only SupCon and odd steps only λ L_swap.
 
 Adapted: the original (Wang et al., "Learning Representations by Contrastive Spatio-Temporal
 Clustering for Skeleton-Based Action Recognition", IEEE TMM 2024) is self-supervised, for skeleton
-sequences; only its abstract could be read. We keep online clustering by optimal transport and
+sequences; only its abstract was available. We keep online clustering by optimal transport and
 prediction across two views; its temporal priors and its two modalities have no counterpart in
-images. SupCon and the formula above are ours, after SwAV.
+images. SupCon and the formula above, which follows SwAV, are ours.
 """
 
 from typing import Self
@@ -41,7 +40,7 @@ SINKHORN_ITERATIONS = 3
 
 
 class CSTCN(JointMethod):
-    """SupCon and swapped cluster prediction; `forward` takes `(B, 2, D)`.
+    """SupCon and swapped cluster prediction; `forward` expects `(B, 2, D)` embeddings.
 
     Args:
         temperature: τ of SupCon.
@@ -83,9 +82,9 @@ class CSTCN(JointMethod):
     def setup(self, task: TaskInfo) -> Self:
         """Create random prototypes and an empty queue."""
         count = self.prototype_count or max(300, 3 * task.classes)
-        kind = like(task.network).detach()
-        self.prototypes = nn.Parameter(unit(torch.randn(count, task.embedding_dim).to(kind)))
-        self.queue = Queue(self.queue_size, 2 * task.embedding_dim, kind)
+        weight = like(task.network).detach()
+        self.prototypes = nn.Parameter(unit(torch.randn(count, task.embedding_dim).to(weight)))
+        self.queue = Queue(self.queue_size, 2 * task.embedding_dim, weight)
         return self
 
     def on_epoch_start(self, epoch: int, encode_training_set: EncodeTrainingSet) -> None:
@@ -113,15 +112,15 @@ class CSTCN(JointMethod):
     def _swap(self, first: Tensor, second: Tensor) -> Tensor:
         prototypes = after_setup(self, self.prototypes)
         c = unit(prototypes.detach() if self.resting else prototypes).to(first.dtype)
-        past_first, past_second = self._past(first, second)
+        past_first, past_second = self._past_embeddings(first, second)
         with full_precision(first):
-            return swapped(
+            return swap_loss(
                 (first @ c.T, second @ c.T),
                 (codes(first, past_first, c), codes(second, past_second, c)),
                 self.prototype_temperature,
             )
 
-    def _past(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    def _past_embeddings(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """Return past embeddings of both views if the batch has fewer images than prototypes."""
         queue, prototypes = after_setup(self, self.queue), after_setup(self, self.prototypes)
         if len(first) >= len(prototypes):
@@ -131,8 +130,8 @@ class CSTCN(JointMethod):
         return past_first, past_second
 
 
-def swapped(scores: tuple[Tensor, Tensor], codes: tuple[Tensor, Tensor], tau: float) -> Tensor:
-    """Return the cross-entropy of each view's code and the softmax of the other view."""
+def swap_loss(scores: tuple[Tensor, Tensor], codes: tuple[Tensor, Tensor], tau: float) -> Tensor:
+    """Return the cross-entropy between each view's code and the softmax of the other view."""
     first = (codes[1] * (scores[0] / tau).log_softmax(1)).sum()
     second = (codes[0] * (scores[1] / tau).log_softmax(1)).sum()
     return -(first + second) / (2 * max(len(scores[0]), 1))
@@ -147,7 +146,7 @@ def codes(rows: Tensor, past: Tensor, prototypes: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sinkhorn(logits: Tensor, iterations: int = SINKHORN_ITERATIONS) -> Tensor:
-    """Balance exp(logits): the columns get nearly equal sums and every row sums to 1.
+    """Return exp(logits), balanced: all columns have nearly equal sums and every row sums to 1.
 
     Cosines divided by ε differ by at most 40, so no exponential underflows in float32.
     """

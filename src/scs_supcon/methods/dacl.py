@@ -1,4 +1,4 @@
-"""DACL: SupCon with a margin per class that an adversary raises.
+"""DACL: SupCon with adversarial margins, one per class.
 
     L = −(1/n) Σ_i log softmax(W h_i + a)_{y_i} + λ (1/n) Σ_i (1/|P_i|) Σ_{p∈P_i} L_ip
 
@@ -34,9 +34,9 @@ class DACL(ClassifierMethod):
     Args:
         temperature: τ; similarities are divided by it.
         weight: λ.
-        margin: margin of every class at the start; their mean stays at this value.
+        margin: initial margin of every class; the mean of the margins stays at this value.
         cap: upper limit of a margin.
-        rate: η.
+        rate: η, the step size of the gradient ascent.
         gather_across_devices: use the pairs of the rows of all processes.
     """
 
@@ -101,22 +101,22 @@ class DACL(ClassifierMethod):
 def margin_contrast(
     z: Tensor, labels: Tensor, margins: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the contrast and its derivative by each row's margin; the latter has no gradient."""
+    """Return the contrast and its derivative with respect to the margin of each row (detached)."""
     with full_precision(z):
         same = positives(labels)
         anchors = same.any(1)
         same = same[anchors]
         self_pairs = torch.eye(len(z), dtype=torch.bool, device=z.device)[anchors]
-        share = same.double() / (same.sum(1, keepdim=True) * max(len(z), 1))
+        weights = same.double() / (same.sum(1, keepdim=True) * max(len(z), 1))
         s = (z[anchors] @ z.T / temperature).masked_fill(self_pairs, -torch.inf).double()
         s = s - s.detach().logsumexp(1, keepdim=True)
-        rest = _sums_of_others(s.exp())  # float64: terms far below the largest do not underflow
+        others = _sums_of_others(s.exp())  # float64: terms far below the largest do not underflow
         pull = s - margins[anchors, None] / temperature
-        lead = (pull - rest.clamp_min(EMPTY_SUM).log()).masked_fill(~same, 0)
+        logits = (pull - others.clamp_min(EMPTY_SUM).log()).masked_fill(~same, 0)
         slope = torch.zeros_like(margins)
         with torch.no_grad():
-            slope[anchors] = ((share * torch.sigmoid(-lead)).sum(1) / temperature).to(slope)
-        return -(share * F.logsigmoid(lead)).sum().to(z.dtype), slope
+            slope[anchors] = ((weights * torch.sigmoid(-logits)).sum(1) / temperature).to(slope)
+        return -(weights * F.logsigmoid(logits)).sum().to(z.dtype), slope
 
 
 def _sums_of_others(e: Tensor) -> Tensor:

@@ -28,14 +28,14 @@ from scs_supcon.nn.head import unit
 
 
 class FNCL(ClassifierMethod):
-    """Contrast that leaves out other images of the same class; `forward` takes `(B, V, D)`.
+    """SimCLR without negatives of the same class; `forward` expects `(B, V, D)` embeddings.
 
     Args:
         temperature: τ; similarities are divided by it.
         attract: maximum number of rows of the same class that an image attracts.
         threshold: cosine that an attracted row must exceed.
-        classifier_weight: weight of the cross-entropy of a classifier on the features; 0 means
-            that there is no classifier.
+        classifier_weight: weight of the cross-entropy of a classifier on the features; 0 means no
+            classifier.
         gather_across_devices: use the pairs of the rows of all processes.
     """
 
@@ -86,12 +86,12 @@ class FNCL(ClassifierMethod):
         return {"contrast": (log_z - mean).sum() / max(len(r), 1)}
 
     def _attracted(self, r: Tensor, candidates: Tensor, views: int) -> Tensor:
-        """Return which candidates each row attracts; all views of an image attract the same."""
+        """Return a mask of the candidates that each row attracts, as do all views of its image."""
         if not self.attract:
             return torch.zeros_like(candidates)
         n = len(r)
         score = r.masked_fill(~candidates, -torch.inf).view(views, n // views, n).amax(0)
-        best, place = score.topk(min(self.attract, len(r)), dim=1)
-        chosen = torch.zeros_like(score, dtype=torch.bool)
-        chosen.scatter_(1, place, best > self.threshold)
-        return chosen.repeat(views, 1)
+        best, columns = score.topk(min(self.attract, len(r)), dim=1)
+        attracted = torch.zeros_like(score, dtype=torch.bool)
+        attracted.scatter_(1, columns, best > self.threshold)
+        return attracted.repeat(views, 1)

@@ -9,9 +9,10 @@
 to the width of the common field.
 
 Adapted: only the abstract was available ("orthogonality between common and style subspaces via a
-linear projection with ReLU"), so formula and λ are ours. W is a fixed random orthogonal matrix:
-trained with the same loss, it would rotate u away from c and make the constraint void. A row whose
-projection is 0 after the ReLU adds 0. The cross moments of `xcov` are not centred.
+linear projection with ReLU"), so formula and λ are ours. W is a fixed random orthogonal matrix: if
+it were trained with the same loss, it would rotate u away from c, and the constraint would have no
+effect. A row whose projection is 0 after the ReLU contributes 0. The cross moments of `xcov` are
+not centred.
 """
 
 from functools import lru_cache
@@ -91,8 +92,8 @@ def xcov(common: Tensor, style: Tensor) -> Tensor:
 
 @lru_cache
 def projection(common_dim: int, style_dim: int) -> Tensor:
-    """Return W: orthogonal, the same for each run, process and restart."""
-    source = torch.Generator().manual_seed(0)
-    with torch.inference_mode(False):  # cached, so training must be able to use it
+    """Return W, a random orthogonal matrix that is the same in every run and process."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.inference_mode(False):  # training may use the cached matrix later
         w = torch.empty(common_dim, style_dim, dtype=torch.float64, device="cpu")
-        return nn.init.orthogonal_(w, generator=source)
+        return nn.init.orthogonal_(w, generator=generator)

@@ -12,10 +12,12 @@ neither normalised nor divided by τ; this layer is the classifier. k and the qu
 `prior` adds the logarithms of the class frequencies π, for long-tailed datasets. It also changes
 the loss of balanced datasets: there it lowers every centre relative to every row.
 
-Ours: all methods share one projection head (the original's has batch norm), both views are
-augmented in the same way, the queue starts empty rather than with random rows, and the momentum is
-lower in the first steps. α and τ are from the authors' ImageNet runs, the queue's length from
-their CIFAR runs, because the datasets here are small. With α = γ = 0 this is cross-entropy.
+With α = γ = 0 this is cross-entropy. β and γ are 1 in all runs that the authors published.
+
+Differences from the original: all methods share one projection head (the original's has batch
+norm), both views are augmented in the same way, the queue starts empty rather than with random
+rows, and the momentum is lower in the first steps. α and τ are from the authors' ImageNet runs, the
+length of the queue is from their CIFAR runs, because the datasets here are small.
 """
 
 import math
@@ -48,10 +50,10 @@ class PaCo(ClassifierMethod):
 
     Args:
         temperature: τ; similarities are divided by it.
-        alpha: α, weight of each positive row. β and γ are 1 in all runs that the authors published.
+        alpha: α, weight of each positive row.
         beta: β, weight of the class centre.
         gamma: γ, weight of the rows in the denominator.
-        queue: number of past keys in the queue.
+        queue: length of the queue of past keys.
         momentum: momentum of the momentum encoder.
         prior: whether class frequencies shift the logits of the centres.
         gather_across_devices: use the pairs of the rows of all processes.
@@ -85,12 +87,12 @@ class PaCo(ClassifierMethod):
     def setup(self, task: TaskInfo) -> Self:
         """Create the classifier, copy the network and create an empty queue."""
         super().setup(task)
-        kind = like(task.network).detach()
+        weight = like(task.network).detach()
         add_momentum_encoder(self, task.network)
-        self.queue = Queue(self.queue_size, task.embedding_dim, kind)
+        self.queue = Queue(self.queue_size, task.embedding_dim, weight)
         counts = torch.tensor(task.class_counts, dtype=torch.float64)
         shift = (counts / counts.sum()).log() if self.prior else torch.zeros_like(counts)
-        self.register_buffer("log_prior", shift.to(kind))
+        self.register_buffer("log_prior", shift.to(weight))
         return self
 
     def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
@@ -119,7 +121,7 @@ class PaCo(ClassifierMethod):
         if self._to_push is not None:
             queue.push(*self._to_push)
             self._to_push = None
-        average.update(network, average.warmed_up(self.momentum))
+        average.update(network, average.warmup_momentum(self.momentum))
 
 
 def parametric(

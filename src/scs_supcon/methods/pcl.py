@@ -51,7 +51,7 @@ class PCL(JointMethod):
 
     Args:
         temperature: τ of the pairs, and the mean of the prototypes' temperatures.
-        granularities: m, the numbers of prototypes per class; one clustering each.
+        granularities: numbers m of prototypes per class, each with a separate clustering.
         warmup: share of the epochs before the first clustering.
         momentum: momentum of the momentum encoder.
         gather_across_devices: use the pairs of the rows of all processes.
@@ -74,7 +74,7 @@ class PCL(JointMethod):
         share(warmup=warmup, momentum=momentum)
         if not granularities or min(granularities) < 1:
             raise UserError(
-                f"granularities must be one or more numbers of at least 1, got {granularities}"
+                f"granularities must be one or more positive integers, got {granularities}"
             )
         self.temperature, self.warmup, self.momentum = temperature, warmup, momentum
         self.granularities = tuple(granularities)
@@ -83,15 +83,15 @@ class PCL(JointMethod):
 
     def setup(self, task: TaskInfo) -> Self:
         """Copy the network and create empty clusterings."""
-        kind = like(task.network).detach()
+        weight = like(task.network).detach()
         add_momentum_encoder(self, task.network)
-        self.register_buffer("labels", task.labels.to(kind.device, torch.long), persistent=False)
+        self.register_buffer("labels", task.labels.to(weight.device, torch.long), persistent=False)
         self.clusterings = nn.ModuleList(
             Clustering(
                 m,
                 task.classes,
                 len(task.labels),
-                kind.new_zeros(task.classes * m, task.embedding_dim),
+                weight.new_zeros(task.classes * m, task.embedding_dim),
             )
             for m in self.granularities
         )
@@ -126,7 +126,7 @@ class PCL(JointMethod):
 
     def after_step(self, network: nn.Module, progress: float) -> None:
         average = momentum_encoder(self)
-        average.update(network, average.warmed_up(self.momentum))
+        average.update(network, average.warmup_momentum(self.momentum))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         # Before version 0.2 the labels were collected from the batches and saved.
@@ -156,7 +156,7 @@ class Clustering(nn.Module):
         self.register_buffer("member", torch.full((images,), -1, device=zeros.device))
 
     def forward(self, z: Tensor, images: Tensor) -> Tensor:
-        """Return the mean over rows of −log softmax; a row without a cluster adds 0."""
+        """Return L_m; a row without a cluster contributes 0."""
         clustered = self.member[images] >= 0
         return prototype_loss(
             z[clustered],
@@ -171,10 +171,10 @@ class Clustering(nn.Module):
         self.centres.zero_()
         self.member.fill_(-1)
         for k in range(self.classes):
-            (inside,) = torch.where(labels == k)
-            if len(inside):
-                assigned, centres = spherical_kmeans(rows[inside], self.m)
-                self.member[inside] = assigned + k * self.m
+            (members,) = torch.where(labels == k)
+            if len(members):
+                assigned, centres = spherical_kmeans(rows[members], self.m)
+                self.member[members] = assigned + k * self.m
                 self.centres[k * self.m : k * self.m + len(centres)] = centres.to(self.centres)
         (clustered,) = torch.where(self.member >= 0)
         member = self.member[clustered]
@@ -196,7 +196,7 @@ def prototype_loss(z: Tensor, cluster: Tensor, centres: Tensor, phi: Tensor, m: 
 
 
 def concentrations(distances: Tensor, member: Tensor, clusters: int, temperature: float) -> Tensor:
-    """Return φ of each cluster from its members' distances: mean τ, 0 for empty clusters."""
+    """Return φ of each cluster, given its members' distances; φ has mean τ, or is 0 if empty."""
     count = torch.bincount(member, minlength=clusters).to(distances.dtype)
     filled = count > 0
     spread = torch.zeros_like(count).index_add_(0, member, distances)
@@ -211,10 +211,10 @@ def concentrations(distances: Tensor, member: Tensor, clusters: int, temperature
 
 
 def spherical_kmeans(rows: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """Return (cluster of each unit row, at most m unit centres), starting far apart."""
-    central = rows @ rows.mean(0)
-    # Two members are equally central: take the first, not the one that rounding favours.
-    first = int(torch.where(central >= central.max() - 1e-6)[0][0])
+    """Return the cluster of each unit row, and at most m unit centres, which start far apart."""
+    centrality = rows @ rows.mean(0)
+    # Among equally central rows take the first, not the one that rounding favours.
+    first = int(torch.where(centrality >= centrality.max() - 1e-6)[0][0])
     start = [first]
     nearest = rows @ rows[first]
     while len(start) < min(m, len(rows)):

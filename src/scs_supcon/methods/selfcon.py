@@ -8,9 +8,11 @@ layer to the width of the features and g_k a separate projection head. All rows 
 unit length; nothing is detached. The exits are used in training only.
 
 There is one exit, as in the original's default: after the second of the encoder's last four stages
-(layer2 of a ResNet, stages.1 of a ConvNeXt or TinyViT). Maps are averaged over space, tokens over
-their sequence. Ours: for an encoder without such stages the exit starts from the features, so that
-only the heads of the two exits differ. The original multiplies the loss by τ/0.07.
+(layer2 of a ResNet, stages.1 of a ConvNeXt or TinyViT). Feature maps are averaged over space,
+tokens over their sequence. The original multiplies the loss by τ/0.07.
+
+Difference from the original: for an encoder without such stages the exit starts from the features,
+so that only the heads of the two exits differ.
 """
 
 from typing import Any, Self
@@ -21,11 +23,11 @@ from torch import Tensor, nn
 from scs_supcon.methods.shared.base import Batch, TaskInfo, after_setup, flatten, like, positive
 from scs_supcon.methods.shared.joint import JointMethod, supcon
 from scs_supcon.nn.head import Projection
-from scs_supcon.nn.taps import tapped, taps_of
+from scs_supcon.nn.taps import record_taps, taps_of
 
 
 class SelfCon(JointMethod):
-    """SupCon between the exits of one network; `forward` takes `(B, exits, D)`.
+    """SupCon between the exits of one network; `forward` expects `(B, exits, D)` embeddings.
 
     Args:
         temperature: τ; similarities are divided by it.
@@ -60,7 +62,7 @@ class SelfCon(JointMethod):
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
         exits = after_setup(self, self.exits)
         encoder: Any = network.encoder
-        with tapped(encoder, self.widths) as taps:
+        with record_taps(encoder, self.widths) as taps:
             embeddings = network(batch.images).embeddings
         labels = self.gather(batch.labels)
         rows = [self.gather(flatten(embeddings, batch.labels)[0])]

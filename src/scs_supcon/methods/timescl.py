@@ -6,8 +6,8 @@
     w_ip = softmax over p∈P_i of z_i·z_p/κ, without gradient
 
 z are the unit embeddings, h the features. κ falls from 10 in the first epoch to 0.5 in the last,
-evenly on a logarithmic scale: at first all positives have the same weight, later unlikely ones
-(noisy labels) get less. κ = ∞ is SupCon. An anchor without positives adds 0 and counts in the mean.
+evenly on a logarithmic scale: at first all positives have nearly the same weight, later unlikely
+ones (noisy labels) have less. κ = ∞ is SupCon. Anchors without positives contribute 0 to the mean.
 
 Adapted: the original (cited as huang2025noise) could not be found; the paper calls it "a supervised
 contrastive method with adaptive temporal weighting" for time series, in one stage. Images have no
@@ -56,7 +56,7 @@ class TimeSCL(ClassifierMethod):
         self.epochs = 1
 
     def setup(self, task: TaskInfo) -> Self:
-        """Create the classifier and note the number of epochs."""
+        """Create the classifier and store the number of epochs."""
         self.epochs = task.epochs
         return super().setup(task)
 

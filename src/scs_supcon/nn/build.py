@@ -1,4 +1,4 @@
-"""Build the network of a recipe. Training, cost estimates and loading a model all start here."""
+"""Build the network that a recipe describes, for training, cost estimates and saved models."""
 
 from typing import cast
 
@@ -11,12 +11,12 @@ from scs_supcon.recipe.schema import Recipe
 
 
 def build_network(recipe: Recipe, feature_dim: int | None = None) -> Network:
-    """Return encoder and projection head with random weights.
+    """Return a network with random weights.
 
     Args:
-        recipe: names the encoder and the sizes of the head.
-        feature_dim: number of columns of the data, if it consists of feature vectors instead of
-            images; the encoder is the identity then.
+        recipe: settings of the encoder and the projection head.
+        feature_dim: number of columns, if the data consists of feature vectors instead of images;
+            the encoder is then the identity.
     """
     encoder: nn.Module = nn.Identity()
     if feature_dim is None:
@@ -32,13 +32,13 @@ def build_network(recipe: Recipe, feature_dim: int | None = None) -> Network:
 
 
 def split_frozen(network: Network, uses_taps: bool) -> tuple[Encoder | TappedEncoder, Network]:
-    """Return the frozen part of a network, whose outputs are cached, and the part to train.
+    """Return the frozen part of a network, whose output is cached, and the part to train.
 
-    The part to train has the network's projection head and takes cached outputs as input.
+    The part to train has the network's projection head and expects the cached output.
 
     Args:
         network: the whole network.
         uses_taps: whether the method needs intermediate features of the encoder.
     """
-    cached, stand_in = for_cache(cast("Encoder", network.encoder), uses_taps)
-    return cached, Network(stand_in, network.projection)
+    cached, replacement = for_cache(cast("Encoder", network.encoder), uses_taps)
+    return cached, Network(replacement, network.projection)

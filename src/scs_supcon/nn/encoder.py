@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.nn.taps import tapped
+from scs_supcon.nn.taps import record_taps
 from scs_supcon.nn.timm_models import (
     TINY,
     Stem,
@@ -27,11 +27,11 @@ class Encoder(nn.Module):
     Attributes:
         name: timm's name of the model, or "tiny".
         body: the model without its classifier.
-        num_features: width of the features. timm's number is that of the last map, which some
-            families widen by another layer.
+        num_features: width of the features. timm's `num_features` is the width of the last feature
+            map, after which some models have another layer.
         stem: the first layers.
-        taps: submodules with useful intermediate outputs, and their channels; see `nn.taps`: the
-            end of the second of the last four stages, if the model has stages.
+        taps: name and channels of the second of the last four stages, if the model has stages; see
+            `nn.taps`.
     """
 
     def __init__(self, name: str, body: nn.Module, num_features: int, stem: Stem) -> None:
@@ -63,7 +63,7 @@ def build_encoder(name: str, *, small_stem: bool, in_size: int) -> Encoder:
         tiny = TinyNet(in_size)
         body, stem = tiny, Stem(f"3×3 stride {tiny.stem_stride}")
     else:
-        pretrained_cfg(name)  # raises for a wrong name
+        pretrained_cfg(name)  # raises a UserError for an unknown name
         body = import_timm().create_model(name, pretrained=False, num_classes=0)
         stem = shrink_stem(name, body, in_size) if small_stem else Stem()
     return Encoder(name, body, _width(name, body, in_size), stem)
@@ -80,7 +80,7 @@ def encoder_key(encoder: Encoder) -> str:
 
 
 class TappedEncoder(nn.Module):
-    """Images to rows [features | taps], so that a cache can hold both.
+    """Images to rows [features | taps], which can be cached.
 
     The features equal those of the encoder bit for bit.
     """
@@ -91,7 +91,7 @@ class TappedEncoder(nn.Module):
         self.num_features = encoder.num_features + sum(encoder.taps.values())
 
     def forward(self, images: Tensor) -> Tensor:
-        with tapped(self.encoder, list(self.encoder.taps.values())) as outputs:
+        with record_taps(self.encoder, list(self.encoder.taps.values())) as outputs:
             features: Tensor = self.encoder(images)
         return torch.cat([features, *(torch.cat(tap) for tap in outputs)], 1)
 
@@ -111,7 +111,7 @@ class CachedEncoder(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         for tap in self.tap:
-            tap(rows)  # for the hooks of `tapped`
+            tap(rows)  # for the hooks of `record_taps`
         features: Tensor = self.features(rows)
         return features
 
@@ -126,7 +126,7 @@ class _Columns(nn.Module):
 
 
 def for_cache(encoder: Encoder, taps: bool) -> tuple[Encoder | TappedEncoder, nn.Module]:
-    """Return the module whose output is cached, and the one that replaces the encoder then."""
+    """Return the module whose output is cached, and the module that replaces the encoder."""
     if taps and encoder.taps:
         return TappedEncoder(encoder), CachedEncoder(encoder)
     return encoder, nn.Identity()
@@ -143,9 +143,9 @@ class TinyNet(nn.Module):
     """A small convolutional encoder for images of 8 to 32 pixels, fast on a CPU.
 
     Four 3×3 convolutions of 32, 64, 128 and 128 channels, then the mean over all positions.
-    GroupNorm uses no batch statistics: an image's features do not depend on its batch, and any
-    number of processes computes the same. From 24 pixels up the first layer halves the image, so
-    that larger images cost about as much as images of half the size.
+    GroupNorm uses no batch statistics, so the features of an image depend neither on its batch nor
+    on the number of processes. For images of 24 pixels or more the first layer has stride 2, so
+    that they cost about as much as images of half the size.
 
     Args:
         in_size: side of the images in pixels.
@@ -178,7 +178,7 @@ def _layer(inputs: int, outputs: int, stride: int) -> nn.Sequential:
 
 
 def _width(name: str, body: nn.Module, in_size: int) -> int:
-    """Return the width of the features; encode one image, which also shows if the size works."""
+    """Encode one image and return the width of its features; raise an error if this fails."""
     training = body.training
     body.eval()
     try:
@@ -188,7 +188,7 @@ def _width(name: str, body: nn.Module, in_size: int) -> int:
         size = data_config(name)["image_size"]
         raise UserError(
             f"encoder {name!r} does not work with images of {in_size} pixels ({error}): "
-            f"it was made for data.image_size={size}"
+            f"it expects data.image_size={size}"
         ) from error
     finally:
         body.train(training)
@@ -198,7 +198,7 @@ def _width(name: str, body: nn.Module, in_size: int) -> int:
 
 
 def _taps(body: nn.Module) -> dict[str, int]:
-    """Return the tap of a model; timm lists the stages, but not all of them are submodules."""
+    """Return the tap of a model; {} if timm lists no stages or they are not submodules."""
     stages: Any = list(getattr(body, "feature_info", ()))
     if len(stages) < 4 or stages[-3]["module"] not in dict(body.named_modules()):
         return {}

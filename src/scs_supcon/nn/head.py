@@ -76,7 +76,7 @@ def split(embeddings: Tensor, common_dim: int, overlap: int = 0) -> tuple[Tensor
 def fields(
     embeddings: Tensor, common_dim: int, overlap: int = 0, normalise: Normalise = "separate"
 ) -> tuple[Tensor, Tensor]:
-    """Return (common, style) at unit length: each field separately, both jointly, or unchanged."""
+    """Return the common and the style field, normalised separately, jointly or not at all."""
     if normalise == "joint":
         embeddings = unit(embeddings)
     common, style = split(embeddings, common_dim, overlap)
@@ -86,7 +86,7 @@ def fields(
 
 
 def unit(x: Tensor) -> Tensor:
-    """Divide rows by their length. A zero row stays zero and gets a zero gradient."""
+    """Return rows divided by their length. A zero row stays zero and gets a zero gradient."""
     result: Tensor = _Unit.apply(x)
     return result
 
@@ -105,9 +105,9 @@ class _Unit(torch.autograd.Function):
 
 
 def to_unit(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (unit rows, original lengths), for gradients written by hand.
+    """Return the unit rows and the original lengths, for gradients written by hand.
 
-    This is `F.normalize` without its epsilon, which gives gradients of 1e12 at a zero row.
+    Unlike `F.normalize` this has no epsilon, which leads to gradients of 1e12 at a zero row.
     """
     length = _lengths(x)
     # A row too short for a finite gradient, or whose length overflows, counts as zero.
@@ -116,13 +116,13 @@ def to_unit(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unit_gradient(grad: Tensor, y: Tensor, length: Tensor) -> Tensor:
-    """Return the gradient of the original rows, given that of the unit rows y."""
+    """Return the gradient of the original rows, given the gradient of the unit rows y."""
     along = (grad * y).sum(1, keepdim=True)
     return torch.addcmul(grad, y, along, value=-1).div_(length)
 
 
 def _lengths(x: Tensor) -> Tensor:
-    """Return the lengths of the rows; squares must neither overflow nor underflow."""
+    """Return the lengths of the rows, avoiding overflow and underflow of the squares."""
     if x.dtype != torch.float64 or not x.shape[1]:
         norm: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64)
         return norm

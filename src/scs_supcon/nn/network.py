@@ -1,13 +1,12 @@
-"""The network: an encoder, a projection head, and what stage 2 (the probe) sees of them.
+"""The network: an encoder and a projection head, and the input of stage 2 (the probe).
 
-`Network` can encode a large batch in little memory (`micro_batch`). The first pass keeps the
-features and nothing else. In the backward pass each micro-batch is encoded again, with the same
-random numbers, and its gradient is computed at once. The memory is that of one micro-batch, the
-price is a second forward pass, and the gradient is that of the whole batch: the loss still sees
-every pair.
+`Network` can encode a large batch in little memory (`micro_batch`). The first pass stores only the
+features. In the backward pass each micro-batch is encoded again, with the same random numbers, and
+its gradient is computed immediately. This needs the memory of one micro-batch and a second forward
+pass. The loss is computed on all pairs, so the gradient is that of the whole batch.
 
-This is exact if an image's features do not depend on the other images. Batch normalisation takes
-its statistics from each micro-batch instead of the whole batch; only the first pass updates the
+This is exact if the features of an image do not depend on other images. Batch normalisation uses
+the statistics of each micro-batch instead of the whole batch; only the first pass updates the
 running statistics.
 """
 
@@ -36,8 +35,8 @@ class Network(nn.Module):
 
     Args:
         encoder: images -> features.
-        projection: features -> embeddings. It always gets the whole batch, so that its batch
-            statistics are exact.
+        projection: features -> embeddings. It is always applied to the whole batch, so that its
+            batch statistics are exact.
         micro_batch: number of images that are encoded at a time; 0 means all.
     """
 
@@ -52,7 +51,7 @@ class Network(nn.Module):
 
 
 def probe_features(output: Output, probe_input: ProbeInput, common_dim: int) -> Tensor:
-    """Return what stage 2 (the probe) sees of a network's output.
+    """Return the input of stage 2 (the probe), given the output of a network.
 
     Args:
         output: features and embeddings of n images.
@@ -80,31 +79,31 @@ def in_micro_batches(encoder: nn.Module, images: Tensor, size: int) -> Tensor:
     chunks = torch.tensor_split(images, count)
     if not torch.is_grad_enabled():
         return torch.cat([encoder(chunk) for chunk in chunks])
-    return torch.cat([_recomputed(encoder, chunk) for chunk in chunks])
+    return torch.cat([_encode_twice(encoder, chunk) for chunk in chunks])
 
 
-def _recomputed(encoder: nn.Module, images: Tensor) -> Tensor:
-    """Encode images now, and again in the backward pass."""
+def _encode_twice(encoder: nn.Module, images: Tensor) -> Tensor:
+    """Return the features of images, which are encoded again in the backward pass."""
     from torch.utils.checkpoint import checkpoint
 
     features: Tensor = checkpoint(
         encoder,
         images,
         use_reentrant=False,
-        context_fn=lambda: (nullcontext(), _running_statistics_kept(encoder)),
+        context_fn=lambda: (nullcontext(), _frozen_running_statistics(encoder)),
     )
     return features
 
 
 @contextmanager
-def _running_statistics_kept(encoder: nn.Module) -> Iterator[None]:
+def _frozen_running_statistics(encoder: nn.Module) -> Iterator[None]:
     """Do not update the running statistics of batch normalisation."""
     norms = [module for module in encoder.modules() if isinstance(module, _NormBase)]
-    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    settings = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None
     try:
         yield
     finally:
-        for norm, (momentum, tracked) in zip(norms, before, strict=True):
+        for norm, (momentum, tracked) in zip(norms, settings, strict=True):
             norm.momentum, norm.num_batches_tracked = momentum, tracked

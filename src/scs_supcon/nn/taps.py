@@ -1,7 +1,7 @@
 """Taps: intermediate outputs of an encoder, averaged over the image.
 
-An encoder lists its taps in `taps`, a dictionary from the name of a submodule to the channels of
-its output, such as {"body.layer2": 128}. They cost nothing unless `tapped` is used.
+The attribute `taps` of an encoder maps names of submodules to the channels of their outputs, such
+as {"body.layer2": 128}. Taps cost nothing unless `record_taps` is used.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from scs_supcon.errors import UserError
 
 
 def taps_of(encoder: nn.Module, features: int) -> dict[str, int]:
-    """Return names and widths of the tapped submodules; without any, "" is the encoder itself."""
+    """Return names and widths of the taps; "", the encoder itself, if there are none."""
     taps: dict[str, int] = dict(getattr(encoder, "taps", None) or {"": features})
     submodules = dict(encoder.named_modules())
     for name in taps:
@@ -24,8 +24,8 @@ def taps_of(encoder: nn.Module, features: int) -> dict[str, int]:
 
 
 @contextmanager
-def tapped(encoder: nn.Module, widths: list[int]) -> Iterator[list[list[Tensor]]]:
-    """Collect the outputs of the taps, pooled to `(n, width)`, each time the encoder runs."""
+def record_taps(encoder: nn.Module, widths: list[int]) -> Iterator[list[list[Tensor]]]:
+    """Yield one list per tap, to which each run of the encoder appends the output `(n, width)`."""
     outputs: list[list[Tensor]] = [[] for _ in widths]
     handles = []
     for name, width, collected in zip(taps_of(encoder, widths[0]), widths, outputs, strict=True):
@@ -52,5 +52,5 @@ def pool(x: Tensor, width: int) -> Tensor:
     if x.shape[-1] == width:
         return x.flatten(1, -2).mean(1) if x.dim() > 2 else x
     raise UserError(
-        f"a tap of the encoder returned shape {tuple(x.shape)}, but its `taps` say {width} channels"
+        f"a tap of the encoder returned shape {tuple(x.shape)}, but `taps` lists {width} channels"
     )

@@ -1,7 +1,7 @@
-"""What is known about an encoder by its name, and small stems for timm's models.
+"""Facts about timm's models, and small stems for small images.
 
-Models for 224 pixels start by reducing the image four times; of 32 pixels that leaves too little.
-`SMALL_STEMS` lists the families of timm whose first layers can be changed:
+Models for images of 224 pixels start by reducing the resolution by a factor of 4, which is too much
+for images of 32 pixels. `SMALL_STEMS` lists the families of timm whose first layers can be changed:
 
 | family (module of timm) | as published | small |
 |---|---|---|
@@ -10,7 +10,7 @@ Models for 224 pixels start by reducing the image four times; of 32 pixels that 
 | efficientnet, mobilenetv3: also MobileNetV2, MnasNet, ... | stride 2 | stride 1 |
 
 Other families, such as TinyViT and the vision transformers, have no small stem: enlarge the images
-to the size these models were trained on. Nothing here downloads anything.
+to the size these models were trained on. This module downloads nothing.
 """
 
 from collections.abc import Callable
@@ -98,8 +98,8 @@ class Stem:
 
     Attributes:
         text: description. It is part of the key of cached features.
-        replaced: modules that published weights no longer fit. If only a stride has changed, the
-            published weights fit and are used.
+        replaced: modules that published weights do not fit. If only a stride has changed, the
+            published weights still fit and are used.
     """
 
     text: str = "as published"
@@ -107,7 +107,7 @@ class Stem:
 
 
 def has_small_stem(name: str) -> bool:
-    """Return whether `name` can be built with a small stem; "tiny" has only one stem."""
+    """Return whether `name` can be built with a small stem; "tiny" cannot."""
     return name != TINY and _family(name) in SMALL_STEMS
 
 
@@ -123,7 +123,7 @@ def shrink_stem(name: str, body: nn.Module, in_size: int) -> Stem:
 
 
 def _family(name: str) -> str:
-    pretrained_cfg(name)  # raises for a wrong name
+    pretrained_cfg(name)  # raises a UserError for an unknown name
     module: str = import_timm().model_entrypoint(name).__module__
     return module.rpartition(".")[2]
 

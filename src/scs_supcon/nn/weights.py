@@ -1,6 +1,6 @@
 """Load encoder weights from safetensors files: local ones, or those that timm publishes.
 
-Pickled files (.pt, .pth, .bin) are never opened: loading one can run any code it contains.
+Pickled files (.pt, .pth, .bin) are never opened: loading them can run arbitrary code.
 """
 
 import logging
@@ -30,12 +30,12 @@ def load_weights(encoder: Encoder, path: str | Path) -> tuple[str, ...]:
         does not fit. They are also logged as a warning.
 
     Raises:
-        UserError: the file is no safetensors file, or its tensors do not fit this encoder.
+        UserError: the file is not a safetensors file, or its tensors do not fit this encoder.
     """
     path = Path(path)
     initial = encoder.body.state_dict()
-    replaced = _below(encoder.stem.replaced)
-    ignored = (*replaced, *_below(_classifiers(encoder)))
+    replaced = _prefixes(encoder.stem.replaced)
+    ignored = (*replaced, *_prefixes(_classifiers(encoder)))
     loaded = {k: tensor for k, tensor in _read(path).items() if not k.startswith(ignored)}
     expected = {k: tensor for k, tensor in initial.items() if not k.startswith(ignored)}
     _check_match(encoder, path, loaded, expected)
@@ -61,14 +61,14 @@ def fetch_weights(name: str, offline: bool) -> Path:
         offline: fail instead of downloading.
 
     Raises:
-        UserError: there are no weights, or they are not available now.
+        UserError: there are no weights, or they cannot be downloaded.
     """
     source = None if name == TINY else pretrained_cfg(name).hf_hub_id
     if not source:
         raise UserError(f"there are no pretrained safetensors weights for {name!r}: {ALTERNATIVES}")
     try:
         return _from_hub(source, offline=True)
-    except Exception as error:  # many causes, one remedy
+    except Exception as error:  # huggingface_hub raises errors of many types
         if offline:
             raise UserError(
                 f"the pretrained weights of {name!r} have not been downloaded yet: {ALTERNATIVES}"
@@ -99,8 +99,8 @@ def _read(path: Path) -> dict[str, Tensor]:
         raise UserError(f"there is no weights file {path}")
     if path.suffix != ".safetensors":
         raise UserError(
-            f"{path} is not a .safetensors file, and other formats can run code when opened: "
-            "convert it on a machine where you trust it, with "
+            f"{path} is not a .safetensors file, and other formats can run code when opened: if "
+            "you trust it, convert it with "
             "safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'w.safetensors')"
         )
     try:
@@ -110,13 +110,13 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _classifiers(encoder: Encoder) -> tuple[str, ...]:
-    """Return timm's names of the layers with which a pretrained model classifies."""
+    """Return timm's names of the classification layers of a pretrained model."""
     published: Any = getattr(encoder.body, "pretrained_cfg", {})
     names = published.get("classifier") or ()
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _below(modules: tuple[str, ...]) -> tuple[str, ...]:
+def _prefixes(modules: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{module}." for module in modules)
 
 

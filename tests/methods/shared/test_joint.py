@@ -40,14 +40,12 @@ SHARES = [(3, 4), (7, 0), (1, 6), (5, 2)]
 LABELS = torch.tensor([0, 1, 2, 1, 0, 0, 2])
 
 
-def trained(name: str, rank: int | None) -> Arrays:
+def train_four_steps(name: str, rank: int | None) -> Arrays:
     """Return losses and weights after four steps, on the images of one rank or on all."""
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), Projection(5, 4, centre=True)).double()
-    joined = {"gather_across_devices": rank is not None}
-    method = build_method(name, **OPTIONS[name], **joined).setup(
-        TaskInfo(network, LABELS, 3, 5, 4, epochs=4)
-    )
+    method = build_method(name, **OPTIONS[name], gather_across_devices=rank is not None)
+    method.setup(TaskInfo(network, LABELS, 3, 5, 4, epochs=4))
     optimizer = torch.optim.SGD(
         [{"params": list(network.parameters())}, *method.param_groups(0.05)], 0.05
     )
@@ -96,10 +94,10 @@ def ranks(on_ranks: Callable[..., list[Arrays]]) -> list[Arrays]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_several_processes_equal_one_process(ranks: list[Arrays], name: str) -> None:
-    alone = trained(name, None)
+    expected = train_four_steps(name, None)
     for rank in ranks:
-        assert alone.keys() == {key for key in rank if key.split()[0] == name}
-        for key, value in alone.items():
+        assert expected.keys() == {key for key in rank if key.split()[0] == name}
+        for key, value in expected.items():
             np.testing.assert_allclose(rank[key], value, rtol=1e-8, atol=1e-10, err_msg=key)
 
 
@@ -118,7 +116,7 @@ def test_one_process_needs_no_gathering() -> None:
     assert gather(rows, 2) is rows
 
 
-def ordered(rank: int) -> Arrays:
+def gather_numbered_rows(rank: int) -> Arrays:
     local = [0.0, 1.0] if rank == 0 else [2.0]
     rows = torch.tensor([[x, v] for v in (0.0, 1.0) for x in local], requires_grad=True)
     joined = gather(rows, 2)
@@ -136,9 +134,9 @@ def main(rank: int, world: int, folder: Path) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-    results = ordered(rank)
+    results = gather_numbered_rows(rank)
     for name in OPTIONS:
-        results |= trained(name, rank)
+        results |= train_four_steps(name, rank)
     np.savez(folder / f"{rank}.npz", **results)
     dist.destroy_process_group()
 

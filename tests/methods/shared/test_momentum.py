@@ -45,12 +45,12 @@ def test_a_momentum_encoder_is_a_moving_average(momentum: float) -> None:
             p.add_(torch.randn_like(p))
     original(torch.randn(9, 6))
     average.update(original, momentum)
-    for own, old, now in zip(
+    for new, old, target in zip(
         average.network.parameters(), before.parameters(), original.parameters(), strict=True
     ):
-        torch.testing.assert_close(own, momentum * old + (1 - momentum) * now)
-    for buffer, now in zip(average.network.buffers(), original.buffers(), strict=True):
-        assert torch.equal(buffer, now)
+        torch.testing.assert_close(new, momentum * old + (1 - momentum) * target)
+    for new, target in zip(average.network.buffers(), original.buffers(), strict=True):
+        assert torch.equal(new, target)
     assert average.steps == 1
 
 
@@ -112,7 +112,8 @@ class Run:
         self.optimizer = torch.optim.SGD(groups, 0.05, momentum=0.9)
         self.step = 0
 
-    def go(self, until: int) -> list[float]:
+    def train(self, until: int) -> list[float]:
+        """Train until the given step and return the losses."""
         values = []
         while self.step < until:
             epoch, k = divmod(self.step, STEPS)
@@ -154,26 +155,26 @@ def all_images() -> Tensor:
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_run_resumed_in_mid_epoch_continues_identically(name: str, stop: int) -> None:
     whole, first, second = Run(name), Run(name), Run(name)
-    values = whole.go(EPOCHS * STEPS)
-    assert first.go(stop) == values[:stop]
+    values = whole.train(EPOCHS * STEPS)
+    assert first.train(stop) == values[:stop]
     second.network.load_state_dict(first.network.state_dict())
     second.method.load_state_dict(first.method.state_dict())
     second.optimizer.load_state_dict(first.optimizer.state_dict())
     second.step = stop
-    assert second.go(EPOCHS * STEPS) == values[stop:]
-    for one, two in ((whole.network, second.network), (whole.method, second.method)):
-        other = two.state_dict()
-        assert all(torch.equal(v, other[k]) for k, v in one.state_dict().items())
+    assert second.train(EPOCHS * STEPS) == values[stop:]
+    for expected, resumed in ((whole.network, second.network), (whole.method, second.method)):
+        state = resumed.state_dict()
+        assert all(torch.equal(v, state[k]) for k, v in expected.state_dict().items())
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_computing_a_loss_twice_changes_nothing(name: str) -> None:
-    """Only `after_step` stores what a step leaves behind (keys, margins)."""
+    """Only `after_step` changes the state (keys in a queue, margins)."""
     run = Run(name)
-    run.go(2 * STEPS)
+    run.train(2 * STEPS)
     run.method.eval()
     run.network.eval()
-    once = run.method.training_step(run.batch(), run.network)
+    terms = run.method.training_step(run.batch(), run.network)
     state = copy.deepcopy(run.method.state_dict())
-    assert run.method.training_step(run.batch(), run.network) == once
+    assert run.method.training_step(run.batch(), run.network) == terms
     assert all(torch.equal(v, state[k]) for k, v in run.method.state_dict().items())

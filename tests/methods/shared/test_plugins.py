@@ -1,4 +1,4 @@
-"""Methods outside this package: imported from where the user says, and only then."""
+"""Methods outside this package are imported only if the user names them."""
 
 import hashlib
 import re
@@ -86,7 +86,7 @@ def lab(tmp_path, monkeypatch):
 
 
 def forget():
-    """Forget the imports, as a new process would."""
+    """Remove the imported modules, as if in a new process."""
     for name in [name for name in sys.modules if name.startswith(("my_lab", "losses_"))]:
         del sys.modules[name]
 
@@ -105,7 +105,7 @@ def test_a_method_of_two_files_trains_predicts_and_is_reported(lab, shapes, scs)
     result = scs(*line)
     assert result.code == 0, result.err
     assert f'name = "{NAME}"' in (lab / "run" / "recipe.toml").read_text()
-    assert scs(*line).out == result.out, "the same command finds it finished"
+    assert scs(*line).out == result.out, "the run is already finished"
 
     (lab / "my_lab" / "losses.py").unlink()  # the method's code is no longer needed
     forget()
@@ -128,18 +128,18 @@ def test_a_method_may_be_given_by_the_path_of_its_file(lab, scs):
     assert type(method) is method_class(name), "a file is imported once"
     result = scs("show", name)
     assert result.code == 0
-    for part in ("L = (1/n)", "SoftCircle(weight: float = 1.0)", "weight: of the loss."):
-        assert part in result.out
+    for text in ("L = (1/n)", "SoftCircle(weight: float = 1.0)", "weight: of the loss."):
+        assert text in result.out
     with pytest.raises(UserError, match=r"has no option 'wait'; did you mean 'weight'"):
         build_method(name, wait=1)
 
 
 @pytest.mark.parametrize(
-    ("name", "place"),
+    ("name", "path"),
     [(NAME, "my_lab/losses.py"), ("./losses.py:SoftCircle", "losses.py")],
 )
-def test_a_recipe_holds_the_digest_of_the_code_and_rejects_other_code(lab, name, place):
-    file = lab / place
+def test_a_recipe_holds_the_digest_of_the_code_and_rejects_other_code(lab, name, path):
+    file = lab / path
     file.write_text(LOSS)
 
     def resolve(**more):
@@ -191,7 +191,7 @@ def test_errors_in_the_code_of_a_method_are_shown_unchanged(lab):
 
 
 def test_a_file_alone_never_imports_code(lab):
-    """A recipe, a setting or a table is not enough: the user must name the method."""
+    """A recipe, a setting or a table cannot import a method; the user must name it."""
     (lab / "trap.py").write_text("raise SystemExit('imported')\n")
     (lab / "r.toml").write_text('[method]\nname = "./trap.py:Trap"\n')
     option = re.escape("--method ./trap.py:Trap")

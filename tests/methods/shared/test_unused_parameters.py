@@ -15,7 +15,7 @@ def batch(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def steps(loss: torch.nn.Module, count: int, *optimizers: torch.optim.Optimizer) -> list[str]:
-    """Texts of the warnings of `count` steps."""
+    """Return the messages of the warnings of `count` steps."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for k in range(count):
@@ -46,10 +46,10 @@ def test_no_warning_if_the_optimiser_has_the_parameters(learn: tuple[str, ...]) 
 
 
 @pytest.mark.parametrize("forgotten", ["log_t", "b"])
-def test_one_missing_parameter(forgotten: str) -> None:
+def test_one_missing_parameter_is_enough_for_a_warning(forgotten: str) -> None:
     loss = SCSSupCon(preset="siglip")
-    given = [p for name, p in loss.named_parameters() if name != forgotten]
-    assert len(steps(loss, 120, torch.optim.SGD(given, lr=1e-3))) == 1
+    others = [p for name, p in loss.named_parameters() if name != forgotten]
+    assert len(steps(loss, 120, torch.optim.SGD(others, lr=1e-3))) == 1
 
 
 def test_no_warning_without_learnable_parameters() -> None:
@@ -75,7 +75,7 @@ def test_only_training_steps_count() -> None:
 
 
 def test_loss_on_pairs_counts_too() -> None:
-    """A trainer with a miner, whose optimiser lacks the parameters of the loss."""
+    """The check also works with a miner."""
     anchors, others = torch.tensor([0, 1, 2]), torch.tensor([3, 4, 5])
     adapter = MetricLearningLoss(SCSSupCon(preset="siglip"))
 

@@ -32,10 +32,10 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class TaskInfo:
-    """What a method learns about the task before training starts.
+    """The task that a method is set up for, before training starts.
 
     Attributes:
-        network: the network before the first step. A method may keep a copy, never the original.
+        network: the network before the first step. Methods may store a copy, not the original.
         labels: `(n,)` class of each training image, in the order of `Batch.indices`.
         classes: number of classes; some may have no training image.
         feature_dim: number of columns of the features.
@@ -68,8 +68,8 @@ class Method(nn.Module):
 
     Attributes:
         views: number of augmented views of each image in a batch.
-        probe_input: what stage 2 (the probe) sees: "features", "embeddings" or "common" (the
-            common field); see `probe_input_for`.
+        probe_input: input of stage 2 (the probe): "features", "embeddings" or "common" (the common
+            field); see `probe_input_for`.
         trains_head: False if the loss is computed on the features, so that the projection head
             stays untrained.
         uses_taps: whether the method needs intermediate outputs of the encoder (`nn.taps`).
@@ -116,9 +116,9 @@ class Method(nn.Module):
 
     @classmethod
     def effective_options(cls, preset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return every option of the constructor with the value it takes.
+        """Return all options of the constructor with their effective values.
 
-        Given options win over those of the preset, which win over the constructor's defaults.
+        `options` override the preset, which overrides the defaults of the constructor.
         """
         defaults = {
             name: parameter.default
@@ -126,9 +126,9 @@ class Method(nn.Module):
             if parameter.default is not parameter.empty
         }
         if cls.presets:
-            chosen = preset or defaults["preset"]
-            one_of("preset", chosen, tuple(cls.presets))
-            defaults |= cls.presets[chosen]
+            preset = preset or defaults["preset"]
+            one_of("preset", preset, tuple(cls.presets))
+            defaults |= cls.presets[preset]
         return defaults | dict(options)
 
     @classmethod
@@ -169,7 +169,7 @@ class Method(nn.Module):
         return {}
 
     def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
-        """Return parameter groups for an optimiser; only matrices decay."""
+        """Return parameter groups for an optimiser, with weight decay for matrices only."""
         learnable = [p for p in self.parameters() if p.requires_grad]
         matrices = [p for p in learnable if p.ndim > 1]
         others = [p for p in learnable if p.ndim <= 1]
@@ -188,7 +188,7 @@ class Method(nn.Module):
         return None
 
     def linear_classifier(self, probe_input: ProbeInput) -> tuple[Tensor, Tensor] | None:
-        """Return weight and bias of that classifier if it is linear in `probe_input`, else None."""
+        """Return weight and bias of the classifier if it is linear in `probe_input`, else None."""
         return None
 
 
@@ -207,25 +207,25 @@ def constructor_parameters(method: type[Method]) -> dict[str, inspect.Parameter]
 
 
 def probe_input_for(method: Method, *, frozen: bool) -> ProbeInput:
-    """Return what stage 2 sees of the trained network.
+    """Return the input of stage 2 (the probe) for a method.
 
-    The features of a frozen encoder are the same for every method: what a method has learnt is in
-    the projection head, so the probe sees the embeddings instead of the features.
+    The features of a frozen encoder are the same for every method. Only the projection head is
+    trained, so the probe classifies the embeddings instead of the features.
     """
     if frozen and method.trains_head and method.probe_input == "features":
         return "embeddings"
     return method.probe_input
 
 
-def total(terms: Callable[..., dict[str, Tensor]], *arguments: Any) -> Tensor:
-    """Return the sum of the terms; `torch.compile` leaves them uncompiled.
+def total(compute_terms: Callable[..., dict[str, Tensor]], *arguments: Any) -> Tensor:
+    """Return the sum of the loss terms, which `torch.compile` does not compile.
 
-    The decorator `torch.compiler.disable` would load the compiler on import.
+    `torch.compiler.disable` is not used as a decorator, which would load the compiler on import.
     """
     if torch.compiler.is_compiling():
-        terms = torch.compiler.disable(terms)  # type: ignore[no-untyped-call]
-    first, *rest = terms(*arguments).values()
-    return sum(rest, start=first)
+        compute_terms = torch.compiler.disable(compute_terms)  # type: ignore[no-untyped-call]
+    first, *others = compute_terms(*arguments).values()
+    return sum(others, start=first)
 
 
 def flatten(embeddings: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -243,7 +243,7 @@ def flatten(embeddings: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def after_setup(method: Method, module: Module | None) -> Module:
-    """Return something that `setup` creates; raise if `setup` has not been called."""
+    """Return a module that `setup` creates; raise an error if `setup` has not been called."""
     if module is None:
         raise UserError(
             f"{type(method).__name__} has not been set up: call setup(task) first, "
@@ -255,12 +255,13 @@ def after_setup(method: Method, module: Module | None) -> Module:
 def needs_images(method: Method, reason: str) -> UserError:
     """Return the error of a method that cannot compute its loss from embeddings and labels."""
     return UserError(
-        f"{type(method).__name__} {reason}: call setup(task), then training_step(batch, network)"
+        f"{type(method).__name__} {reason} and needs images: call setup(task), then "
+        "training_step(batch, network)"
     )
 
 
 def like(network: nn.Module) -> Tensor:
-    """Return a tensor of the network's type and device, for `Module.to`."""
+    """Return a tensor with the dtype and device of a network, for `Module.to`."""
     return next(network.parameters(), torch.empty(0))
 
 
@@ -294,18 +295,19 @@ def one_of(name: str, value: object, options: tuple[object, ...]) -> None:
 def _check_embeddings(embeddings: Tensor) -> None:
     if not isinstance(embeddings, Tensor) or embeddings.dim() not in (2, 3):
         raise UserError(
-            f"embeddings must be a tensor of shape (N, D) or (B, V, D), got {_kind(embeddings)}"
+            f"embeddings must be a tensor of shape (N, D) or (B, V, D), got {_describe(embeddings)}"
         )
     if not embeddings.is_floating_point():
         raise UserError(f"embeddings must be floating-point numbers, got {embeddings.dtype}")
     if 0 in embeddings.shape[1:]:
         raise UserError(
-            f"embeddings of shape {tuple(embeddings.shape)}: only the first axis may be 0"
+            "only the first axis of the embeddings may be empty, got shape "
+            f"{tuple(embeddings.shape)}"
         )
-    # A sum keeps every NaN and infinity, and is faster than checking each number.
+    # The sum is NaN or infinite if any number is, and is faster than checking each number.
     if not math.isfinite(float(embeddings.detach().sum(dtype=torch.float64))):
-        bad = ~torch.isfinite(embeddings.detach()).flatten(1).all(1)
-        rows = torch.where(bad)[0].tolist()
+        finite = torch.isfinite(embeddings.detach()).flatten(1).all(1)
+        rows = torch.where(~finite)[0].tolist()
         if rows:
             raise NonFiniteError(
                 f"embeddings contain NaN or infinity in {len(rows)} of {len(embeddings)} rows "
@@ -316,7 +318,7 @@ def _check_embeddings(embeddings: Tensor) -> None:
 def _check_label_tensor(labels: Tensor, embeddings: Tensor) -> None:
     if not isinstance(labels, Tensor) or labels.dim() != 1:
         raise UserError(
-            f"labels must be a tensor of shape ({len(embeddings)},), got {_kind(labels)}"
+            f"labels must be a tensor of shape ({len(embeddings)},), got {_describe(labels)}"
         )
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise UserError(f"labels must be integers, got {labels.dtype}: use labels.long()")
@@ -327,5 +329,5 @@ def _check_label_tensor(labels: Tensor, embeddings: Tensor) -> None:
         )
 
 
-def _kind(value: object) -> str:
+def _describe(value: object) -> str:
     return str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__

@@ -1,4 +1,4 @@
-"""Single-stage methods: a linear classifier on the features is trained with the loss."""
+"""Base class of single-stage methods, which train a linear classifier with the loss."""
 
 from typing import Self
 
@@ -46,13 +46,13 @@ class ClassifierMethod(JointMethod):
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean over rows of −log softmax at the label; 0 for no rows."""
+    """Return the mean cross-entropy over rows; 0 without rows."""
     check_labels(labels, logits.shape[1])
     return F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
 
 
 def check_labels(labels: Tensor, classes: int) -> None:
-    """Raise unless every label is one of the task's classes."""
+    """Raise an error unless every label is one of the task's classes."""
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise UserError(
             f"labels must be between 0 and {classes - 1} for this task of {classes} classes, "

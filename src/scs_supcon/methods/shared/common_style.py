@@ -13,11 +13,12 @@ class CommonStyleMethod(Method):
 
     Args:
         common_dim: columns of the common field; default: three quarters of the embedding.
-        overlap: number of last columns of the common field that also belong to the style field.
-        normalize: scale to unit length each field ("separate"), the whole embedding ("joint"), or
-            nothing ("none").
-        gather_across_devices: pair the rows with those of all processes. Value and gradients are
-            then those of the joined batch; sum gradients over processes with
+        overlap: number of columns at the end of the common field that also belong to the style
+            field.
+        normalize: what is scaled to unit length: each field ("separate"), the whole embedding
+            ("joint") or nothing ("none").
+        gather_across_devices: pair the rows with those of all processes. The value and the
+            gradients are then those of the joined batch; sum the gradients over processes with
             `kernels.sum_gradients`.
     """
 
@@ -47,12 +48,12 @@ class CommonStyleMethod(Method):
         k = self.common_dim if self.common_dim is not None else max(1, d * 3 // 4)
         if not 1 <= k <= d:
             raise UserError(
-                f"embeddings have {d} columns, common_dim is {k}: choose 1 ≤ common_dim ≤ {d}"
+                f"common_dim must be between 1 and the width of the embeddings ({d}), got {k}"
             )
         if not 0 <= self.overlap <= k:
-            raise UserError(f"overlap is {self.overlap}: choose 0 ≤ overlap ≤ common_dim = {k}")
+            raise UserError(f"overlap must be between 0 and common_dim ({k}), got {self.overlap}")
         return k
 
     def fields(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (common, style), scaled as `normalize` says."""
+        """Return the common and the style field, scaled according to `normalize`."""
         return fields(embeddings, self.width(embeddings), self.overlap, self.normalize)

@@ -1,8 +1,8 @@
-"""Methods that compute the loss of the whole batch, gathered from all processes.
+"""Base class of methods that compute the loss of the whole batch, gathered from all processes.
 
-The rows of this process carry their gradient; the copies of other processes' rows do not. The
-value, the gradient of this process's rows and the gradients of the method's parameters therefore
-equal those of one process with all rows. The price: every process computes the whole loss.
+The rows of this process have a gradient, the copies of other processes' rows do not. The value, the
+gradient of this process's rows and the gradients of the method's parameters therefore equal those
+of one process with all rows. The drawback is that every process computes the whole loss.
 """
 
 from typing import NamedTuple
@@ -69,32 +69,32 @@ def gather(rows: Tensor, views: int = 1) -> Tensor:
         return rows
     tail = rows.shape[1:]
     packed = rows.reshape(views, len(rows) // views, *tail).transpose(0, 1).flatten(1)
-    (joined,), own = gather_rows(packed)
+    (joined,), local = gather_rows(packed)
     if rows.requires_grad:
-        joined = torch.cat([joined[: own.start], packed, joined[own.stop :]])
+        joined = torch.cat([joined[: local.start], packed, joined[local.stop :]])
     return joined.view(len(joined), views, *tail).transpose(0, 1).flatten(0, 1)
 
 
 def supcon(rows: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """Return the loss of `supcon.py`; the rows may have any length."""
+    """Return the SupCon loss of rows, which need not have unit length."""
     return softmax_pair_loss(unit(rows), labels, temperature)
 
 
 def check_views(method: Method, views: int) -> None:
-    """Raise if the rows do not say which of them are views of the same image."""
+    """Raise an error if there is only one view per image."""
     if views < 2:
         raise UserError(
-            f"{type(method).__name__} compares the views of an image, and (N, D) embeddings do not "
-            "say which rows are views of the same image: give (B, V, D) embeddings with V ≥ 2"
+            f"{type(method).__name__} compares the views of an image: pass (B, V, D) embeddings "
+            "with V ≥ 2; (N, D) embeddings count as one view"
         )
 
 
 def two_views(method: Method, rows: Tensor, views: int) -> tuple[Tensor, Tensor]:
-    """Split view-major rows into (view 1, view 2) of each image."""
+    """Split view-major rows into the first and the second view of all images."""
     check_views(method, views)
     if views > 2:
         raise UserError(
-            f"{type(method).__name__} compares two views, got {views}: give (B, 2, D) embeddings"
+            f"{type(method).__name__} compares two views, got {views}: pass (B, 2, D) embeddings"
         )
     first, second = rows.chunk(2)
     return first, second

@@ -12,10 +12,10 @@ NAME_IN_CHECKPOINTS = "twin"  # vocabulary: ok
 
 
 class MomentumEncoder(nn.Module):
-    """A copy of a network that follows it slowly and is never given to an optimiser.
+    """An exponential moving average of a network, without gradients.
 
-    `torch.optim.swa_utils.AveragedModel` averages too, but its state has other names and its first
-    update copies the network.
+    Not `torch.optim.swa_utils.AveragedModel`: its state has other names, and its first update
+    copies the network.
     """
 
     steps: Tensor
@@ -32,21 +32,21 @@ class MomentumEncoder(nn.Module):
 
     @torch.no_grad()
     def update(self, network: nn.Module, momentum: float) -> None:
-        """Set ξ ← m ξ + (1 − m) θ and copy the batch statistics."""
+        """Update the weights, ξ ← m ξ + (1 − m) θ, and copy the batch statistics."""
         for average, parameter in zip(self.network.parameters(), network.parameters(), strict=True):
             average.lerp_(parameter, 1 - momentum)
         for running, buffer in zip(self.network.buffers(), network.buffers(), strict=True):
             running.copy_(buffer)
         self.steps += 1
 
-    def warmed_up(self, momentum: float) -> float:
-        """Return `momentum`, lowered in the first steps so that the random start fades quickly."""
+    def warmup_momentum(self, momentum: float) -> float:
+        """Return `momentum`, or less in the first steps, so that the initial weights fade fast."""
         steps = int(self.steps)
         return min(momentum, (1 + steps) / (10 + steps))
 
 
 def add_momentum_encoder(method: Method, network: nn.Module) -> None:
-    """Give a method a momentum encoder of the network."""
+    """Add a momentum encoder of the network to a method."""
     method.add_module(NAME_IN_CHECKPOINTS, MomentumEncoder(network))
 
 

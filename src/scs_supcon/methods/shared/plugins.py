@@ -1,7 +1,7 @@
 """Methods outside this package: `my_lab.losses:SoftCircle` or `./losses.py:SoftCircle`.
 
-Importing runs code. These functions are therefore only for names that a user has typed, never for
-names read from a file (a recipe, a model); `recipe.resolve` ensures this.
+Importing runs code. Call these functions only with names that a user has typed, never with names
+read from a file (a recipe, a model); `recipe.resolve` ensures this.
 """
 
 import hashlib
@@ -21,30 +21,31 @@ _digests: dict[type[Method], str] = {}
 
 
 def is_plugin(name: str) -> bool:
-    """Return whether a name stands for code outside this package."""
+    """Return whether the name of a method refers to code outside this package."""
     return ":" in name
 
 
 def plugin_class(name: str) -> type[Method]:
     """Import the module before the last colon and return the class after it."""
-    place, _, class_name = name.rpartition(":")
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
+    location, _, class_name = name.rpartition(":")
+    is_file = location.endswith(".py")
+    module = _import_file(Path(location)) if is_file else _import_module(location)
     methods = {
         key: value
         for key, value in inspect.getmembers(module, inspect.isclass)
         if issubclass(value, Method) and value is not Method
     }
     if class_name not in methods:
-        listed = ", ".join(methods) or "none (a method must derive from scs_supcon.Method)"
+        available = ", ".join(methods) or "none (a method must derive from scs_supcon.Method)"
         raise UserError(
-            f"{place} has no method {class_name!r}{did_you_mean(class_name, methods) or '.'} "
-            f"Available: {listed}"
+            f"{location} has no method {class_name!r}{did_you_mean(class_name, methods) or '.'} "
+            f"Available: {available}"
         )
     return methods[class_name]
 
 
 def code_digest(method: type[Method]) -> str:
-    """Return the SHA-256 of the file that defines a class; its imports are not included."""
+    """Return the SHA-256 of the file that defines a class, without the files it imports."""
     if method not in _digests:
         file = Path(inspect.getfile(method))
         try:
@@ -56,20 +57,20 @@ def code_digest(method: type[Method]) -> str:
     return _digests[method]
 
 
-def _from_package(place: str) -> ModuleType:
+def _import_module(name: str) -> ModuleType:
     try:
         with _importable_from(Path.cwd()):
-            return import_module(place)
+            return import_module(name)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # an import inside the module failed
     raise UserError(
-        f"there is no module {place!r} in this folder or among the installed packages: give a "
+        f"there is no module {name!r} in this folder or among the installed packages: give a "
         "module, such as my_lab.losses:SoftCircle, or a file, such as ./losses.py:SoftCircle"
     )
 
 
-def _from_file(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UserError(f"there is no file {path}: give a file, such as ./losses.py:SoftCircle")
     absolute = path.resolve()
@@ -90,7 +91,7 @@ def _from_file(path: Path) -> ModuleType:
 
 @contextmanager
 def _importable_from(folder: Path) -> Iterator[None]:
-    """Append a folder to Python's import path, for this import only."""
+    """Append a folder to `sys.path` temporarily."""
     sys.path.append(str(folder))
     try:
         yield

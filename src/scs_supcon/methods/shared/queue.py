@@ -5,12 +5,12 @@ from torch import Tensor, nn
 
 
 class Queue(nn.Module):
-    """The last `size` rows and their labels; empty at the start.
+    """A first-in, first-out queue of rows and their labels; empty at the start.
 
     Args:
         size: maximum number of rows.
         dim: number of columns.
-        like: tensor that gives the type and device of the rows.
+        like: tensor with the dtype and device of the rows.
     """
 
     rows: Tensor
@@ -35,8 +35,8 @@ class Queue(nn.Module):
         rows = rows[-size:] if size else rows[:0]
         if not len(rows):
             return
-        place = (self.pushed + torch.arange(len(rows), device=self.rows.device)) % size
-        self.rows[place] = rows.to(self.rows)
+        positions = (self.pushed + torch.arange(len(rows), device=self.rows.device)) % size
+        self.rows[positions] = rows.to(self.rows)
         if labels is not None:
-            self.labels[place] = labels[-size:]
+            self.labels[positions] = labels[-size:]
         self.pushed += len(rows)

@@ -1,4 +1,4 @@
-"""A warning about learnable scalars that were not given to the optimiser."""
+"""A warning about learnable scalars that were not passed to the optimiser."""
 
 import warnings
 from functools import partial
