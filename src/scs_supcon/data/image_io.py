@@ -120,7 +120,7 @@ def median_short_side(paths: tuple[Path, ...], sample: int = 64) -> int:
     """Return the median short side in pixels of about `sample` files.
 
     Raises:
-        UserError: None of these files can be read.
+        UserError: All of these files are unreadable.
     """
     sides = []
     last_error: ImageError | None = None
