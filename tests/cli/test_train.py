@@ -9,19 +9,19 @@ QUICK = (
 
 
 def accuracy(run):
-    return f"{json.loads((run / 'finished.json').read_text())['accuracy']:.1%}".replace("%", " %")
+    return f"{json.loads((run / 'finished.json').read_text())['accuracy']:.1%}"
 
 
 def test_train_prints_an_estimate_first_and_the_result_last(scs, shapes, tmp_path):
     result = scs("train", shapes, "--out", tmp_path / "run", *QUICK)
     assert result.code == 0
     assert result.out.startswith(
-        f"{accuracy(tmp_path / 'run')} test accuracy on 4 images (95 % inter"
+        f"{accuracy(tmp_path / 'run')} test accuracy on 4 images (95% confidence inter"
     )
     for text in (
         "kNN on the probe input",
         "linear probe of the encoder",
-        "heads of the probe",
+        "probe heads",
     ):
         assert text in result.out
     assert f"scs predict {tmp_path / 'run'} image.jpg" in result.out

@@ -1,7 +1,7 @@
-"""Real runs in real processes, killed at any moment. As a script, this file is such a run.
+"""Checkpoints of runs in separate processes that are killed at any moment.
 
-The run has two stages, dropout, noise from three generators, a data worker, and saves itself about
-every other step.
+As a script, this file is such a run: two stages, dropout, noise from three generators, a data
+worker, and a checkpoint about every other step.
 """
 
 import os

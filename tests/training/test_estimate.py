@@ -41,9 +41,8 @@ def test_positive_pairs_of_a_batch_are_counted():
     labels = np.array([0, 0, 0, 1, 1, 2])  # 3·2 + 2·1 + 0 ordered pairs; one of six has none
     text = estimate.describe_batches(labels, recipe(batch_size=100), views=2)
     assert text.splitlines() == [
-        "batches   1 of about 6 images × 2 views, shuffled",
-        "pairs     1.3 other images of the same class per anchor; "
-        "16.7% of the anchors have only their own views",
+        "batches   1 per epoch, about 6 images × 2 views each, shuffled",
+        "pairs     1.3 other images of the same class per anchor; none for 16.7% of the anchors",
     ]
 
 
@@ -55,9 +54,8 @@ def test_the_kind_of_batches_is_described(kind, description):
     labels = np.repeat(np.arange(4), 4)
     settings = recipe(batch_size=8, batches=kind, per_class=2)
     assert estimate.describe_batches(labels, settings, 3).splitlines() == [
-        f"batches   2 of about 8 images × 3 views, {description}",
-        "pairs     1.0 other images of the same class per anchor; "
-        "0.0% of the anchors have only their own views",
+        f"batches   2 per epoch, about 8 images × 3 views each, {description}",
+        "pairs     1.0 other images of the same class per anchor; none for 0.0% of the anchors",
     ]
 
 
@@ -75,7 +73,7 @@ def test_the_cost_is_described_in_minutes_and_mebibytes(frozen, trained, monkeyp
     network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
     method = build_method("supcon")
     assert estimate.describe_stage_1(network, method, training_set, settings, CPU) == (
-        f"stage 1   100 epochs of scs_supcon, {trained}: about 10 min and 5 MiB for a step"
+        f"stage 1   100 epochs of scs_supcon, {trained}: about 10 min, 5 MiB of memory per step"
     )
 
 

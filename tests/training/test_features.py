@@ -53,12 +53,12 @@ def extract(recipe, cache, shared):
 def test_the_encoder_starts_from_the_weights_of_the_recipe(weights):
     network = build_network(recipe_for())
     assert load_initial_weights(network, recipe_for()) == (
-        "encoder   tiny, random weights; trained"
+        "encoder   tiny, trained, starting from random weights"
     )
     recipe = recipe_for(weights=FILE, small_stem=False, frozen=True)
     network = build_network(recipe)
     assert load_initial_weights(network, recipe, weights=weights) == (
-        f"encoder   tiny, weights from {weights}; frozen, features are cached"
+        f"encoder   tiny, frozen, with weights from {weights}"
     )
     for name, value in load_file(weights).items():
         assert torch.equal(network.encoder.body.state_dict()[name], value)

@@ -1,4 +1,4 @@
-"""A run checks its inputs, survives interruptions between steps, and needs only its recipe."""
+"""A run checks its inputs, can be interrupted between steps, and depends only on its recipe."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ def test_a_dry_run_uses_a_few_images_of_each_class(train_small, settings, capsys
     train_small("digits", "", dry_run=True, quiet=False, settings=settings)
     output = capsys.readouterr().err
     assert "images of 10 classes: 40 train, 10 val, 10 test" in output
-    assert "1 epochs of" in output
+    assert "1 epoch of" in output
 
 
 def test_ctrl_c_between_the_loops_stops_the_run(shapes, train_small, tmp_path, monkeypatch):
@@ -63,7 +63,7 @@ def test_ctrl_c_between_the_loops_stops_the_run(shapes, train_small, tmp_path, m
     assert stop.value.exit_code == 130
 
 
-def test_the_head_s_dimensions_define_the_fields(finished):
+def test_the_dimensions_of_the_head_define_the_fields(finished):
     recipe = from_toml((finished / "recipe.toml").read_text())
     head = recipe.head.model_copy(update={"common_dim": 10, "overlap": 3})
     method = make_method(recipe.model_copy(update={"head": head}))
@@ -81,8 +81,8 @@ def test_several_processes_gather_their_batches(finished, name):
 
 def test_a_recipe_with_a_content_digest_needs_that_data(shapes, train_small, tmp_path):
     pinned = f"data.content={content_digest(load_dataset(str(shapes), 1, lambda *_: None)[0])}"
-    with pytest.raises(UserError, match="drawn is not the data this recipe was made for"):
-        train_small("drawn", tmp_path / "other", settings=[pinned])
+    with pytest.raises(UserError, match="digits is not the data this recipe was made for"):
+        train_small("digits", tmp_path / "other", settings=[pinned])
     result = train_small(
         shapes, tmp_path / "run", settings=[pinned, "data.folds=3", "data.fold=2"], epochs=1
     )
@@ -107,7 +107,9 @@ def test_the_weights_file_must_be_that_of_the_recipe(finished, weights, shapes, 
     assert not (tmp_path / "run").exists()
 
 
-def test_a_resumed_run_says_where_it_resumes(shapes, train_small, tmp_path, monkeypatch, capsys):
+def test_the_epoch_from_which_a_run_resumes_is_shown(
+    shapes, train_small, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(
         "scs_supcon.training.checkpointing.SavePolicy", partial(SavePolicy, every=0.0, at_most=0.0)
     )
@@ -120,4 +122,4 @@ def test_a_resumed_run_says_where_it_resumes(shapes, train_small, tmp_path, monk
         patch.setattr(CheckpointManager, "after_epoch", interrupt)
         train_small(shapes, tmp_path / "run", epochs=3)
     train_small(shapes, tmp_path / "run", epochs=3, quiet=False)
-    assert f"Resuming from epoch 2 of 3 ({tmp_path / 'run'})" in capsys.readouterr().err
+    assert f"resuming from epoch 2 of 3 ({tmp_path / 'run'})" in capsys.readouterr().err

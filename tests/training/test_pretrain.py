@@ -68,8 +68,8 @@ def batches(training, epoch=0, rank=0, world=1, skip=0):
     return list(training.batches(plan(epoch, world), epoch, rank, skip))
 
 
-def same(these, those):
-    pairs = list(zip(these, those, strict=True))
+def same(first, second):
+    pairs = zip(first, second, strict=True)
     return all(
         torch.equal(a.images, b.images) and torch.equal(a.labels, b.labels) for a, b in pairs
     )
@@ -114,9 +114,9 @@ def test_epochs_and_seeds_have_different_views(make):
 
 @pytest.mark.parametrize("make", [images_set, features_set])
 def test_processes_split_the_rows_of_every_batch(make):
-    one = batches(make())
-    parts = [batches(make(), rank=rank, world=2) for rank in range(2)]
-    for whole, left, right in zip(one, *parts, strict=True):
+    single = batches(make())
+    ranks = [batches(make(), rank=rank, world=2) for rank in range(2)]
+    for whole, left, right in zip(single, *ranks, strict=True):
         assert torch.equal(torch.cat([left.indices, right.indices]), whole.indices)
         views = [
             torch.cat(pair)

@@ -203,7 +203,7 @@ def test_two_probes_of_one_run_have_separate_checkpoints(tmp_path: Path) -> None
     assert {"linear", "probe"} <= stages
 
 
-def test_the_method_s_own_classifier_is_calibrated_and_the_heads_are_kept(tmp_path: Path) -> None:
+def test_the_classifier_of_the_method_is_calibrated_and_the_heads_are_kept(tmp_path: Path) -> None:
     data = digits()
     probe = train(tmp_path, data, ProbeRecipe(epochs=2))
     sharp = 50 * probe.classifier.weight.float(), 50 * probe.classifier.bias.float()

@@ -70,14 +70,14 @@ def test_an_unfinished_or_damaged_run_has_no_result(finished, tmp_path):
 
 def test_the_text_lists_accuracy_baselines_rejection_and_commands():
     assert headline(SUMMARY) == (
-        "87.5 % test accuracy on 1,048 images (95 % interval 80.0 % to 93.0 %)"
+        "87.5% test accuracy on 1,048 images (95% confidence interval 80.0% to 93.0%)"
     )
     text = describe(SUMMARY)
     assert text.startswith(headline(SUMMARY))
     for line in (
-        "kNN on the probe input         50.00 %",
-        "70.00 % to 90.00 % (validation)",
-        "2.1 % of the test images would be rejected as unknown (similarity below 0.250)",
+        "kNN on the probe input         50.00%",
+        "validation accuracy of the probe heads: 70.00% to 90.00%",
+        "2.1% of the test images are rejected as unknown (similarity below 0.250)",
         "scs predict runs/x image.jpg",
         "scs evaluate runs/x",
     ):
@@ -93,5 +93,5 @@ def test_paths_with_spaces_are_quoted():
 
 def test_an_accuracy_on_validation_images_comes_with_a_caution():
     text = describe(SUMMARY.model_copy(update={"split": "val"}))
-    assert text.startswith("87.5 % validation accuracy on 1,048 images")
+    assert text.startswith("87.5% validation accuracy on 1,048 images")
     assert "caution: There is no test" in text

@@ -125,7 +125,7 @@ def test_two_stage_methods_have_four_baselines(evaluation):
 def test_a_method_with_its_own_classifier_is_compared_with_the_probe(
     name, frozen, has_own, uses_own
 ):
-    """Its classifier is used if it takes the probe's inputs."""
+    """Its classifier is used if it has the same inputs as the probe."""
     network = Network(nn.Identity(), Projection(5, 256)).eval()
     method = build_method(name).setup(TaskInfo(network, torch.arange(12) % 3, 3, 5, 256, epochs=1))
     probe_input = probe_input_for(method, frozen=frozen)

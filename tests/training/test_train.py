@@ -209,7 +209,7 @@ def test_runs_share_the_features_of_a_frozen_encoder(
     first = capsys.readouterr().err
     shards = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
     train_small(shapes, tmp_path / "two", method="supcon", seed=0, **options)
-    assert "frozen, features are cached" in first
+    assert "frozen, with weights from" in first
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == shards
     assert not (tmp_path / "one" / "features").exists()
 
@@ -415,6 +415,6 @@ def test_a_failed_report_does_not_affect_the_run(shapes, train_small, finished, 
     result = train_small(shapes, run, report=True, quiet=False)
     assert result.accuracy == json.loads((finished / "finished.json").read_text())["accuracy"]
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("no report (")
+    assert line.startswith("cannot write the report (")
     assert "evaluation.json is damaged" in line
-    assert line.endswith(f"`scs report '{run}'` tries again")
+    assert line.endswith(f"to try again, run `scs report '{run}'`")

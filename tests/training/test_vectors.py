@@ -67,7 +67,7 @@ def test_one_vector_per_class_is_enough(rows):
     )
 
 
-def test_the_method_s_own_classifier_is_used():
+def test_the_classifier_of_the_method_is_used():
     vectors, labels = make_blobs(120, 4, centers=3, random_state=0)
     recipe = resolve_vector_recipe(labels, 4, 0, QUICK | {"method": {"name": "circle"}})
     own = []

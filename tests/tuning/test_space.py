@@ -7,15 +7,15 @@ from scs_supcon.methods import available
 from scs_supcon.tuning.space import Choice, Range, default_space, read_space
 
 
-class Always:
-    """Chooses the lowest number and the last word, and keeps what it was asked."""
+class FixedTrial:
+    """Suggests the lowest number or the last choice, and records the arguments."""
 
     def suggest_float(self, key, low, high, log):
-        self.asked = (key, low, high, log)
+        self.arguments = (key, low, high, log)
         return low
 
     def suggest_int(self, key, low, high, log):
-        self.asked = (key, low, high, log)
+        self.arguments = (key, low, high, log)
         return low
 
     def suggest_categorical(self, key, values):
@@ -42,11 +42,11 @@ def test_ranges_and_choices_are_parsed():
     )
 
 
-def test_a_trial_chooses_and_the_recipe_can_read_it():
-    trial = Always()
+def test_a_suggestion_is_a_setting_of_the_recipe():
+    trial = FixedTrial()
     (rate,) = read_space(["pretrain.lr=0.01..1:log"], "supcon")
     assert rate.suggest(trial) == "pretrain.lr=0.01"
-    assert trial.asked == ("pretrain.lr", 0.01, 1.0, True)
+    assert trial.arguments == ("pretrain.lr", 0.01, 1.0, True)
     (width,) = read_space(["head.overlap=0..32"], "supcon")
     assert width.suggest(trial) == "head.overlap=0"
     (kind,) = read_space(["pretrain.batches=shuffle|balanced"], "supcon")

@@ -39,7 +39,7 @@ def search(shapes, tmp_path):
 
 
 def test_an_invalid_device_is_an_error_before_anything_is_written(search):
-    with pytest.raises(UserError, match="no device 'cpu:x'"):
+    with pytest.raises(UserError, match="unknown device 'cpu:x'"):
         prepare(replace(search, compute={"device": "cpu:x"}))
     assert not search.out.exists()
 

@@ -1,6 +1,6 @@
-"""Files that a run writes at its end: evaluation, predictions, embeddings, thumbnails, problems.
+"""Write the files of a finished run: evaluation, predictions, embeddings, thumbnails, problems.
 
-Each file is written atomically and always with the same bytes. The report, the server and later
+Each file is written atomically, and equal runs write equal bytes. The report, the server and later
 evaluations read these files instead of the images.
 """
 
@@ -39,7 +39,7 @@ def write_artifacts(
     evaluation: Evaluation,
     workers: int = 1,
 ) -> None:
-    """Write the model, the evaluation, and the tables that the report is made from."""
+    """Write the model, the evaluation, and the tables for the report."""
     counts = {split: len(part.labels) for split, part in features.items()}
     model.save(path / "model", model_metrics(evaluation), counts)
     evaluation.write(path / "evaluation.json")
@@ -95,7 +95,7 @@ def _write_embeddings(
 def write_thumbnails(
     path: Path, images: ImageDataset, indices: Sequence[int], workers: int = 1
 ) -> None:
-    """Write a table of small JPEGs."""
+    """Write a table with the thumbnails of the images, as JPEG."""
     import pyarrow as pa
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
@@ -116,18 +116,18 @@ def thumbnail(images: ImageDataset, index: int) -> bytes:
 def thumbnail_indices(
     test: NDArray[np.int64], val: NDArray[np.int64], limit: int = MAX_THUMBNAILS
 ) -> list[int]:
-    """Return evenly spaced test images, then validation images, `limit` in total."""
+    """Return the indices of evenly spaced test images, then validation images; at most `limit`."""
     chosen: list[int] = []
     for indices in (test, val):
         room = limit - len(chosen)
         step = max(1.0, len(indices) / max(1, room))
-        evenly = np.arange(min(room, len(indices))) * step
-        chosen += indices[evenly.astype(np.int64)].tolist()
+        positions = np.arange(min(room, len(indices))) * step
+        chosen += indices[positions.astype(np.int64)].tolist()
     return chosen
 
 
 def write_problems(path: Path, problems: Iterable[Problem]) -> None:
-    """Write the problems that the check of the data found."""
+    """Write the problems found by the data checks as JSON."""
     write_json(path, [{"kind": p.kind, "name": p.name, "detail": p.detail} for p in problems])
 
 

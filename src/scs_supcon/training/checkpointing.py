@@ -21,7 +21,7 @@ class Stopped(Exception):
     """A signal stopped the run, and a checkpoint was saved. `exit_code` is 143 or 130."""
 
     def __init__(self, exit_code: int):
-        """Say how to resume."""
+        """Set the exit code and a message that explains how to resume."""
         self.exit_code = exit_code
         super().__init__("stopped; run the same command again to resume")
 
@@ -32,8 +32,8 @@ class SavePolicy:
 
     Attributes:
         every: interval between checkpoints within an epoch.
-        at_most: the same when saving is slow; less than a minute of training can be lost.
-        share: share of the time that saving may take; short epochs are not all saved.
+        at_most: longest interval when saving is slow, so that less than a minute can be lost.
+        share: share of the time that saving may take; not every short epoch is saved.
     """
 
     every: float = 30.0
@@ -41,7 +41,7 @@ class SavePolicy:
     share: float = 0.02
 
     def due(self, waited: float, cost: float, epoch_end: bool) -> bool:
-        """Return whether to save: `waited` seconds are unsaved and saving takes `cost` seconds."""
+        """Return whether to save after `waited` unsaved seconds if saving takes `cost` seconds."""
         affordable = cost / self.share
         interval = affordable if epoch_end else max(self.every, affordable)
         return waited >= min(interval, self.at_most)
@@ -56,7 +56,7 @@ class CheckpointManager:
     ```
 
     Attributes:
-        position: where the stage stands.
+        position: current position of the stage.
         memo: further values that the stage stores in its checkpoints; JSON.
     """
 
@@ -145,7 +145,7 @@ class CheckpointManager:
             raise Stopped(request)
 
     def _max_over_processes(self, number: int) -> int:
-        """Return the largest number of all processes, so that all do the same."""
+        """Return the maximum over all processes, so that all take the same action."""
         if self._fabric.world_size == 1:
             return number
         tensor = torch.tensor(number, device=self._fabric.device)
@@ -190,10 +190,10 @@ class _StopSignals:
 
 
 def ignore_signals(_worker: int = 0) -> None:
-    """Leave stopping to the main process: a `worker_init_fn` for data loaders.
+    """Ignore stop signals in a data loader worker (`worker_init_fn`): the main process stops it.
 
-    The first SIGTERM is the one sent to the whole process group. A second one is meant for the
-    worker: without it, a failing process could not end its workers.
+    The first SIGTERM is the one sent to the whole process group. A second one ends the worker:
+    otherwise a failing process could not end its workers.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, _: signal.signal(number, signal.SIG_DFL))

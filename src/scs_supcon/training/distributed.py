@@ -12,7 +12,7 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.wrappers import is_wrapped
 from torch import Tensor, distributed, nn
 
-from scs_supcon.device import check_device
+from scs_supcon.device import check_device, torch_device
 from scs_supcon.errors import UserError
 
 # The first process computes the features of a frozen encoder while the others wait.
@@ -37,13 +37,13 @@ def make_fabric(device: str = "auto", precision: str = "32-true") -> Fabric:
     """Return a launched Fabric; under torchrun, this process is one of several.
 
     Args:
-        device: "auto", "cpu", "cuda" or "cuda:1". Apple's "mps" has no float64, which the exact
-            sums of the losses need; it can run encoders of finished models.
+        device: "auto", "cpu", "cuda" or "cuda:1". Apple's "mps" cannot train: it lacks float64,
+            which the exact sums of the losses need.
         precision: "32-true", "bf16-mixed", "16-mixed" or "64-true".
     """
     check_device(device)
     kind, _, number = device.partition(":")
-    kind = _best_device() if kind == "auto" else kind
+    kind = torch_device(kind)
     _check_available(kind, device, precision)
     world = int(os.environ["WORLD_SIZE"]) if distributed.is_torchelastic_launched() else 1
     options: dict[str, Any] = {"accelerator": kind, "precision": precision}
@@ -69,18 +69,12 @@ def _destroy_group() -> None:
         distributed.destroy_process_group()
 
 
-def _best_device() -> str:
-    if torch.cuda.is_available():
-        return "cuda"
-    return "cpu"
-
-
 def _check_available(kind: str, device: str, precision: str) -> None:
     available = {"cpu": True, "cuda": torch.cuda.is_available()}
     if kind == "mps":
         raise UserError(
-            "training is not possible on mps: the losses sum in float64, which it lacks. Use "
-            "--device cpu; predict and evaluate can use mps"
+            "cannot train on mps, which lacks float64: use --device cpu (scs predict and "
+            "scs evaluate can use mps)"
         )
     if not available.get(kind, False):
         usable = ", ".join(name for name, ok in available.items() if ok)

@@ -1,10 +1,10 @@
-"""What a run is about to do: data, batches, and the estimated cost of stage 1."""
+"""Describe a run before it starts: data, batches, and the estimated cost of stage 1."""
 
 import copy
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,21 +20,21 @@ from scs_supcon.progress import spell_seconds
 from scs_supcon.recipe import Recipe
 from scs_supcon.training.pretrain import TrainingSet
 
-SAMPLE = 16  # images that a step is timed with
+SAMPLE = 16  # images used to time a step
 
 
 @dataclass(frozen=True)
 class StageCost:
-    """Estimated seconds of stage 1, and bytes of memory for a step."""
+    """Estimated seconds of stage 1, and bytes of memory per step."""
 
     seconds: float
     bytes: int
 
 
 def describe_data(
-    images: ImageDataset, splits: NDArray[np.str_], problems: Iterable[Problem]
+    images: ImageDataset, splits: NDArray[np.str_], problems: Sequence[Problem]
 ) -> str:
-    """Return the number of images, classes and problems as text."""
+    """Return a text with the number of images, classes and problems."""
     counts = Counter(splits.tolist())
     sizes = ", ".join(f"{counts[name]:,} {name}" for name in SPLITS if counts[name])
     lines = [f"data      {len(images):,} images of {len(images.classes)} classes: {sizes}"]
@@ -46,7 +46,7 @@ def describe_data(
 
 
 def describe_batches(labels: NDArray[np.int64], recipe: Recipe, views: int) -> str:
-    """Return the number of batches and of positive pairs per anchor as text."""
+    """Return a text with the number of batches and of positives per anchor."""
     settings = recipe.pretrain
     size = min(settings.batch_size, len(labels))
     plan = plan_epoch(
@@ -57,13 +57,14 @@ def describe_batches(labels: NDArray[np.int64], recipe: Recipe, views: int) -> s
         seed=recipe.seed,
         epoch=0,
     )
-    positives, without = positives_per_anchor(labels, plan), share_without_positives(labels, plan)
+    positives = positives_per_anchor(labels, plan)
+    without_positives = share_without_positives(labels, plan)
     kinds = {"shuffle": "shuffled", "balanced": f"balanced, {settings.per_class} per class"}
     kind = kinds.get(settings.batches, f"long tail, {settings.per_class} per class")
     return (
-        f"batches   {len(plan)} of about {size} images × {views} views, {kind}\n"
-        f"pairs     {positives:.1f} other images of the same class per anchor; "
-        f"{without:.1%} of the anchors have only their own views"
+        f"batches   {len(plan)} per epoch, about {size} images × {views} views each, {kind}\n"
+        f"pairs     {positives:.1f} other images of the same class per anchor; none for "
+        f"{without_positives:.1%} of the anchors"
     )
 
 
@@ -74,26 +75,28 @@ def describe_stage_1(
     recipe: Recipe,
     device: torch.device,
 ) -> str:
-    """Time a step of stage 1 and return its estimated duration and memory as text."""
+    """Time a step of stage 1; return a text with the estimated duration and memory."""
     settings, images = recipe.pretrain, len(training_set.labels)
     size = min(settings.batch_size, images)
     batch = next(training_set.batches([[np.arange(min(SAMPLE, size))]], 0, 0, 0))
     steps = settings.epochs * -(-images // size)
     cost = estimate_stage_1(network, method, batch, size, steps, device)
     trained = "head on cached features" if recipe.encoder.frozen else "whole network"
+    epochs = f"{settings.epochs} epoch{'s' * (settings.epochs != 1)}"
     return (
-        f"stage 1   {settings.epochs} epochs of {recipe.method.name}, {trained}: about "
-        f"{spell_seconds(cost.seconds)} and {cost.bytes / 2**20:,.0f} MiB for a step"
+        f"stage 1   {epochs} of {recipe.method.name}, {trained}: about "
+        f"{spell_seconds(cost.seconds)}, {cost.bytes / 2**20:,.0f} MiB of memory per step"
     )
 
 
 def estimate_stage_1(
     network: Network, method: Method, batch: Batch, size: int, steps: int, device: torch.device
 ) -> StageCost:
-    """Time one forward and backward pass of a few images, on copies of network and method.
+    """Return the estimated cost of stage 1 from one timed step with a few images.
 
-    The copies are on the device of training: processes that communicate through GPUs cannot use
-    CPUs. Micro-batches need less memory, but a second forward pass.
+    The step uses copies of network and method on the device of training: processes that
+    communicate through GPUs cannot use CPUs. Micro-batches need less memory, but a second forward
+    pass.
 
     Args:
         network: is not changed.
@@ -101,12 +104,12 @@ def estimate_stage_1(
         batch: at least one image.
         size: images per step.
         steps: number of steps of stage 1.
-        device: of training.
+        device: the device of training.
     """
-    few = min(SAMPLE, len(batch.labels))
+    count = min(SAMPLE, len(batch.labels))
     views = len(batch.images) // len(batch.labels)
-    rows = torch.cat([torch.arange(few) + view * len(batch.labels) for view in range(views)])
-    tensors = batch.images[rows], batch.labels[:few], batch.indices[:few]
+    rows = torch.cat([torch.arange(count) + view * len(batch.labels) for view in range(views)])
+    tensors = batch.images[rows], batch.labels[:count], batch.indices[:count]
     sample = Batch(*(tensor.to(device) for tensor in tensors))
     saved_bytes = 0
 
@@ -130,7 +133,7 @@ def estimate_stage_1(
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds = time.perf_counter() - start
-    scale = size / few
+    scale = size / count
     share = min(1.0, (network.micro_batch or math.inf) / (size * views))
     seconds *= 4 / 3 if share < 1 else 1
     weights = sum(p.numel() * p.element_size() for p in network.parameters())

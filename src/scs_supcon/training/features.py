@@ -33,7 +33,7 @@ class SplitFeatures:
         indices: (n,) images of the dataset.
         labels: (n,) their classes.
         features: (n, 1 + views, F) encoder features, the evaluation view first.
-        probe_inputs: (n, 1 + views, D) what stage 2 sees of the same views.
+        probe_inputs: (n, 1 + views, D) inputs of stage 2 for the same views.
     """
 
     indices: NDArray[np.int64]
@@ -53,7 +53,7 @@ def load_initial_weights(
     init_from: Path | None = None,
     offline: bool = False,
 ) -> str:
-    """Load the weights that training starts from; return a line that describes the encoder.
+    """Load the initial weights of the network; return a line that describes the encoder.
 
     Args:
         network: from `build_network`, with random weights.
@@ -71,11 +71,11 @@ def load_initial_weights(
         load_weights(encoder, weights)
     if init_from is not None:
         initialise_from(init_from, encoder, network.projection)
-    origin = {"scratch": "random weights", "pretrained": "timm's weights"}.get(
+    origin = {"scratch": "random weights", "pretrained": "pretrained weights"}.get(
         settings.weights, f"weights from {init_from or weights}"
     )
-    use = "frozen, features are cached" if settings.frozen else "trained"
-    return f"encoder   {settings.name}, {origin}; {use}"
+    use = "frozen, with" if settings.frozen else "trained, starting from"
+    return f"encoder   {settings.name}, {use} {origin}"
 
 
 def encode_images(
@@ -141,7 +141,7 @@ def extract_features(
         encode: `encode_images` for the network's encoder and the images of the run.
         splits: split of each image.
         labels: class of each image.
-        probe_input: what stage 2 sees.
+        probe_input: which features stage 2 is trained on.
         recipe: of the run.
         cache: directory for the features.
     """
@@ -167,7 +167,7 @@ def extract_features(
 def probe_inputs(
     features: Tensor, projection: nn.Module, probe_input: ProbeInput, common_dim: int
 ) -> Tensor:
-    """Return what stage 2 sees (n, views, D) of encoder features (n, views, F)."""
+    """Return the inputs of stage 2 (n, views, D) for encoder features (n, views, F)."""
     device = next(projection.parameters()).device
     chunks = []
     for chunk in torch.split(features.flatten(0, 1), CHUNK):

@@ -1,13 +1,13 @@
 """The training loop of both stages and of every method, in one process or several.
 
-The loop does not depend on images, losses or run directories: a `Stage` describes what to train,
-`Hooks` are called as training proceeds, and a `TrainPosition` says where to start. Training can
-start at any step of any epoch.
+The loop does not depend on images, losses or run directories: a `Stage` defines what to train,
+`Hooks` are called as training proceeds, and a `TrainPosition` is the step to start from, which can
+be any step of any epoch.
 """
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 @dataclass
 class TrainPosition:
-    """Where a stage stands: `step` steps of epoch `epoch` are done, `global_step` in total."""
+    """Position in a stage: `step` steps of epoch `epoch` are done, `global_step` in total."""
 
     epoch: int = 0
     step: int = 0
@@ -63,22 +63,22 @@ def _do_nothing(*_: Any) -> None:
 
 @dataclass(frozen=True)
 class Hooks:
-    """Callbacks of the loop. `position` is always the place to resume from.
+    """Callbacks of the loop. Their `position` is always the one to resume from.
 
     `before_epoch` is not called when an epoch is resumed: its effect on the modules is part of
     their state. `after_epoch` is called when `position` points at the next epoch.
     """
 
-    before_epoch: Callable[[TrainPosition], None] = field(default=_do_nothing)
-    after_step: Callable[[TrainPosition, dict[str, float]], None] = field(default=_do_nothing)
-    after_epoch: Callable[[TrainPosition], None] = field(default=_do_nothing)
+    before_epoch: Callable[[TrainPosition], None] = _do_nothing
+    after_step: Callable[[TrainPosition, dict[str, float]], None] = _do_nothing
+    after_epoch: Callable[[TrainPosition], None] = _do_nothing
 
 
 class NonFiniteLossError(NonFiniteError):
     """The loss or its gradient is NaN or infinite; the weights are those before the step."""
 
     def __init__(self, reason: str, position: TrainPosition, batch: Any):
-        """Name the step and the images of the batch."""
+        """Create a message with the step and the images of the batch."""
         indices = getattr(batch, "indices", None)
         self.epoch, self.step = position.epoch, position.step
         self.indices: list[int] = indices.tolist() if isinstance(indices, Tensor) else []

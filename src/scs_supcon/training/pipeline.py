@@ -1,4 +1,4 @@
-"""A whole run, from images to a finished run directory. Only this file knows the order of steps."""
+"""The steps of a whole run, from images to a finished run directory."""
 
 import shutil
 import time
@@ -54,7 +54,7 @@ def run(
     init_from: Path | None = None,
     overwrite: bool = False,
 ) -> RunResult:
-    """Run a resolved recipe, or resume it; a finished run is returned as it is.
+    """Run a resolved recipe, or resume it, and return the result; a finished run is only read.
 
     Args:
         recipe: complete, as `resolve_recipe` returns it.
@@ -62,7 +62,7 @@ def run(
         out: the run directory.
         compute: device, workers and cache.
         display: shows progress; None shows nothing.
-        problems: found in the data; listed in the report.
+        problems: problems of the data, listed in the report.
         weights: the encoder's weights, if the recipe names a file by its digest.
         init_from: a finished run to start from, if the recipe names its weights by their digest.
         overwrite: delete a finished run, or one with another recipe, first.
@@ -96,7 +96,7 @@ def _run_stages(
     init_from: Path | None,
 ) -> RunResult:
     start, frozen = time.monotonic(), recipe.encoder.frozen
-    splits = _fix_splits(images, recipe, run_dir, fabric)
+    splits = _write_splits(images, recipe, run_dir, fabric)
     train = np.flatnonzero(splits == "train")
     labels, classes = images.labels[train], len(images.classes)
     problems = _with_single_image_classes(problems, labels, images.classes)
@@ -126,8 +126,12 @@ def _run_stages(
     features = extract_features(network, encode, splits, images.labels, probe_input, recipe, cache)
     probes = fit_probes(fabric, run_dir, features, classes, recipe, display)
     train_split, val_split = features["train"], features["val"]
-    own = method.linear_classifier(probe_input)
-    chosen = select_classifier(probes[0], own, val_split.probe_inputs[:, 0], val_split.labels)
+    chosen = select_classifier(
+        probes[0],
+        method.linear_classifier(probe_input),
+        val_split.probe_inputs[:, 0],
+        val_split.labels,
+    )
 
     model = Model.from_training(
         recipe=recipe,
@@ -145,8 +149,16 @@ def _run_stages(
     baselines = run_baselines(features, predictions, probes, method, network.projection)
     evaluation = evaluate_run(model, images, features, predictions, baselines)
     if fabric.is_global_zero:
-        results = (features, predictions, evaluation)
-        write_artifacts(run_dir.path, model, images, problems, *results, workers=compute.workers)
+        write_artifacts(
+            run_dir.path,
+            model,
+            images,
+            problems,
+            features,
+            predictions,
+            evaluation,
+            workers=compute.workers,
+        )
     shutil.rmtree(run_dir.path / "features", ignore_errors=True)
     summary = summarise(run_dir.path, evaluation, chosen, time.monotonic() - start)
     run_dir.finish(summary.model_dump(mode="json"))
@@ -154,7 +166,7 @@ def _run_stages(
 
 
 def _check_inputs(recipe: Recipe, images: ImageDataset, weights: Path | None) -> None:
-    """Find mistakes before the run directory is created."""
+    """Raise a UserError for invalid inputs before the run directory is created."""
     make_method(recipe)
     if weights is not None and recipe.encoder.weights != f"sha256:{file_sha256(weights)}":
         raise UserError(
@@ -163,14 +175,14 @@ def _check_inputs(recipe: Recipe, images: ImageDataset, weights: Path | None) ->
     if recipe.data.content is not None and recipe.data.content != content_digest(images):
         raise UserError(
             f"{recipe.data.source} is not the data this recipe was made for: restore that data, or "
-            "remove data.content from the recipe to train on this"
+            "remove data.content from the recipe"
         )
 
 
-def _fix_splits(
+def _write_splits(
     images: ImageDataset, recipe: Recipe, run_dir: RunDir, fabric: Fabric
 ) -> NDArray[np.str_]:
-    """Split the images; a resumed run must have the images that it started with."""
+    """Return the split of each image and store it; a resumed run must have the same images."""
     splits = split_dataset(images, recipe)
     file = run_dir.path / "splits.csv"
     if file.exists() and not np.array_equal(read_splits_csv(file, images), splits):
@@ -189,6 +201,6 @@ def _fix_splits(
 def _with_single_image_classes(
     problems: Sequence[Problem], labels: NDArray[np.int64], classes: tuple[str, ...]
 ) -> list[Problem]:
-    """Count single images per class among the training images instead of all images."""
+    """Replace the single-image classes of the dataset by those of the training split."""
     others = [problem for problem in problems if problem.kind != "single_image_class"]
     return others + single_image_classes(labels, classes)

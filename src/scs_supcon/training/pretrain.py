@@ -96,7 +96,7 @@ def training_set_from_features(
                 sampled = _sample_views(
                     features[joined], views, encoder.frozen_mix, encoder.frozen_dropout
                 )
-            start = sum(len(part) for part in batch[:rank])
+            start = sum(len(rows) for rows in batch[:rank])
             local = slice(start, start + len(batch[rank]))
             rows = joined[local]
             yield Batch(sampled[local].transpose(0, 1).flatten(0, 1), labels[rows], rows)
@@ -112,7 +112,7 @@ def _sample_views(features: Tensor, views: int, mix: bool, dropout: float) -> Te
     """Sample views (n, views, d) from cached ones (n, 1 + cached, d)."""
     n, cached = len(features), features.shape[1] - 1
     rows = torch.arange(n)[:, None]
-    # Different cached views for the views of one image, as far as there are enough.
+    # The views of an image use different cached views if there are enough.
     order = torch.rand(n, max(cached, views)).argsort(1)[:, :views] % cached + 1
     sampled = features[rows, order]
     if mix:
@@ -135,7 +135,7 @@ def make_method(recipe: Recipe, world_size: int = 1) -> Method:
 def set_up_method(
     method: Method, network: Network, labels: NDArray[np.int64], classes: int, recipe: Recipe
 ) -> None:
-    """Give the method the facts it may need before the first step."""
+    """Call the method's `setup` with the labels, dimensions and number of epochs of the run."""
     first_layer = next(network.projection.parameters())
     method.setup(
         TaskInfo(
@@ -199,7 +199,7 @@ def pretrain(
     with CheckpointManager(run, fabric, stage) as checkpoints:
         if 0 < checkpoints.position.global_step < total:
             epoch = checkpoints.position.epoch + 1
-            display.line(f"Resuming from epoch {epoch} of {settings.epochs} ({run.path})")
+            display.line(f"resuming from epoch {epoch} of {settings.epochs} ({run.path})")
         with display.progress("stage 1") as progress:
 
             def before_epoch(position: TrainPosition) -> None:
@@ -207,7 +207,7 @@ def pretrain(
 
             def after_step(position: TrainPosition, terms: dict[str, float]) -> None:
                 method.after_step(wrapped, position.global_step / total)
-                if position.step == per_epoch:  # some depend on the last batch, lost in a restart
+                if position.step == per_epoch:  # some need the last batch, lost in a restart
                     checkpoints.memo["scalars"] = method.scalars()
                 checkpoints.after_step(position, terms)
                 progress(position.global_step, total)
@@ -273,7 +273,7 @@ def _load(
 
 @dataclass(frozen=True, eq=False)
 class _ErrorsAsValues(Dataset[Any]):
-    """Returns a `UserError` as a value: a data loader would bury it in a traceback."""
+    """Returns a `UserError` as a value: a data loader would hide it in a traceback."""
 
     dataset: ViewDataset
 

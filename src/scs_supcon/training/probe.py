@@ -208,22 +208,22 @@ def fit_probes(
 
 
 def select_classifier(
-    probe: Probe, own: tuple[Tensor, Tensor] | None, val: Tensor, labels: Tensor
+    probe: Probe, method_classifier: tuple[Tensor, Tensor] | None, val: Tensor, labels: Tensor
 ) -> Probe:
-    """Prefer the method's own classifier, unless it is clearly worse than the probe.
+    """Return the method's own classifier, or the probe if the method has none or a worse one.
 
-    Clearly worse means by more than one standard error of the validation accuracy.
+    Worse means by more than one standard error of the validation accuracy.
 
     Args:
         probe: of stage 2; its heads are kept for comparison.
-        own: weight and bias of the classifier that the method trained in stage 1; None if it has
-            none that takes the probe's inputs.
+        method_classifier: weight and bias of the classifier that the method trained in stage 1;
+            None if it has none for the inputs of the probe.
         val: (m, D) inputs of the validation images.
         labels: (m,)
     """
-    if own is None:
+    if method_classifier is None:
         return probe
-    weight, bias = (tensor.detach().cpu().double() for tensor in own)
+    weight, bias = (tensor.detach().cpu().double() for tensor in method_classifier)
     logits = val.cpu().double() @ weight.T + bias
     head = _score(ProbeHead(0.0, 0.0, False, own=True), logits, labels)
     best = max(other.val_accuracy for other in probe.heads if other.chosen)
@@ -236,7 +236,7 @@ def select_classifier(
 
 def _check_data(data: ProbeData) -> None:
     if not len(data.val):
-        raise UserError("there is no validation image to select a classifier on: add some")
+        raise UserError("there are no validation images to select a classifier with: add some")
     if data.train.ndim != 3 or data.val.ndim != 2:
         shapes = tuple(data.train.shape), tuple(data.val.shape)
         raise UserError(f"probe inputs have shapes {shapes}, expected (n, views, D) and (m, D)")

@@ -36,7 +36,7 @@ class ResultSummary(Headline):
     path: str = Field(validation_alias=AliasChoices("path", "run"))
     """The run directory."""
     seconds: float = 0.0
-    """Duration of the last call, without those that were interrupted before."""
+    """Duration of the last call; earlier, interrupted calls are not included."""
     threshold: float = Field(
         validation_alias=AliasChoices("threshold", AliasPath("boundary", "threshold"))
     )
@@ -92,7 +92,7 @@ class RunResult:
         """
         path = Path(path)
         if not (path / FINISHED).exists():
-            raise UserError(f"{path} has no {FINISHED}, which a run writes at its end")
+            raise UserError(f"{path} is not a finished run: it has no {FINISHED}")
         try:
             content = json.loads((path / FINISHED).read_text(encoding="utf-8"))
             summary = ResultSummary.model_validate(content)
@@ -117,8 +117,8 @@ def headline(summary: ResultSummary) -> str:
     """Return one line: the accuracy, the images it was measured on, and its interval."""
     low, high = summary.interval
     return (
-        f"{_percent(summary.accuracy)} {SPLIT_TITLES[summary.split]} accuracy on "
-        f"{summary.images:,} images (95 % interval {_percent(low)} to {_percent(high)})"
+        f"{summary.accuracy:.1%} {SPLIT_TITLES[summary.split]} accuracy on "
+        f"{summary.images:,} images (95% confidence interval {low:.1%} to {high:.1%})"
     )
 
 
@@ -129,23 +129,18 @@ def describe(summary: ResultSummary) -> str:
         lines.append(f"caution: {NO_TEST_SPLIT}")
     lines += ["", "Baselines on the same images:"]
     for name, value in summary.baselines.measured().items():
-        lines.append(f"  {BASELINE_TITLES[name]:<30} {_percent(value, 2)}")
+        lines.append(f"  {BASELINE_TITLES[name]:<30} {value:.2%}")
     accuracies = [head.val_accuracy for head in summary.probe_heads]
-    path, part = Path(summary.path), SPLIT_TITLES[summary.split]
-    quoted = shlex.quote(summary.path)
+    path, quoted = Path(summary.path), shlex.quote(summary.path)
     lines += [
-        f"  {'heads of the probe':<30} {_percent(min(accuracies), 2)} to "
-        f"{_percent(max(accuracies), 2)} (validation)",
         "",
-        f"{_percent(summary.rejected)} of the {part} images would be rejected as unknown "
-        f"(similarity below {summary.threshold:.3f})",
+        f"validation accuracy of the probe heads: {min(accuracies):.2%} to {max(accuracies):.2%}",
+        f"{summary.rejected:.1%} of the {SPLIT_TITLES[summary.split]} images are rejected as "
+        f"unknown (similarity below {summary.threshold:.3f})",
+        "",
         f"model     {path / 'model'}",
         *(f"report    {page}" for page in path.glob("report.html")),
         f"predict   scs predict {quoted} image.jpg",
         f"evaluate  scs evaluate {quoted}",
     ]
     return "\n".join(lines)
-
-
-def _percent(share: float, digits: int = 1) -> str:
-    return f"{100 * share:.{digits}f} %"

@@ -53,7 +53,7 @@ def evaluate_run(
     predictions: RunPredictions,
     baselines: Baselines,
 ) -> Evaluation:
-    """Evaluate a model on the test images of its run, or on validation images without any."""
+    """Return the evaluation on the test images, or on the validation images if there are none."""
     split, info = evaluated_split(features), model.info
     decision = predictions[split].decision
     train = features["train"]
@@ -90,24 +90,26 @@ def run_baselines(
     """Return the accuracy of simpler classifiers on the evaluated images of a run.
 
     Args:
-        features: of all splits.
-        predictions: of all splits.
-        probes: of stage 2, and the linear probe on encoder features.
+        features: features of all splits.
+        predictions: predictions for all splits.
+        probes: the probe of stage 2, and the linear probe on encoder features.
         method: its own classifier, if it has one, is compared with the probe of stage 2.
         projection: the trained head.
     """
     probe, linear_probe = probes
     split = evaluated_split(features)
     train, evaluated = features["train"], features[split]
-    known, queries = train.features[:, 0], evaluated.features[:, 0]
+    train_features, queries = train.features[:, 0], evaluated.features[:, 0]
     embedding = embedding_baselines(predictions["train"].embedded, predictions[split].embedded)
     values: dict[str, float] = {
         "linear_probe_of_encoder": metrics.top_k(
             linear_probe.classifier.probabilities(queries), evaluated.labels
         ),
-        "knn_on_encoder": metrics.knn_accuracy(known, train.labels, queries, evaluated.labels),
+        "knn_on_encoder": metrics.knn_accuracy(
+            train_features, train.labels, queries, evaluated.labels
+        ),
     }
-    logits = own_logits(method, evaluated, projection)
+    logits = _own_logits(method, evaluated, projection)
     if logits is not None:
         values["own_classifier"] = metrics.top_k(logits.softmax(1), evaluated.labels)
         values["probe"] = metrics.top_k(
@@ -117,7 +119,7 @@ def run_baselines(
 
 
 @torch.no_grad()
-def own_logits(method: Method, split: SplitFeatures, projection: nn.Module) -> Tensor | None:
+def _own_logits(method: Method, split: SplitFeatures, projection: nn.Module) -> Tensor | None:
     """Return the logits of the method's own classifier; None if it has none."""
     features = split.features[:, 0].to(next(projection.parameters()).device)
     logits = method.class_logits(features, projection(features))

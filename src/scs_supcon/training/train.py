@@ -119,7 +119,7 @@ def train(  # noqa: PLR0913
 def prepare(
     options: TrainOptions, compute: Compute, display: Display
 ) -> tuple[Recipe, ImageDataset, list[Problem]]:
-    """Load the dataset and resolve the recipe; return both, and the problems of the data."""
+    """Return the resolved recipe, the dataset, and the problems of the data."""
     files = read_input_files(options)
     with display.progress("checking images") as progress:
         images, problems = load_dataset(options.source, compute.workers, progress)
@@ -141,7 +141,7 @@ def resolved_recipe(data: str | Path, *, device: str = "auto", **options: Any) -
 
 
 def add_report(path: Path, display: Display) -> None:
-    """Write the report of a finished run if it has none. Errors do not affect the run."""
+    """Write the report of a finished run if it has none; errors are shown, not raised."""
     if (path / "report.html").exists():
         return
     display.line("writing the report")
@@ -150,7 +150,7 @@ def add_report(path: Path, display: Display) -> None:
     except (Exception, KeyboardInterrupt) as error:
         reason = str(error) or type(error).__name__
         command = f"scs report {shlex.quote(str(path))}"
-        display.line(f"no report ({reason}); the run is finished, `{command}` tries again")
+        display.line(f"cannot write the report ({reason}); to try again, run `{command}`")
 
 
 def _dry_run(
@@ -161,7 +161,7 @@ def _dry_run(
     compute: Compute,
     display: Display,
 ) -> RunResult:
-    """Run every step with about one batch of images and one epoch of each stage."""
+    """Run every step with about one batch of images and one epoch per stage; return the result."""
     short = {"pretrain": {"epochs": 1, "warmup_epochs": 0.0}, "probe": {"epochs": 1}}
     short_recipe = make_recipe(merge(recipe.model_dump(exclude_none=True), short))
     with tempfile.TemporaryDirectory(prefix="scs-dry-run-") as folder:
@@ -183,9 +183,10 @@ def _few_images(images: ImageDataset, recipe: Recipe) -> ImageDataset:
     """Return a few images of every class and split, about one batch in total."""
     splits = split_dataset(images, recipe)
     per_class = max(4, recipe.pretrain.batch_size // len(images.classes))
-    few: list[int] = []
+    chosen: list[int] = []
     for label in range(len(images.classes)):
         for split, count in (("train", per_class), ("val", 1), ("test", 1)):
-            few += np.flatnonzero((images.labels == label) & (splits == split))[:count].tolist()
-    others = np.setdiff1d(np.arange(len(images)), few)
+            members = np.flatnonzero((images.labels == label) & (splits == split))
+            chosen += members[:count].tolist()
+    others = np.setdiff1d(np.arange(len(images)), chosen)
     return without(replace(images, splits=splits), others)

@@ -26,9 +26,9 @@ def capture_state(
     """Return all that `stage` needs to resume. Every process has to call this.
 
     Args:
-        fabric: gives the processes and the gradient scaler.
+        fabric: provides the processes and the gradient scaler.
         stage: its modules and optimiser are stored.
-        position: where the stage stands.
+        position: current position of the stage.
         memo: further values to store; JSON.
     """
     tensors: dict[str, Tensor] = {}
@@ -55,14 +55,14 @@ def restore_state(
     """Restore modules, optimiser and random state; return the position and the memo."""
     tensors, state = checkpoint.tensors, checkpoint.state
     for name, module in stage.modules.items():
-        _load_module(name, module, _under(f"{name}/", tensors))
-    _load_optimizer_state(stage.optimizer, state["optimizer"], _under("optimizer/", tensors))
+        _load_module(name, module, _with_prefix(f"{name}/", tensors))
+    _load_optimizer_state(stage.optimizer, state["optimizer"], _with_prefix("optimizer/", tensors))
     fabric.strategy.precision.load_state_dict(state["precision"])
-    _set_random_state(_under(f"rng/{fabric.global_rank}/", tensors), fabric.device)
+    _set_random_state(_with_prefix(f"rng/{fabric.global_rank}/", tensors), fabric.device)
     return TrainPosition(**state["progress"]), state["memo"]
 
 
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     # Copies: the tensors share one buffer, in which they may start at odd addresses.
     matching = {key: value for key, value in tensors.items() if key.startswith(prefix)}
     return {key.removeprefix(prefix): value.clone() for key, value in matching.items()}

@@ -1,7 +1,7 @@
 """Both stages on feature vectors instead of images, for the scikit-learn estimator.
 
 Columns are standardised. A view of a vector is the vector with added noise and, for wide vectors,
-with dropped columns; the rest is a run on frozen features.
+with dropped columns. Otherwise training is the same as on frozen features.
 """
 
 import tempfile
@@ -68,7 +68,7 @@ class VectorModel:
 def resolve_vector_recipe(
     labels: NDArray[np.int64], feature_dim: int, seed: int, requested: Values
 ) -> Recipe:
-    """Return the complete recipe: defaults for the method and the vectors, then the request."""
+    """Return the complete recipe: defaults for vectors and method, then the requested values."""
     settings, method = requested.get("pretrain", {}), requested.get("method", {})
     size = min(MAX_BATCH_SIZE, settings.get("batch_size", MAX_BATCH_SIZE), len(labels))
     kind, per_class = choose_batches(labels, size)
@@ -104,7 +104,7 @@ def resolve_vector_recipe(
 def train_on_vectors(
     vectors: NDArray[np.float64], labels: NDArray[np.int64], recipe: Recipe, device: str = "cpu"
 ) -> VectorModel:
-    """Train both stages on vectors (n, d) of classes 0 … K − 1."""
+    """Train both stages on vectors (n, d) of classes 0 … K − 1 and return the model."""
     rows = _vector_dataset(labels)
     classes = len(rows.classes)
     splits = assign_splits(rows, recipe.data.val_share, 0.0, recipe.split_seed)
@@ -134,8 +134,8 @@ def train_on_vectors(
         )
         data = ProbeData(train_inputs, train_labels, val_inputs[:, 0], val_labels, classes)
         probe = fit_probe(fabric, run_dir, "probe", data, recipe.probe, recipe.seed)
-        own = method.linear_classifier(probe_input)
-        chosen = select_classifier(probe, own, val_inputs[:, 0], val_labels)
+        method_classifier = method.linear_classifier(probe_input)
+        chosen = select_classifier(probe, method_classifier, val_inputs[:, 0], val_labels)
     inputs = ProbeInputs(network.projection, probe_input, recipe.head)
     rule = fit_decision_rule(
         chosen.classifier,

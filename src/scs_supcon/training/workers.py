@@ -26,7 +26,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.io.lock import InUse
 from scs_supcon.training.checkpointing import Stopped
 
-GRACE_SECONDS = 60.0  # for a worker to save its run after it was asked to stop
+GRACE_SECONDS = 60.0  # that a worker has to save its run after SIGTERM
 
 
 class WorkerStatus(Enum):
@@ -40,7 +40,7 @@ class WorkerStatus(Enum):
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """How a worker ended.
+    """The status, message and duration of a worker that ended.
 
     Attributes:
         message: the function's result if it is done, the reason if it failed.
@@ -113,7 +113,7 @@ class WorkerPool:
             name: a unique name, under which `wait` returns the report.
             function: a module-level function; it returns the message of the report.
             args: its arguments, which must be picklable.
-            log: file that receives what the worker prints; default: this terminal.
+            log: file for the output of the worker; default: this terminal.
         """
         receiver, sender = self._context.Pipe(duplex=False)
         process = self._context.Process(
@@ -145,7 +145,7 @@ class WorkerPool:
         return reports
 
     def stop(self) -> None:
-        """Ask all workers to stop and wait until their runs are saved."""
+        """Stop all workers and wait until their runs are saved."""
         for worker in self.workers.values():
             worker.process.terminate()
         for worker in self.workers.values():
@@ -211,7 +211,7 @@ def _call(
 
 
 def _stop_with_parent() -> None:
-    """Stop this process when its parent is gone; a run saves itself first."""
+    """Stop this process when its parent has ended; a run is saved first."""
 
     def wait() -> None:
         parent = multiprocessing.parent_process()

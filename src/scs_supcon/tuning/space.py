@@ -1,7 +1,7 @@
 """The search space of `scs tune`: ranges and choices for keys of the recipe.
 
 `method.options.t0=1..100:log` is a range on a logarithmic scale, `head.overlap=0..32` a range of
-integers, as the key holds integers, and `pretrain.batches=shuffle|balanced` a choice.
+integers because the key is an integer, and `pretrain.batches=shuffle|balanced` a choice.
 """
 
 import inspect
@@ -53,8 +53,8 @@ Axis = Range | Choice
 
 
 def read_space(texts: Sequence[str], method: str) -> tuple[Axis, ...]:
-    """Parse the search space and check its keys and values against the recipe."""
-    axes = tuple(_axis(text, method) for text in texts)
+    """Return the parsed search space, with keys and values checked against the recipe."""
+    axes = tuple(_parse_axis(text, method) for text in texts)
     keys = [axis.key for axis in axes]
     duplicates = [key for key in keys if keys.count(key) > 1]
     if duplicates:
@@ -78,7 +78,7 @@ def default_space(method: str) -> tuple[str, ...]:
     return (*(f"{OPTIONS}{key}={ranges[key]}" for key in keys), "pretrain.lr=0.01..1:log")
 
 
-def _axis(text: str, method: str) -> Axis:
+def _parse_axis(text: str, method: str) -> Axis:
     key, equals, spec = (part.strip() for part in text.partition("="))
     if not equals or not spec:
         raise UserError(
@@ -93,7 +93,7 @@ def _axis(text: str, method: str) -> Axis:
             override({}, [f"{key}={value}"])
         return Choice(key, values)
     ends, _, scale = spec.partition(":")
-    low, high = (_number(end, text) for end in ends.split("..", 1))
+    low, high = (_parse_number(end, text) for end in ends.split("..", 1))
     if not low < high or scale not in ("", "log") or (scale and low <= 0):
         raise UserError(
             f"{text!r} is not a valid range: it needs low < high, and low > 0 with :log"
@@ -106,7 +106,7 @@ def _axis(text: str, method: str) -> Axis:
     return Range(key, low, high, scale == "log", whole)
 
 
-def _number(text: str, axis: str) -> float:
+def _parse_number(text: str, axis: str) -> float:
     try:
         value = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A search with Optuna's TPE sampler over keys of the recipe, by the loss on validation images.
+"""Search over keys of the recipe with Optuna's TPE sampler, by the loss on validation images.
 
 Workers share one study (a journal file, or any database that Optuna supports) and one folder. A
 worker holds a lock while it computes a trial. The system frees the lock if the worker crashes;
@@ -40,7 +40,7 @@ class Search:
         source: the data.
         out: folder of the search.
         trials: number of trials to complete.
-        over: what to vary, as text; see `space.py`.
+        over: ranges and choices as text; see `space.py`.
         seed: seed of the search and of every trial.
         options: arguments of `train` that decide the recipe of every trial.
         settings: `key=value` settings of the recipe of every trial.
@@ -65,7 +65,7 @@ class Search:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What must not change when a search is resumed; the number of trials may."""
+        """The values that must stay the same when a search is resumed; `trials` may change."""
         values = asdict(self)
         options = values.pop("options")
         for key in ("out", "trials", "compute"):
@@ -109,17 +109,17 @@ def prepare(search: Search, accept_old: bool = False) -> None:
     with _exclusive(search.out):
         if not file.exists():
             write_json(file, search.facts | {"numeric_code": numeric_code_digest()})
-        before = _read_facts(file)
-        changed = [key for key, value in search.facts.items() if before.get(key) != value]
+        stored = _read_facts(file)
+        changed = [key for key, value in search.facts.items() if stored.get(key) != value]
         if changed:
             raise UserError(
-                f"{search.out} contains another search ({changed[0]}: {before.get(changed[0])} "
+                f"{search.out} contains another search ({changed[0]}: {stored.get(changed[0])} "
                 f"there, {search.facts[changed[0]]} here): choose another --out"
             )
-        if before.get("numeric_code") != numeric_code_digest() and not accept_old:
-            started = "other numeric code" if "numeric_code" in before else "scs-supcon 0.1.0"
+        if stored.get("numeric_code") != numeric_code_digest() and not accept_old:
+            origin = "other numeric code" if "numeric_code" in stored else "scs-supcon 0.1.0"
             raise UserError(
-                f"the search in {search.out} was started by {started}, so its trials cannot be "
+                f"the search in {search.out} was started by {origin}, so its trials cannot be "
                 "compared with new ones: choose another --out, or add --accept-old to continue it"
             )
         open_study(search)
@@ -136,7 +136,7 @@ def _read_facts(file: Path) -> dict[str, Any]:
 
 
 def open_study(search: Search) -> Any:
-    """Open the Optuna study, or create it.
+    """Open or create the Optuna study and return it.
 
     Raises:
         UserError: the study is damaged, or the database cannot be opened.
@@ -191,7 +191,7 @@ def completed(study: Any) -> list[Trial]:
         if not {"accuracy", "run"} <= values.keys():
             raise UserError(
                 f"trial {trial.number} of the study has no accuracy or run: the study is damaged "
-                "or of another program; choose another --out"
+                "or was written by another program; choose another --out"
             )
         trials.append(
             Trial(trial.number, trial.value, values["accuracy"], trial.params, values["run"])
@@ -243,7 +243,7 @@ def _compute(search: Search, study: Any, trial: Any) -> None:
             **search.compute,
         )
         loss, accuracy = validation_scores(search.out / run)
-    except Stopped:  # the run is saved; the next worker resumes it
+    except Stopped:  # the run is saved, and the next worker resumes it
         trial.set_user_attr("stopped", True)
         raise
     except InUse:  # another worker is training the same values
@@ -296,7 +296,7 @@ def _requeue_stale_trials(search: Search, study: Any) -> None:
 
 
 def _crashes(trials: Sequence[Any], number: int | None) -> int:
-    """Return how many workers crashed in a trial and the trials it repeats."""
+    """Return the number of workers that crashed in a trial and in the trials it repeats."""
     crashes = 0
     while number is not None:
         values = trials[number].user_attrs

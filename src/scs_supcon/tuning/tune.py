@@ -90,7 +90,7 @@ def _search(search: Search, study: Any, jobs: int, display: Display) -> list[str
 
 
 def describe(search: Search, result: SearchResult) -> str:
-    """Return the result as text."""
+    """Return the result as text for the terminal."""
     first, winner = result.trials[0], result.best
     lines = [
         f"best of {len(result.trials)} trials on the validation images: trial {winner.number}, "
@@ -103,13 +103,18 @@ def describe(search: Search, result: SearchResult) -> str:
     if result.accuracies:
         spread = f" ± {stdev(result.accuracies):.2%}" if len(result.accuracies) > 1 else ""
         unused = ", which no trial used" if result.split == "test" else ""
+        seeds = (
+            "1 other seed"
+            if len(result.accuracies) == 1
+            else f"{len(result.accuracies)} other seeds"
+        )
         lines.append(
-            f"trained again with {len(result.accuracies)} other seeds: accuracy "
+            f"trained again with {seeds}: accuracy "
             f"{mean(result.accuracies):.2%}{spread} on the {SPLIT_TITLES[result.split]} images"
             f"{unused}"
         )
         if result.split == "val":
-            lines.append(f"caution: {NO_TEST_SPLIT} They also chose the recipe.")
+            lines.append(f"caution: {NO_TEST_SPLIT} They were also used to choose the recipe.")
     out = search.out
     source, recipe = (shlex.quote(str(path)) for path in (search.source, out / "best.toml"))
     lines += [
