@@ -28,7 +28,7 @@ def test_every_number_is_explained(evaluation: Evaluation) -> None:
     for part in (
         f"{evaluation.data}, test split: 4 images of 4 classes",
         "the first prediction is correct",
-        "95 % confidence intervals",
+        "95% confidence intervals",
         "vote of the ten most similar training images",
         "a linear classifier without stage 1",
         "61.00%",

@@ -308,7 +308,7 @@ def test_a_report_can_be_built(name, golden, scs):
     assert result.code == 0, result.err
     page = Path(f"runs/{name}/report.html").read_text(encoding="utf-8")
     page = re.sub(r"&nbsp;|[\u00a0\u202f]", " ", page)
-    assert f"{100 * EXPECTED['finished'][name]['accuracy']:.1f} %" in page
+    assert f"{EXPECTED['finished'][name]['accuracy']:.1%}" in page
     assert all(label in page for label in EXPECTED["finished"][name]["classes"])
     assert ("cross/12.png" in page) == (name == "default"), "the broken image is listed"
     assert [*Path(f"runs/{name}/figures").iterdir()]

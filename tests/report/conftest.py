@@ -1,4 +1,4 @@
-"""Records of finished runs, written without any training."""
+"""Records of finished runs, written without training."""
 
 import io
 import json
@@ -152,7 +152,7 @@ def write_table(path: Path, columns: dict[str, Any], kinds: dict[str, Any]) -> N
 def write_run(
     folder: Path, classes: tuple[str, ...] = HOSTILE, per_class: int = 12, style: bool = True
 ) -> Path:
-    """Write a finished run: `per_class` test images of each class, half as many to train on."""
+    """Write a finished run: `per_class` images of each class, every third for training."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
     count = len(classes) * per_class
@@ -239,7 +239,7 @@ def run_writer() -> RunWriter:
 
 @pytest.fixture
 def written(tmp_path: Path) -> RunWriter:
-    """`written(classes, per_class, style)` writes them to a new folder and returns it."""
+    """`written(classes, per_class, style)` writes the records to a new folder and returns it."""
 
     def write(**options: Any) -> Path:
         return write_run(tmp_path / "run & <i>more</i>", **options)

@@ -87,7 +87,7 @@ def test_curves_are_grouped_by_topic():
     assert "3 to 1" in drawing
 
 
-def test_a_curve_of_one_epoch():
+def test_a_curve_of_one_epoch_has_one_value():
     drawing = charts.curve_chart({("pretrain", "contrast"): ([1], [2.0])}, ("pretrain", "contrast"))
     assert "2 throughout" in drawing
 

@@ -17,7 +17,7 @@ def context_of(run):
 
 def test_the_accuracy_comes_first_then_the_baselines_best_first(written):
     context, records = context_of(written())
-    assert context["accuracy"] == f"{100 * records.evaluation.accuracy:.1f}\u00a0%"
+    assert context["accuracy"] == f"{records.evaluation.accuracy:.1%}"
     assert [row.title for row in context["accuracy_rows"]] == [
         "this model",
         "linear probe of the encoder",

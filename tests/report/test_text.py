@@ -33,8 +33,8 @@ PAIRS = PairStatistics(
     ("best", "expected"),
     [
         (0.9, "kNN, is 10.0 points better, outside the confidence interval"),
-        (0.82, "kNN, is 2.0 points better, within the confidence interval: the two are level"),
-        (0.80, "is exactly as accurate"),
+        (0.82, "kNN, is 2.0 points better, within the confidence interval: the difference may be"),
+        (0.80, "has the same accuracy"),
         (0.78, "2.0 points better than the best baseline, kNN, within the confidence interval"),
         (0.5, "30.0 points better than the best baseline, kNN, outside the confidence interval"),
     ],
@@ -49,15 +49,15 @@ def test_one_image_more_is_within_the_interval_even_if_all_are_correct():
     assert "within the confidence" in text.about_baselines(score, {"kNN": 199 / 200})
 
 
-def test_without_baselines_nothing_is_claimed():
+def test_without_baselines_there_is_no_comparison():
     assert text.about_baselines(SCORE, {}) == "No baseline was measured."
 
 
-def test_pairs():
-    assert text.about_pairs(PAIRS).replace("\u00a0", " ") == (
-        "64.1 % of the same-class pairs are more similar than the learned boundary (0.66), and "
-        "0.64 % of the different-class pairs. A random same-class pair is more similar than a "
-        "random different-class pair in 97.5 % of cases (AUC)."
+def test_pairs_above_the_boundary_are_described():
+    assert text.about_pairs(PAIRS) == (
+        "64.1% of the same-class pairs and 0.64% of the different-class pairs have a similarity "
+        "above the learned boundary (0.66). A random same-class pair is more similar than a random "
+        "different-class pair in 97.5% of cases (AUC)."
     )
     without_boundary = PAIRS.model_copy(update={"rule": "quantile"})
     assert "this method learns no boundary" in text.about_pairs(without_boundary)
@@ -65,7 +65,7 @@ def test_pairs():
     assert "too few" in text.about_pairs(few)
 
 
-def test_calibration_that_got_worse_is_not_praised():
+def test_better_and_worse_calibration_are_distinguished():
     def calibration(after):
         before = Reliability(ece=0.05, bins=())
         return Calibration(temperature=1.2, before=before, after=Reliability(ece=after, bins=()))
@@ -86,7 +86,7 @@ def test_retrieval_is_left_out_if_it_was_not_measured():
     assert "(P@1)" in text.about_retrieval(Retrieval(precision_at_1=0.7, map_at_r=0.5))
 
 
-def test_style_with_and_without_views():
+def test_the_style_field_is_described_with_and_without_views():
     leakage = Leakage(
         chance=0.1,
         class_from_common=0.9,
@@ -115,8 +115,8 @@ def test_shown_images_are_counted_by_split():
         "The page shows 1 test image and 2 validation images."
     )
     assert text.about_shown_images(["test", "val", "train"]) == (
-        "The page shows 1 test image, 1 validation image and 1 training image with a doubtful "
-        "label."
+        "The page shows 1 test image, 1 validation image and 1 training image with a "
+        "suspected label error."
     )
 
 

@@ -89,7 +89,7 @@ def _scores(evaluation: Evaluation) -> Iterator[str]:
     before = f"{calibration.before.ece:.2%} before"
     meaning = f"error of the probabilities; temperature {calibration.temperature:.3g}"
     yield _line("calibration error", f"{calibration.after.ece:.2%}", before, meaning)
-    yield "95 % confidence intervals"
+    yield "95% confidence intervals"
 
 
 def _baselines(evaluation: Evaluation) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """The charts of a run's report.
 
 Each chart is drawn by one function on matplotlib axes. The page shows each chart as an inline
-SVG; `write_figures` combines the same charts to figures for papers and slides. The maps and the
-confusion matrix of the page are interactive and drawn by its scripts.
+SVG; `write_figures` combines the same charts into figures for papers and slides. The maps and
+the confusion matrix of the page are interactive: its scripts draw them.
 """
 
 import math
@@ -290,18 +290,18 @@ def _unit_square(axes: "Axes") -> None:
 
 
 def _percent(value: float, position: object = None) -> str:
-    return f"{100 * value:g} %"
+    return f"{100 * value:g}%"
 
 
 def short_number(value: float) -> str:
-    """Return a number with three digits."""
+    """Return a number with at most three significant digits."""
     if value != 0 and (abs(value) >= 1e5 or abs(value) < 1e-3):
         return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e").replace("-", "−")
     return f"{value:.3g}".replace("-", "−")
 
 
 def axis_ends(values: Sequence[float]) -> tuple[float, float]:
-    """Return round ends of an axis for shares, with a margin and between 0 and 1."""
+    """Return rounded limits of an axis for shares, with a margin and between 0 and 1."""
     low, high = min(values), max(values)
     margin = max((high - low) * 0.15, 0.01)
     span = high - low + 2 * margin

@@ -1,4 +1,4 @@
-"""The variables of the report's template, made from the records of a run."""
+"""The variables of the report's template, computed from the records of a run."""
 
 import shlex
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ MOST_CONFUSED = 12
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """A score with its interval, or a baseline with its mark."""
+    """A score with its interval, or a baseline with its bar."""
 
     title: str
     value: str
@@ -148,7 +148,7 @@ def report_context(records: RunRecords, gallery: ImageGallery) -> dict[str, obje
 
 
 def facts(records: RunRecords) -> list[tuple[str, str]]:
-    """Return what was trained on what, as titles and values."""
+    """Return the data, method, encoder and duration of the run as titles and values."""
     settings = records.settings
     method, encoder = settings["method"], settings["encoder"]
     preset = method.get("preset")
@@ -254,7 +254,7 @@ def hard_pair_lists(
 
 
 def leakage_rows(evaluation: Evaluation) -> list[ScoreRow]:
-    """Return how well the class can be predicted from each field."""
+    """Return the accuracy of predicting the class from each field."""
     leakage = evaluation.leakage
     if leakage is None:
         return []
@@ -286,7 +286,7 @@ def suspects(errors: Sequence[LabelError], gallery: ImageGallery) -> list[Suspec
 
 
 def commands(records: RunRecords) -> list[tuple[str, str]]:
-    """Return commands that use the model, ready to copy."""
+    """Return titles and commands that use the model."""
     run = str(records.path)
     quoted = shlex.quote(run)
     python = (
@@ -295,7 +295,10 @@ def commands(records: RunRecords) -> list[tuple[str, str]]:
         'vectors = model.embed(["photo.jpg"]).common'
     )
     return [
-        ("Classify images:", f"scs predict {quoted} photo.jpg more/ --format csv -o names.csv"),
+        (
+            "Classify images:",
+            f"scs predict {quoted} photo.jpg more/ --format csv -o predictions.csv",
+        ),
         ("Compute embeddings:", f"scs embed {quoted} more/ -o vectors.parquet"),
         ("Evaluate on other images:", f"scs evaluate {quoted} other-images/"),
         ("Export to ONNX:", f"scs export {quoted} --onnx -o model.onnx"),

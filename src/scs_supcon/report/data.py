@@ -15,7 +15,7 @@ from scs_supcon.report.gallery import FloatArray, ImageGallery, nearest
 
 MapPoints = FloatArray
 
-MOST_CLASSES = 400  # that are ordered by confusion
+MOST_CLASSES = 400  # with more classes, ordering by confusion is too slow
 
 
 def page_data(

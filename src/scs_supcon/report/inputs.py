@@ -1,4 +1,4 @@
-"""The files of a finished run that its report is made from."""
+"""The files of a finished run that its report is built from."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ class RunRecords:
     Attributes:
         path: the run directory.
         evaluation: evaluation.json.
-        seconds: how long the run took; None if it is unknown.
+        seconds: duration of the run; None if unknown.
         problems: problems found by the data checks.
         recipe: the recipe as TOML.
         settings: the same, parsed.
@@ -76,7 +76,7 @@ def _check_finished(run: Path) -> None:
                         "was given as --out")  # fmt: skip
     if not (run / "finished.json").exists():
         raise UserError(
-            f"{run} is not finished: run the command that started it again, which also makes the "
+            f"{run} is not finished: run the command that started it again, which also writes the "
             "report"
         )
 

@@ -1,7 +1,7 @@
 """The Jinja environment of all pages: one style sheet, and a strict content security policy.
 
-Pages extend `base.html.j2`. They load nothing: style, scripts, data and images are inside, and the
-policy allows exactly this style and this script.
+Pages extend `base.html.j2`. They load nothing: style, scripts, data and images are embedded, and
+the policy allows only the embedded style and script.
 """
 
 import base64
@@ -53,7 +53,7 @@ def breakable(name: str) -> Markup:
 
 
 def packaged_text(name: str) -> str:
-    """Return a file of the folder `page`."""
+    """Return the text of a file in the folder `page`."""
     return (resources.files("scs_supcon.report") / "page" / name).read_text(encoding="utf-8")
 
 

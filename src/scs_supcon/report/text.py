@@ -15,8 +15,8 @@ from scs_supcon.evaluation.record import (
 
 
 def percent(value: float, digits: int = 1) -> str:
-    """Return a share in per cent, with a non-breaking space."""
-    return f"{100 * value:.{digits}f}\u00a0%"
+    """Return a share in per cent."""
+    return f"{value:.{digits}%}"
 
 
 def plural(count: int, noun: str) -> str:
@@ -25,7 +25,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def about_baselines(score: Score, baselines: Mapping[str, float]) -> str:
-    """Return how the model compares to the best baseline.
+    """Return a sentence that compares the model with the best baseline.
 
     Args:
         score: the accuracy of the model.
@@ -38,27 +38,27 @@ def about_baselines(score: Score, baselines: Mapping[str, float]) -> str:
     points = f"{100 * abs(difference):.1f} points"
     inside = score.low <= baselines[name] <= score.high
     if abs(difference) < 0.0005:
-        return f"The best baseline, {name}, is exactly as accurate."
+        return f"The best baseline, {name}, has the same accuracy."
     if difference > 0 and inside:
         return (
             f"The best baseline, {name}, is {points} better, within the confidence interval: the "
-            "two are level."
+            "difference may be due to chance."
         )
     if difference > 0:
         return (
             f"The best baseline, {name}, is {points} better, outside the confidence interval: use "
-            "it if accuracy is all that counts."
+            "it if only accuracy matters."
         )
     if inside:
         return (
             f"It is {points} better than the best baseline, {name}, within the confidence "
-            "interval: the two are level."
+            "interval: the difference may be due to chance."
         )
     return f"It is {points} better than the best baseline, {name}, outside the confidence interval."
 
 
 def about_pairs(pairs: PairStatistics) -> str:
-    """Return how well the boundary separates pairs."""
+    """Return sentences about how well the boundary separates pairs."""
     true_rate, false_rate = pairs.true_positive_rate, pairs.false_positive_rate
     if true_rate is None or false_rate is None:
         return "There are too few images to compare same-class and different-class pairs."
@@ -73,14 +73,14 @@ def about_pairs(pairs: PairStatistics) -> str:
             f"{percent(pairs.auc)} of cases (AUC)."
         )
     return (
-        f"{percent(true_rate)} of the same-class pairs are more similar than {origin} "
-        f"({pairs.threshold:.2f}), and {percent(false_rate, 2 if false_rate < 0.01 else 1)} of the "
-        f"different-class pairs.{ranked}"
+        f"{percent(true_rate)} of the same-class pairs and "
+        f"{percent(false_rate, 2 if false_rate < 0.01 else 1)} of the different-class pairs have a "
+        f"similarity above {origin} ({pairs.threshold:.2f}).{ranked}"
     )
 
 
 def about_calibration(calibration: Calibration) -> str:
-    """Return whether the probabilities are calibrated."""
+    """Return a sentence about the calibration of the probabilities."""
     before, after = calibration.before.ece, calibration.after.ece
     change = "down from" if after < before else "not better than"
     return (
@@ -91,7 +91,7 @@ def about_calibration(calibration: Calibration) -> str:
 
 
 def about_rejection(rejection: Rejection) -> str:
-    """Return how many images are rejected as unknown, correctly and wrongly."""
+    """Return sentences about known and unknown images rejected as unknown."""
     text = f"{percent(rejection.known_rejected)} of these images are wrongly rejected as unknown."
     if rejection.unknown_rejected is not None:
         images = plural(rejection.unknown_images, "image")
@@ -102,7 +102,7 @@ def about_rejection(rejection: Rejection) -> str:
 
 
 def about_retrieval(retrieval: Retrieval) -> str:
-    """Return how often neighbours are of the same class."""
+    """Return a sentence about the classes of neighbours; empty if they were not measured."""
     if retrieval.precision_at_1 is None or retrieval.map_at_r is None:
         return ""
     return (
@@ -112,16 +112,16 @@ def about_retrieval(retrieval: Retrieval) -> str:
 
 
 def about_shown_images(splits: Sequence[str]) -> str:
-    """Return which images the page shows."""
+    """Return a sentence that counts the images on the page."""
     nouns = {"test": "test image", "val": "validation image", "train": "training image"}
     counts = [plural(splits.count(key), noun) for key, noun in nouns.items() if key in splits]
     listed = " and ".join([", ".join(counts[:-1]), counts[-1]] if counts[1:] else counts)
-    doubtful = " with a doubtful label" if "train" in splits else ""
-    return f"The page shows {listed}{doubtful}."
+    suspected = " with a suspected label error" if "train" in splits else ""
+    return f"The page shows {listed}{suspected}."
 
 
 def about_style(leakage: Leakage) -> str:
-    """Return the rank of the style field and the agreement of views."""
+    """Return sentences about the rank of the style field and the agreement of views."""
     rank = (
         f"The effective rank of the style field is {leakage.style_rank:.1f} of "
         f"{leakage.style_dim} dimensions."

@@ -29,7 +29,7 @@ const labelOf = (index) => data.classes[data.labels[index]];
 const hasPrediction = (index) => data.predictions[index] >= 0;
 const isWrong = (index) =>
   hasPrediction(index) && data.predictions[index] !== data.labels[index];
-const confidence = (index) => Math.round(100 * data.confidences[index]) + " % confidence";
+const confidence = (index) => Math.round(100 * data.confidences[index]) + "% confidence";
 
 function describePrediction(index) {
   if (!hasPrediction(index)) return "training image";
