@@ -96,7 +96,7 @@ def silent() -> Display:
 
 @pytest.fixture
 def evaluated():
-    """`evaluated(accuracy, seed)` returns a run on 200 images; a fold has images of its own."""
+    """`evaluated(accuracy, seed)` returns a run on 200 images, which differ between folds."""
 
     def make(accuracy: float, seed: int, fold: int | None = None) -> EvaluatedRun:
         rng = np.random.default_rng([seed, fold or 0])

@@ -93,7 +93,7 @@ def test_a_dry_run_lists_runs_and_costs(two_seeds, compute, silent):
     assert text.endswith("6 runs, 0 to do")
 
 
-def test_repeats_in_words(small_table):
+def test_repeats_as_text(small_table):
     assert describe_repeats(small_table()) == "1 seed"
     assert describe_repeats(small_table(seeds=3)) == "3 seeds"
     assert describe_repeats(small_table(folds=5)) == "5 folds"

@@ -34,7 +34,7 @@ def test_folds_use_the_test_of_nadeau_and_bengio(rows):
     assert "Nadeau and Bengio" in first.title
     assert "about this dataset only" in first.warnings[0]
     assert len(second.sentences) == 2
-    assert "After Holm p" in second.sentences[0]
+    assert "Holm-corrected p" in second.sentences[0]
     gaps = np.subtract(scores(runs, "good", FOLDS), scores(runs, "fair", FOLDS))
     assert second.numbers[0]["cohens_dz"] == pytest.approx(gaps.mean() / gaps.std(ddof=1))
 
@@ -43,7 +43,7 @@ def test_a_new_split_per_seed_is_not_a_common_test_set(rows):
     runs = rows([(0, 0), (1, 1)], good=0.9, bad=0.4)
     assert not PairTests(runs).same_images
     assert (
-        "With so few, only large differences show"
+        "So few runs can only show large differences"
         in PairTests(runs).findings("bad", "good")[0].warnings[0]
     )
 
@@ -58,7 +58,7 @@ def test_seeds_with_one_test_set_are_paired_over_its_images(rows):
     expected = paired_t(share["good"], share["bad"], names=("good", "bad")).p
     assert tests.p[frozenset(("good", "bad"))] == pytest.approx(expected)
     pairs, gaps, models = tests.findings("bad", "good")
-    assert "not another training set or other seeds" in pairs.warnings[0]
+    assert "not to other training sets or seeds" in pairs.warnings[0]
     gap = share["bad"].mean() - share["good"].mean()
     assert gaps.sentences[0].startswith(f"bad − good: {gap:+.2f} points")
     assert gaps.numbers[0]["low"] < gap < gaps.numbers[0]["high"] < 0
@@ -85,7 +85,7 @@ def test_one_run_per_method_on_different_images_cannot_be_tested():
     assert "nothing can be tested" in finding.warnings[0]
 
 
-def test_equal_differences_are_not_certain():
+def test_two_equal_differences_are_not_significant():
     def half(fold, correct):
         return EvaluatedRun((f"{fold}a", f"{fold}b"), np.array([True, correct]), 8)
 
@@ -102,8 +102,8 @@ def test_equal_differences_are_not_certain():
     )
     against = tests.findings("better", "better")[1]
     assert "no spread" in against.warnings[0]
-    assert "chance alone could explain it" in against.sentences[0]
-    assert "After Holm p = 0.5." in against.sentences[0]
+    assert "not significant at the 5% level" in against.sentences[0]
+    assert "Holm-corrected p = 0.5." in against.sentences[0]
 
 
 def test_methods_without_a_significant_difference_are_level(rows):

@@ -59,7 +59,7 @@ def runs_in(folder, file):
 
 @pytest.fixture(autouse=True)
 def no_process_is_left(processes):
-    """Kill what a failed test left running."""
+    """Kill the processes that a failed test left running."""
     yield
     for child in psutil.Process(processes.server.pid).children():
         kill(family(child.pid))
@@ -162,7 +162,7 @@ def test_a_killed_worker_is_reported_and_the_others_continue(small_table, proces
 def test_stopping_saves_the_runs_and_leaves_no_process(
     number, code, small_table, processes, tmp_path
 ):
-    """Killed by SIGKILL, it cannot stop its workers: they notice and stop."""
+    """After SIGKILL the command cannot stop its workers: they stop because it has ended."""
     settings = [*small_table().settings, "pretrain.epochs=100000"]
     table = small_table(["supcon"], settings=settings)
     process = processes.start(*command_for(table, tmp_path, "--jobs", "2"))

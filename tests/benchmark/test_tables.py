@@ -60,6 +60,8 @@ def test_latex_table(comparison):
 def test_the_legend_explains_the_marks_in_use(comparison):
     text = legend(comparison, "3 seeds")
     assert "over 3 seeds" in text
+    assert "Adapted" not in text
+    assert "Adapted: " in legend(comparison, "3 seeds", {"a_b"})
     assert "(2 of 3): number of finished runs" in text
     assert text.endswith("–: not run.")
 

@@ -95,7 +95,7 @@ def dry_run(
     display: Display,
     accept_old: bool = False,
 ) -> str:
-    """Return all runs with their estimated costs; nothing is trained. See `compare`."""
+    """Return a text with all runs and their estimated costs; nothing is trained. See `compare`."""
     cells, sources = plan(table, runs, compute, jobs, display, accept_old=accept_old)
     return describe_costs(cells, estimate_costs(cells, runs, sources), jobs)
 
@@ -103,7 +103,7 @@ def dry_run(
 def plan(
     table: Table, runs: Path, compute: Compute, jobs: int, display: Display, *, accept_old: bool
 ) -> tuple[tuple[Cell, ...], dict[str, Source]]:
-    """Load the data, report unusable images, and expand the table to its cells."""
+    """Load the data and report unusable images; return the cells of the table and the datasets."""
     if jobs < 1:
         raise UserError(f"--jobs must be at least 1, got {jobs}")
     read_table_inputs(table)  # reports invalid options before any image is read
@@ -137,7 +137,7 @@ def write_results(
     runs: Path,
     left_out: Sequence[str] = (),
 ) -> ComparisonReport:
-    """Read the finished runs and write all results."""
+    """Read the finished runs, write all results and return them."""
     results = read_results(cells, runs, failures)
     evaluated = evaluated_runs(results)
     comparison = compare_methods(
@@ -148,7 +148,7 @@ def write_results(
     )
     adapted = {r.name for r in table.methods if method_class(parse(r.method)[0]).adapted}
     repeats = describe_repeats(table)
-    explanation = legend(comparison, repeats)
+    explanation = legend(comparison, repeats, adapted)
     failed = {str(r.cell): r.failure for r in results if r.failure and not r.evaluation}
     write_text(out / "comparison.toml", write_table_file(table))
     write_text(out / "results.csv", results_csv(results))
@@ -167,7 +167,7 @@ def write_results(
         left_out=left_out,
     )
     write_text(out / "comparison.html", page)
-    text = _text(comparison, adapted, legend(comparison, repeats, best_mark="*"))
+    text = _terminal_text(comparison, adapted, legend(comparison, repeats, adapted, "*"))
     return ComparisonReport(comparison, results, text, failed)
 
 
@@ -206,7 +206,7 @@ def _left_out_list(left_out: Sequence[str]) -> str:
     return "\n".join(lines) if left_out else ""
 
 
-def _text(comparison: Comparison, adapted: Collection[str], explanation: str) -> str:
+def _terminal_text(comparison: Comparison, adapted: Collection[str], explanation: str) -> str:
     lines = [text_table(comparison, adapted), "", explanation, ""]
     for finding in comparison.findings:
         lines += [finding.title, *(f"  {text}" for text in finding.sentences)]

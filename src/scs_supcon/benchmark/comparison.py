@@ -1,8 +1,8 @@
-"""From the predictions of all runs to a table of means and the tests that suit the design.
+"""Compute a table of means and statistical tests from the predictions of all runs.
 
-Over several columns methods are compared by their ranks (Friedman, Nemenyi, Bonferroni–Dunn,
-signed ranks). Within a column all pairs are tested (`pairwise`) and corrected by Holm; methods
-that do not differ significantly from the best are level with it.
+Over several columns, methods are compared by their ranks (Friedman, Nemenyi, Bonferroni–Dunn,
+signed ranks). Within a column, all pairs are tested (`pairwise`) and corrected by Holm; methods
+that do not differ significantly from the best are called level with it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -59,11 +59,11 @@ class Comparison:
     """The whole table.
 
     Attributes:
-        names: all methods, also those without a run.
+        names: all methods, including those without a run.
         columns: the results by column.
         findings: all tests.
         ranks: ranks over the columns, or over the runs of a single column.
-        ranks_over: what the ranks are over: "columns", "seeds" or "folds".
+        ranks_over: "columns", "seeds" or "folds"; empty without ranks.
     """
 
     names: tuple[str, ...]
@@ -92,7 +92,7 @@ def compare_methods(
     expected_runs: int,
     data: Mapping[str, str],
 ) -> Comparison:
-    """Compute means and tests.
+    """Return the means of all methods and the tests between them.
 
     Args:
         runs: by column, method, and seed with fold.

@@ -27,8 +27,8 @@ def estimate_costs(
     """Return the cost of each unfinished cell by address; None for a finished one.
 
     The estimate is the mean of the finished runs of the same method in the same column, otherwise
-    of other methods in that column; otherwise a step of stage 1 is timed, which leaves out the
-    rest of the run.
+    of other methods in that column; otherwise a step of stage 1 is timed, and feature extraction
+    and stage 2 are not included.
     """
     seconds: dict[tuple[str, str], list[float]] = {}
     results = read_results(cells, runs, {})
@@ -75,7 +75,7 @@ def describe_costs(cells: Sequence[Cell], costs: Mapping[str, CellCost | None], 
 
 
 def stage_1_seconds(recipe: Recipe, source: Source) -> float:
-    """Time one step of stage 1 on random inputs."""
+    """Return the estimated seconds of stage 1, from timing a step with random inputs."""
     import numpy as np
     import torch
 
@@ -93,9 +93,9 @@ def stage_1_seconds(recipe: Recipe, source: Source) -> float:
         shape = (cached.num_features,)
     labels = source.images.labels[split_dataset(source.images, recipe) == "train"]
     set_up_method(method, network, labels, len(source.images.classes), recipe)
-    few = np.unique(labels, return_index=True)[1][:SAMPLE]
-    views = torch.randn(method.views * len(few), *shape)
-    batch = Batch(views, torch.from_numpy(labels[few]), torch.from_numpy(few))
+    sample = np.unique(labels, return_index=True)[1][:SAMPLE]
+    views = torch.randn(method.views * len(sample), *shape)
+    batch = Batch(views, torch.from_numpy(labels[sample]), torch.from_numpy(sample))
     size = min(settings.batch_size, len(labels))
     steps = settings.epochs * -(-len(labels) // size)
     device = torch.device("cpu")

@@ -70,7 +70,7 @@ class Source:
 def expand(
     table: Table, sources: Mapping[str, Source], *, has_gpu: bool = False
 ) -> tuple[Cell, ...]:
-    """Return the cells: all methods of one seed and fold before the next.
+    """Return the cells of the table, ordered by seed, fold, column and method.
 
     Args:
         table: what to compare.
@@ -98,7 +98,7 @@ def read_table_inputs(table: Table) -> dict[tuple[str, str], InputFiles]:
 
 
 def runs_of_other_code(cells: tuple[Cell, ...], runs: Path) -> dict[str, StoredRun]:
-    """Return the stored runs, by recipe key, of cells that have none by the code of today."""
+    """Return the stored runs, by recipe key, of cells that the current code has not run."""
     plugins = {name for cell in cells if is_plugin(name := cell.recipe.method.name)}
     keys = {recipe_key(cell.recipe) for cell in cells}
     return {

@@ -55,7 +55,7 @@ class Finding:
     Attributes:
         title: the test.
         sentences: the result in words.
-        warnings: what the result does not show.
+        warnings: limits of the result.
         numbers: details for statistics.json.
     """
 
@@ -91,7 +91,7 @@ class PairTests:
         return [row for row in others if self.p[frozenset((row, best))] >= ALPHA]
 
     def findings(self, control: str, best: str) -> list[Finding]:
-        """Return the tests of all pairs, then those of the control against each other method."""
+        """Return the test of all pairs, then the tests of the control against each other method."""
         return [self._all_pairs(best), *self._against_control(control)]
 
     def _p(self, first: str, second: str) -> float:
@@ -139,7 +139,7 @@ class PairTests:
         significant = sum(p < ALPHA for p in self.p.values())
         sentences = (
             f"{best} has the highest mean. {result}.",
-            f"{significant} of {len(self.p)} pairs differ after Holm's correction.",
+            f"{significant} of {len(self.p)} pairs differ significantly after Holm's correction.",
         )
         numbers = [
             {"pair": sorted(pair), "p_holm": p, "significant": p < ALPHA}
@@ -150,24 +150,24 @@ class PairTests:
     @property
     def _test_name(self) -> str:
         if not self.same_images:
-            return "t-test corrected for overlapping training sets (Nadeau and Bengio), Holm"
+            return "t-test corrected for overlapping training sets (Nadeau and Bengio) and by Holm"
         if len(self.keys) == 1:
-            return "McNemar on the stored predictions, Holm"
-        return f"t-test paired over the {self.split} images, mean over seeds, Holm"
+            return "McNemar's test on the stored predictions, corrected by Holm"
+        return f"t-test paired over the {self.split} images, mean over seeds, corrected by Holm"
 
     @property
     def _warnings(self) -> tuple[str, ...]:
         runs = len(self.keys)
         if self.same_images:
             return (
-                f"All runs use the same {self.image_count} {self.split} images: the tests cover "
-                "other images of this kind, not another training set or other seeds. Use --folds "
-                "to cover those.",
+                f"All runs use the same {self.image_count} {self.split} images: the result applies "
+                "to other images of this kind, but not to other training sets or seeds. Use "
+                "--folds to include those.",
             )
         if runs == 1:
             return ("One run per method: nothing can be tested. Use more folds or seeds.",)
         text = f"{runs} splits of one dataset: the result is about this dataset only."
-        return (text,) if runs >= 5 else (f"{text} With so few, only large differences show.",)
+        return (text,) if runs >= 5 else (f"{text} So few runs can only show large differences.",)
 
     def _against_control(self, control: str) -> list[Finding]:
         others = [row for row in self.rows if row != control]
@@ -201,7 +201,7 @@ class PairTests:
             for other in others
         ]
         gaps = tuple(
-            f"{control} − {other}: {gap.value:+.2f} points, 95 % interval {gap.low:+.2f} to "
+            f"{control} − {other}: {gap.value:+.2f} points, 95% interval {gap.low:+.2f} to "
             f"{gap.high:+.2f} over resampled {self.split} images."
             for other, gap in zip(others, intervals, strict=True)
         )
@@ -214,7 +214,7 @@ class PairTests:
                 [asdict(gap) | {"second": o} for o, gap in zip(others, intervals, strict=True)],
             ),
             Finding(
-                f"{title}: McNemar, the models of seed {seed}",
+                f"{title}: McNemar's test of the models of seed {seed}",
                 _with_holm(tests, adjusted),
                 _all_warnings(tests),
                 [asdict(t) | {"p_holm": p} for t, p in zip(tests, adjusted, strict=True)],
@@ -226,7 +226,8 @@ def _with_holm(
     tests: Sequence[TTest | statistics.McNemar], adjusted: Sequence[float]
 ) -> tuple[str, ...]:
     return tuple(
-        f"{test.sentence} After Holm p = {p:.2g}." for test, p in zip(tests, adjusted, strict=True)
+        f"{test.sentence} Holm-corrected p = {p:.2g}."
+        for test, p in zip(tests, adjusted, strict=True)
     )
 
 

@@ -47,7 +47,7 @@ class CellResult:
 
     @cached_property
     def seconds(self) -> float | None:
-        """How long the run took; None if it is not finished or the time is unknown."""
+        """Duration of the run; None if it is not finished or the duration is unknown."""
         if not is_finished(self.run):
             return None
         summary = json.loads((self.run / "finished.json").read_text(encoding="utf-8"))
@@ -56,7 +56,7 @@ class CellResult:
 
     @property
     def status(self) -> str:
-        """Done, failed or missing."""
+        """The status: "done", "failed" or "missing"."""
         return "done" if self.evaluation else "failed" if self.failure else "missing"
 
     def predictions(self, column: str = "prediction") -> EvaluatedRun:
@@ -106,15 +106,15 @@ def evaluated_runs(results: Sequence[CellResult]) -> MethodTable:
 
 
 def _shows_encoder(cell: Cell) -> bool:
-    """Return whether the kNN predictions of a run are those of the comparison.
+    """Return whether the kNN row of the table uses the predictions of this run.
 
-    A frozen encoder is the same for all methods; a trained one is taken from cross-entropy.
+    A frozen encoder is the same for all methods; otherwise that of cross-entropy is used.
     """
     return cell.recipe.encoder.frozen or cell.recipe.method.name == CROSS_ENTROPY
 
 
 def results_csv(results: Iterable[CellResult]) -> str:
-    """Return one line of CSV for each cell, finished or not."""
+    """Return a CSV file with one row per cell, finished or not."""
     text = io.StringIO()
     rows = [_csv_row(result) for result in results]
     writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")

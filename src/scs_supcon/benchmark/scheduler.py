@@ -1,9 +1,9 @@
 """Train the cells of a table in worker processes.
 
 Several commands, also on several machines, may share one folder of runs. A run belongs to the
-process that holds its lock, and the system frees the lock of a process that dies. Each command
-goes through the cells, skips those that are finished or locked and trains the rest; it then waits
-for the locked ones and takes over those that are left unfinished.
+process that holds its lock, and the system frees the lock of a process that ends. Each command
+trains the cells that are neither finished nor locked. It then waits for the locked ones, and trains
+those that are unlocked before they are finished.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from scs_supcon.progress import Display
 from scs_supcon.recipe import write_toml
 from scs_supcon.training.workers import WorkerPool, WorkerStatus
 
-POLL_SECONDS = 1.0  # between looks at what other commands have finished
+POLL_SECONDS = 1.0  # between checks for runs that other commands have finished
 
 
 def is_finished(run: Path) -> bool:
@@ -44,7 +44,7 @@ def train_cells(
         display: shows progress.
 
     Returns:
-        The reasons of failures, by address.
+        The reasons for failures, by address.
 
     Raises:
         Stopped: on Ctrl-C or SIGTERM, after all runs are saved.
@@ -72,8 +72,7 @@ def train_cells(
             for address, report in pool.wait(POLL_SECONDS).items():
                 if report.status is WorkerStatus.DONE:
                     del pending[address]
-                    took = f"({report.seconds:.0f} s)"
-                    display.line(f"{unique[address]}: {report.message} {took}")
+                    display.line(f"{unique[address]}: {report.message}, {report.seconds:.0f} s")
                 elif report.status is WorkerStatus.FAILED:
                     del pending[address]
                     failures[address] = report.message

@@ -109,7 +109,7 @@ class Table(Section):
 
     @property
     def control_row(self) -> str:
-        """The row that all others are compared with, fixed before any result is known."""
+        """The row that is compared with all others, chosen before any result is known."""
         return self.control or self.rows[0]
 
 

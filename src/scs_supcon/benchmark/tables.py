@@ -8,12 +8,15 @@ from scs_supcon.data.splits import NO_TEST_SPLIT
 NOT_RUN = "–"
 
 
-def legend(comparison: Comparison, runs: str, best_mark: str = "Bold") -> str:
+def legend(
+    comparison: Comparison, runs: str, adapted: Collection[str] = (), best_mark: str = "Bold"
+) -> str:
     """Return one paragraph that explains the marks of a table.
 
     Args:
         comparison: the comparison.
-        runs: what the standard deviation is over, such as "3 seeds".
+        runs: number of runs per method, such as "3 seeds".
+        adapted: methods marked as adapted.
         best_mark: how the table marks the highest mean.
     """
     untested = [column.name for column in comparison.columns if column.split == "val"]
@@ -21,9 +24,12 @@ def legend(comparison: Comparison, runs: str, best_mark: str = "Bold") -> str:
     text = (
         f"{'Validation' if everywhere else 'Test'} accuracy in per cent: mean ± standard deviation "
         f"over {runs}. {best_mark}: highest mean of the column. ≈: does not differ significantly "
-        "from the highest. Adapted: the original method is for other data, or its details could "
-        "not be checked."
+        "from the highest."
     )
+    if adapted:
+        text += (
+            " Adapted: the original method is for other data, or its details could not be checked."
+        )
     if untested:
         where = "" if everywhere else f"{', '.join(untested)}: validation accuracy. "
         text += f" {where}{NO_TEST_SPLIT}"
@@ -35,7 +41,7 @@ def legend(comparison: Comparison, runs: str, best_mark: str = "Bold") -> str:
 
 
 def text_table(comparison: Comparison, adapted: Collection[str]) -> str:
-    """Return aligned columns; a star marks the best."""
+    """Return a table with aligned columns; a star marks the best method."""
     rows = _grid(comparison, adapted, lambda text: f"{text} *", " ≈", str)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
@@ -47,7 +53,7 @@ def text_table(comparison: Comparison, adapted: Collection[str]) -> str:
 
 
 def markdown_table(comparison: Comparison, adapted: Collection[str]) -> str:
-    """Return a pipe table."""
+    """Return a Markdown table."""
     header, *rows = _grid(comparison, adapted, lambda text: f"**{text}**", " ≈", _escape_markdown)
     ruler = ["---", *("---:" for _ in header[1:])]
     return "".join(f"| {' | '.join(row)} |\n" for row in (header, ruler, *rows))

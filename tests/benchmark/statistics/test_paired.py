@@ -89,11 +89,11 @@ def test_the_printed_folds_under_four_comparisons(folds):
     assert all(adjusted < 0.05 for adjusted in holm(p))
 
 
-def test_sentence_says_which_way_and_how_sure(folds):
+def test_the_sentence_states_direction_and_significance(folds):
     result = paired_t(folds[OURS], folds["CS-overlap"], names=(OURS, "CS-overlap"))
     assert result.sentence == (
         "SCS-SupCon is 0.7 above CS-overlap on average over 5 pairs (95% interval 0.409 to 0.991;"
-        " t = 6.67, p = 0.0026): more than chance explains."
+        " t = 6.67, p = 0.0026): significant at the 5% level."
     )
     back = paired_t(folds["CS-overlap"], folds[OURS], names=("CS-overlap", OURS))
     assert back.t == -result.t
@@ -106,20 +106,20 @@ def test_equal_differences_are_tested_by_their_signs():
     assert "no spread" in result.warnings[0]
     assert result.sentence == (
         "a is 0.3 above b in each of 3 pairs; without any spread only the signs can be tested"
-        " (p = 0.25): chance alone could explain it."
+        " (p = 0.25): not significant at the 5% level."
     )
     many = paired_t([1.0] * 40, [0.0] * 40, names=("a", "b"))
     assert many.p == 2 / 2**40
-    assert "more than chance explains" in many.sentence
+    assert many.sentence.endswith(": significant at the 5% level.")
     same = corrected_t([1.0, 2.0], [1.0, 2.0], test_per_train=0.25, names=("a", "b"))
     assert (same.t, same.p) == (0.0, 1.0)
-    assert "a is level with b in each of 2 pairs" in same.sentence
+    assert "a is equal to b in each of 2 pairs" in same.sentence
 
 
-@pytest.mark.parametrize("share", [0.0, -0.25, math.nan])
-def test_corrected_t_needs_a_share(share):
+@pytest.mark.parametrize("ratio", [0.0, -0.25, math.nan])
+def test_corrected_t_needs_a_positive_ratio(ratio):
     with pytest.raises(UserError, match="must be positive"):
-        corrected_t([1.0, 2.0], [1.0, 3.0], test_per_train=share, names=("a", "b"))
+        corrected_t([1.0, 2.0], [1.0, 3.0], test_per_train=ratio, names=("a", "b"))
 
 
 def reference_p(gaps: list[int]) -> float:
@@ -146,11 +146,11 @@ def test_six_and_eleven_columns_of_the_paper(main, pooled):
     assert eleven.p == pytest.approx(0.00098, abs=5e-6)
     assert eleven.sentence == (
         "SCS-SupCon is better than CS-overlap in 11 and worse in 0 of 11 pairs"
-        " (signed ranks, p = 0.00098): more than chance explains."
+        " (signed ranks, p = 0.00098): significant at the 5% level."
     )
 
 
-def test_five_folds_cannot_reach_the_level(folds):
+def test_five_folds_cannot_be_significant(folds):
     result = wilcoxon(folds[OURS], folds["SupCon"], names=(OURS, "SupCon"))
     assert result.p == result.floor == 0.0625
     assert "5 differing pairs cannot give p below 0.0625" in result.warnings[0]
@@ -196,7 +196,7 @@ def test_holm_by_hand():
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
-def test_holm_rejects_what_stepping_down_rejects(p):
+def test_holm_equals_the_step_down_procedure(p):
     order = sorted(range(len(p)), key=lambda i: p[i])
     rejected = set()
     for step, i in enumerate(order):
@@ -273,17 +273,17 @@ def test_many_disagreements_use_chi_square():
     assert result.p == pytest.approx(binomial_p(60, 30), rel=0.1)
     assert result.sentence == (
         "Of 830 images, 60 are correct only with SCS-SupCon and 30 only with SupCon (p = 0.0022):"
-        " more than chance explains."
+        " significant at the 5% level."
     )
 
 
 def test_an_even_split_gives_p_1():
     result = mcnemar(*predictions(10, 40, 40, 0), names=("a", "b"))
     assert (result.chi2, result.p) == (0.0, 1.0)
-    assert "chance alone" in result.sentence
+    assert "not significant" in result.sentence
 
 
-def test_too_few_disagreements_warn():
+def test_too_few_disagreements_give_a_warning():
     result = mcnemar(*predictions(900, 5, 0, 10), names=("a", "b"))
     assert result.p == 0.0625
     assert "disagree about 5 images, which cannot give p below 0.0625" in result.warnings[0]
@@ -327,7 +327,7 @@ def test_rank_biserial_of_the_paper_is_extreme(main, folds):
     assert rank_biserial(folds["SupCon"], folds[OURS]).value == -1.0
 
 
-def test_bootstrap_of_an_accuracy_meets_the_binomial_interval():
+def test_bootstrap_of_an_accuracy_agrees_with_the_binomial_interval():
     correct = np.arange(1000) < 800
     result = bootstrap(correct, np.random.default_rng(0), resamples=4000)
     spread = 1.96 * math.sqrt(0.8 * 0.2 / 1000)
@@ -338,7 +338,7 @@ def test_bootstrap_of_an_accuracy_meets_the_binomial_interval():
     assert result.sentence.startswith("0.8, with 0.77")
 
 
-def test_bootstrap_repeats_with_the_same_generator_state():
+def test_a_bootstrap_depends_only_on_the_state_of_the_generator():
     rows = np.linspace(0, 1, 40) ** 2
     again = [bootstrap(rows, np.random.default_rng(7), resamples=200) for _ in range(2)]
     other = bootstrap(rows, np.random.default_rng(8), resamples=200)
@@ -356,8 +356,8 @@ def test_bootstrap_keeps_the_columns_of_a_row_together():
     assert (result.low, result.value, result.high) == (5.0, 5.0, 5.0)
 
 
-def test_bootstrap_of_few_rows_warns(folds):
+def test_a_bootstrap_of_few_rows_gives_a_warning(folds):
     result = bootstrap(folds[OURS], np.random.default_rng(0), resamples=100)
-    assert "5 rows are few" in result.warnings[0]
+    assert "5 rows are too few" in result.warnings[0]
     with pytest.raises(UserError, match="at least 2 rows, got 1"):
         bootstrap([1.0], np.random.default_rng(0))

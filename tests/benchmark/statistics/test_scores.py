@@ -1,4 +1,4 @@
-"""Ranks and checks of scores, and numbers in words."""
+"""Ranks and checks of scores, and numbers as text."""
 
 import math
 
@@ -68,7 +68,7 @@ def test_average_ranks_with_many_ties(rows):
     assert average_ranks(scores) == pytest.approx(reference_ranks(scores), abs=1e-12)
 
 
-def test_decimal_noise_makes_no_difference():
+def test_rounding_errors_do_not_hide_ties():
     noisy = {"a": [0.1 + 0.2, 1.0], "b": [0.3, 2.0]}
     assert average_ranks(noisy) == {"a": 1.75, "b": 1.25}
     gaps = differences([95.9, 93.3], [95.7, 93.1])
@@ -119,7 +119,7 @@ def test_columns_of_one_dataset_give_a_warning():
     groups = ["CIFAR10", "CIFAR100", "CUB", "Dogs", "Dogs", "VOC"]
     (warning,) = shared_columns(groups, 6)
     assert "Columns 4 and 5 (Dogs) share their data" in warning
-    assert "6 columns count for 5 at most" in warning
+    assert "at most 5 of the 6 columns are independent" in warning
     assert shared_columns(None, 6) == ()
     assert shared_columns(list("abcdef"), 6) == ()
     with pytest.raises(UserError, match="5 groups were given for 6 columns"):
@@ -149,6 +149,6 @@ def test_join():
     assert join({"a": 1, "b": 2, "c": 3}) == "a, b and c"
 
 
-def test_the_significance_text_never_claims_equality():
-    assert significance_text(0.01, 0.05) == "more than chance explains"
-    assert significance_text(0.05, 0.05) == "chance alone could explain it"
+def test_a_p_equal_to_alpha_is_not_significant():
+    assert significance_text(0.01, 0.05) == "significant at the 5% level"
+    assert significance_text(0.05, 0.05) == "not significant at the 5% level"

@@ -2,7 +2,7 @@
 
 Many methods over many columns (dataset + encoder):
     `friedman` tests whether any method differs, `nemenyi` which pairs do, `bonferroni_dunn` which
-    methods differ from a control, `wilcoxon_holm` the same pair by pair.
+    methods differ from a control, `wilcoxon_holm` the same with pairwise tests.
 Two methods over the same folds, seeds or columns:
     `paired_t`, `corrected_t` (for overlapping training sets, as in cross-validation), `wilcoxon`;
     the size of the difference: `cohens_dz`, `rank_biserial`.
@@ -11,8 +11,8 @@ Two methods on the same images:
 
 Every result is a frozen dataclass with its numbers, a `sentence` in plain words, and `warnings`
 where the design cannot support a conclusion. Scores are `{method: one number per column}`; higher
-is better. scipy, statsmodels and scikit-posthocs compute what they offer; the corrected t-test and
-the exact signed-rank test with ties are implemented here.
+is better. Only the corrected t-test and the exact signed-rank test with ties are implemented here;
+the other tests use scipy, statsmodels and scikit-posthocs.
 """
 
 from scs_supcon.benchmark.statistics.paired import (

@@ -16,7 +16,7 @@ from scs_supcon.benchmark.statistics.scores import (
     Scores,
     check_control,
     differences,
-    in_units,
+    divide_by_spread,
     p_text,
     score_matrix,
     shared_columns,
@@ -24,8 +24,8 @@ from scs_supcon.benchmark.statistics.scores import (
 )
 from scs_supcon.errors import UserError
 
-EXACT_WILCOXON_UP_TO = 200  # pairs; beyond, the normal approximation is as good
-EXACT_MCNEMAR_BELOW = 25  # disagreements; below, the χ² approximation is too rough
+EXACT_WILCOXON_UP_TO = 200  # pairs; with more, the normal approximation is as good
+EXACT_MCNEMAR_BELOW = 25  # disagreements; with fewer, the χ² approximation is too rough
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class WilcoxonHolm:
 
 @dataclass(frozen=True)
 class McNemar:
-    """Which method is correct where the other is wrong?
+    """McNemar's test of two methods on the same images.
 
     Attributes:
         only_first: images that only the first method classifies correctly; likewise `only_second`.
@@ -202,8 +202,8 @@ def _t_test(gaps: FloatArray, overlap: float, names: tuple[str, str], alpha: flo
 
 
 def _sign_test(mean: float, n: int, names: tuple[str, str], alpha: float) -> TTest:
-    """Test the signs of equal gaps, for which t would be infinite with two pairs already."""
-    side = f"{abs(mean):.3g} {'below' if mean < 0 else 'above'}" if mean else "level with"
+    """Test the signs of equal gaps, for which t would be infinite even with two pairs."""
+    side = f"{abs(mean):.3g} {'below' if mean < 0 else 'above'}" if mean else "equal to"
     p = 2.0 ** (1 - n) if mean else 1.0  # as likely as n equal tosses of a coin
     return TTest(
         *names,
@@ -211,7 +211,7 @@ def _sign_test(mean: float, n: int, names: tuple[str, str], alpha: float) -> TTe
         mean=mean,
         low=-math.inf,
         high=math.inf,
-        t=in_units(mean, 0.0),
+        t=divide_by_spread(mean, 0.0),
         df=n - 1,
         p=p,
         warnings=("All differences are equal: there is no spread to compare the mean with.",),
@@ -240,7 +240,7 @@ def wilcoxon(
     if floor >= alpha:
         warnings += (
             f"{len(unequal)} differing pairs cannot give p below {floor:.4g}, however large the"
-            f" difference: p < {alpha:g} is out of reach.",
+            f" difference: p < {alpha:g} cannot be reached.",
         )
     if len(unequal) < len(gaps):
         warnings += (f"{len(gaps) - len(unequal)} equal pairs were left out.",)
@@ -289,7 +289,7 @@ def wilcoxon_holm(
     if floor >= alpha:
         warnings = (
             f"{columns} columns cannot give p below {2.0 ** (1 - columns):.4g}, and Holm multiplies"
-            f" the smallest of {len(pairs)} by {len(pairs)}: nothing can reach p < {alpha:g}.",
+            f" the smallest of {len(pairs)} by {len(pairs)}: no pair can reach p < {alpha:g}.",
             *warnings,
         )
     different = [f"{pair.first} and {pair.second}" for pair in pairs if pair.significant]
@@ -304,7 +304,7 @@ def wilcoxon_holm(
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Return Holm's adjusted p-values, in the order given."""
+    """Return Holm's adjusted p-values, in the order of `p_values`."""
     if not len(p_values):
         return ()
     return tuple(multitest.multipletests(p_values, method="holm")[1].tolist())
@@ -403,7 +403,7 @@ def cohens_dz(first: Sequence[float], second: Sequence[float]) -> Effect:
     """
     gaps = differences(first, second)
     spread = float(gaps.std(ddof=1)) if np.ptp(gaps) > 0 else 0.0
-    value = in_units(float(gaps.mean()), spread)
+    value = divide_by_spread(float(gaps.mean()), spread)
     return Effect(
         value,
         f"The mean difference is {abs(value):.2f} times the spread between pairs (Cohen's dz).",
@@ -433,7 +433,7 @@ def bootstrap(
     level: float = 0.95,
     resamples: int = 10_000,
 ) -> Interval:
-    """Return a number and its interval when the rows are sampled again with replacement.
+    """Return a statistic of the rows and its percentile bootstrap interval.
 
     For two methods on the same images pass the differences, or both predictions as columns, so
     that the images stay paired.
@@ -441,7 +441,7 @@ def bootstrap(
     Args:
         rows: one row per image: correct or not, a difference, or several columns.
         rng: random generator; the same state gives the same interval.
-        statistic: computes the number from rows.
+        statistic: computes a number from rows.
         level: share of the resampled numbers inside the interval.
         resamples: number of samples.
     """
@@ -454,7 +454,9 @@ def bootstrap(
     value = statistic(data)
     warnings: tuple[str, ...] = ()
     if n < 20:
-        warnings = (f"{n} rows are few for a bootstrap: the interval is probably too narrow.",)
+        warnings = (
+            f"{n} rows are too few for a reliable bootstrap interval: it is probably too narrow.",
+        )
     return Interval(
         value,
         low,

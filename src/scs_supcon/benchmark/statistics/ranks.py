@@ -29,7 +29,7 @@ from scs_supcon.benchmark.statistics.scores import (
 
 @dataclass(frozen=True)
 class Friedman:
-    """Does any method differ from the others?
+    """Friedman's test of whether any method differs from the others.
 
     Attributes:
         ranks: mean rank of every method, best first.
@@ -64,7 +64,7 @@ class RankGap:
 
 @dataclass(frozen=True)
 class Nemenyi:
-    """Which pairs differ? Those whose mean ranks differ by more than `cd`.
+    """Nemenyi's test of all pairs, which differ if their mean ranks differ by more than `cd`.
 
     Attributes:
         ranks: mean rank of every method, best first.
@@ -83,7 +83,7 @@ class Nemenyi:
 
 @dataclass(frozen=True)
 class BonferroniDunn:
-    """Which methods differ from the control? Fewer comparisons than Nemenyi, so a smaller `cd`.
+    """Test of a control against the others: fewer comparisons than Nemenyi, so a smaller `cd`.
 
     Attributes:
         pairs: the control against every other method; a positive gap means the control is better.
@@ -133,14 +133,14 @@ def friedman(
         f=f,
         p_f=float(stats.f.sf(f, k - 1, (k - 1) * (n - 1))),
         warnings=warnings,
-        sentence=f"Over {n} columns the mean ranks of {k} methods differ by"
+        sentence=f"Friedman's test of the mean ranks of {k} methods over {n} columns:"
         f" χ² = {chi2_ties:.2f} ({k - 1} degrees of freedom, corrected for ties,"
         f" {p_text(p_ties)}): {significance_text(p_ties, alpha)}.",
     )
 
 
 def nemenyi(scores: Scores, *, alpha: float = 0.05, groups: Sequence[str] | None = None) -> Nemenyi:
-    """Compare every pair of methods: do their mean ranks differ by more than the CD?
+    """Test for every pair of methods whether the mean ranks differ by more than the CD.
 
     Args:
         scores: one score per column for every method; higher is better.
@@ -182,7 +182,7 @@ def nemenyi(scores: Scores, *, alpha: float = 0.05, groups: Sequence[str] | None
 def critical_difference(methods: int, columns: int, *, alpha: float = 0.05) -> float:
     """Return Nemenyi's CD = q sqrt(K (K + 1) / (6 N)).
 
-    Printed tables of q end at 10 methods; the studentised range gives it for any number.
+    Printed tables of q end at 10 methods; here q is computed for any number.
     """
     q = float(stats.studentized_range.ppf(1 - alpha, methods, math.inf)) / math.sqrt(2)
     return q * _standard_error(methods, columns)
@@ -191,7 +191,7 @@ def critical_difference(methods: int, columns: int, *, alpha: float = 0.05) -> f
 def bonferroni_dunn(
     scores: Scores, control: str, *, alpha: float = 0.05, groups: Sequence[str] | None = None
 ) -> BonferroniDunn:
-    """Compare a control with every other method: q is the normal point of alpha / (2 (K − 1)).
+    """Test a control against every other method; q is the normal quantile of alpha / (2 (K − 1)).
 
     Args:
         scores: one score per column for every method; higher is better.
@@ -242,5 +242,6 @@ def _no_power(cd: float, k: int, n: int) -> tuple[str, ...]:
     return (
         f"With {k} methods on {n} columns {scope} differences can be shown: mean ranks can differ"
         f" by {k - 1} at most and must differ by {cd:.2f}. A missing difference does not mean that"
-        " methods are equal. Fewer methods help, and four times as many columns halve the gap.",
+        " methods are equal. Compare fewer methods, or use more columns: four times as many halve"
+        " the required difference.",
     )

@@ -1,4 +1,4 @@
-"""Check and rank scores, and put numbers into words."""
+"""Check and rank scores, and format numbers as text."""
 
 import math
 from collections import defaultdict
@@ -17,7 +17,7 @@ Scores = Mapping[str, Sequence[float]]
 def without_noise(values: npt.ArrayLike) -> FloatArray:
     """Return float64 values rounded to nine decimals.
 
-    95.9 − 95.7 and 93.3 − 93.1 are equal on paper but not in binary; without rounding, a rank test
+    95.9 − 95.7 and 93.3 − 93.1 are equal, but not in binary; without rounding, a rank test
     would miss the tie.
     """
     return np.asarray(values, dtype=np.float64).round(9)
@@ -74,8 +74,8 @@ def differences(first: Sequence[float], second: Sequence[float]) -> FloatArray:
     return gaps
 
 
-def in_units(mean: float, spread: float) -> float:
-    """Return mean / spread; infinite if nothing varies around a mean other than zero."""
+def divide_by_spread(mean: float, spread: float) -> float:
+    """Return mean / spread; infinite if only the spread is zero, 0 if both are."""
     if spread > 0:
         return mean / spread
     return math.copysign(math.inf, mean) if mean else 0.0
@@ -102,7 +102,7 @@ def shared_columns(groups: Sequence[str] | None, columns: int) -> tuple[str, ...
     if groups is None:
         return ()
     if len(groups) != columns:
-        raise UserError(f"{len(groups)} groups were given for {columns} columns: name one for each")
+        raise UserError(f"{len(groups)} groups were given for {columns} columns: give one for each")
     members = defaultdict(list)
     for position, group in enumerate(groups, start=1):
         members[group].append(str(position))
@@ -110,9 +110,9 @@ def shared_columns(groups: Sequence[str] | None, columns: int) -> tuple[str, ...
     if not shared:
         return ()
     return (
-        f"Columns {'; '.join(shared)} share their data, so the {columns} columns count for"
-        f" {len(members)} at most: the p-values are too small. Average such columns into one"
-        " to be safe.",
+        f"Columns {'; '.join(shared)} share their data, so at most {len(members)} of the"
+        f" {columns} columns are independent: the p-values are too small. To be safe, average such"
+        " columns into one.",
     )
 
 
@@ -128,5 +128,5 @@ def join(names: Iterable[str]) -> str:
 
 
 def significance_text(p: float, alpha: float) -> str:
-    """Return whether p is below alpha, without claiming that a large p shows equality."""
-    return "more than chance explains" if p < alpha else "chance alone could explain it"
+    """Return whether p is significant at the level alpha."""
+    return f"{'significant' if p < alpha else 'not significant'} at the {100 * alpha:g}% level"
