@@ -54,9 +54,9 @@ def on_ranks(tmp_path_factory: pytest.TempPathFactory) -> OnRanks:
             command = [sys.executable, script, str(rank), str(world), str(folder)]
             with log.open("w") as file:
                 ranks.append(subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT))
-        stop = time.monotonic() + 300
+        deadline = time.monotonic() + 300
         # If a rank fails, the others would wait for it forever.
-        while any(rank.poll() is None for rank in ranks) and time.monotonic() < stop:
+        while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
             if any(rank.poll() for rank in ranks):
                 break
             time.sleep(0.05)
@@ -75,7 +75,7 @@ def read(path: Path) -> Arrays:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def feature_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Cache the features of frozen encoders in a temporary folder."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("cache")
@@ -108,7 +108,7 @@ def train_small() -> Train:
     def run(data: Path | str, out: Path | str, settings: Sequence[str] = (), **options: Any):
         small = ("probe.epochs=2", "probe.views=1")
         defaults = {"epochs": 2, "batch_size": 8, "workers": 0, "device": "cpu", "quiet": True}
-        defaults |= {"report": False}  # it takes longer than everything else
+        defaults |= {"report": False}  # it takes longer than the training
         return train(data, out=out, settings=[*small, *settings], **(defaults | options))
 
     return run
@@ -142,12 +142,12 @@ DETERMINISTIC_FILES = (
 
 
 @pytest.fixture(scope="session")
-def left_by() -> Callable[[Path], dict[str, bytes]]:
-    """`left_by(run)` returns every file of a run that must be the same in each repetition."""
+def deterministic_files() -> Callable[[Path], dict[str, bytes]]:
+    """`deterministic_files(run)` returns the files of a run that do not differ between runs."""
 
     def read_files(run: Path) -> dict[str, bytes]:
-        parts = [run / name for name in DETERMINISTIC_FILES]
-        files = [f for part in parts for f in (sorted(part.iterdir()) if part.is_dir() else [part])]
+        paths = [run / name for name in DETERMINISTIC_FILES]
+        files = [f for path in paths for f in (sorted(path.iterdir()) if path.is_dir() else [path])]
         return {str(file.relative_to(run)): file.read_bytes() for file in files}
 
     return read_files
@@ -197,10 +197,10 @@ class Processes:
         self,
         *arguments: str | Path,
         eager: bool = False,
-        fate: tuple[int, str, int] | None = None,
+        signal_at: tuple[int, str, int] | None = None,
     ) -> int:
         """Start a command and return its process id."""
-        request = {"arguments": list(map(str, arguments)), "eager": eager, "fate": fate}
+        request = {"arguments": list(map(str, arguments)), "eager": eager, "signal_at": signal_at}
         assert self.server.stdin and self.server.stdout
         self.server.stdin.write(json.dumps(request | {"folder": str(self.folder)}) + "\n")
         self.server.stdin.flush()
@@ -208,26 +208,26 @@ class Processes:
         return self.process
 
     def wait(self) -> CommandResult:
-        """Wait for the end of the command."""
+        """Wait until the command exits and return its result."""
         assert self.server.stdout
         code = int(self.server.stdout.readline())
         return CommandResult(
             code, (self.folder / "out").read_text(), (self.folder / "err").read_text()
         )
 
-    def run(self, *arguments: str | Path, **how: Any) -> CommandResult:
-        """Start a command and wait for its end."""
-        self.start(*arguments, **how)
+    def run(self, *arguments: str | Path, **options: Any) -> CommandResult:
+        """Run a command and return its result."""
+        self.start(*arguments, **options)
         return self.wait()
 
 
 @pytest.fixture(scope="session")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    """For example `processes.run("train", ..., fate=(SIGKILL, "metrics.csv", 3))`."""
-    started = Processes(tmp_path_factory.mktemp("processes"))
-    yield started
-    assert started.server.stdin
-    started.server.stdin.close()
+    """`processes.run("train", ..., signal_at=(SIGKILL, "metrics.csv", 3))`; see `Processes`."""
+    processes = Processes(tmp_path_factory.mktemp("processes"))
+    yield processes
+    assert processes.server.stdin
+    processes.server.stdin.close()
     with suppress(subprocess.TimeoutExpired):
-        started.server.wait(10)
-    started.server.kill()
+        processes.server.wait(10)
+    processes.server.kill()

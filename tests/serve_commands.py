@@ -3,10 +3,10 @@
 Each input line is a request in JSON. Its process is forked from this one, which has imported
 everything. The output is the process id, and later the exit code (negative: the signal).
 
-A request is {"arguments", "folder", "eager", "fate"}. Output goes to `folder`/out and `folder`/err.
-An eager process saves a checkpoint after every step instead of twice a minute. A fate [signal, part
-of a path, count] sends the process that signal before it creates, renames or removes such a file
-for the count-th time. The disk changes only then, so these are all the relevant moments.
+A request is {"arguments", "folder", "eager", "signal_at"}. Output is written to `folder`/out and
+`folder`/err. An eager process saves a checkpoint after every step instead of twice a minute.
+signal_at [signal, part of a path, count] sends the process a signal before it creates, renames or
+removes such a file for the count-th time. The disk changes at no other moment.
 """
 
 import importlib
@@ -48,8 +48,8 @@ def run(request: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["eager"]:
         checkpointing.SavePolicy = partial(checkpointing.SavePolicy, every=0.0, at_most=0.0)
-    if request["fate"]:
-        sys.addaudithook(Fate(*request["fate"]))
+    if request["signal_at"]:
+        sys.addaudithook(SignalAtFileAccess(*request["signal_at"]))
     sys.argv = ["scs", *request["arguments"]]
     code = 0
     try:
@@ -64,20 +64,20 @@ def run(request: dict[str, Any]) -> None:
     os._exit(code)  # shutting down the interpreter would take two seconds
 
 
-class Fate:
+class SignalAtFileAccess:
     """An audit hook that sends this process a signal at a given file access."""
 
-    def __init__(self, number: int, part: str, count: int) -> None:
-        self.number, self.part, self.left = number, part, count
+    def __init__(self, number: int, path_part: str, count: int) -> None:
+        self.number, self.path_part, self.remaining = number, path_part, count
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event not in ("open", "os.rename", "os.remove", "os.truncate"):
             return
         if event == "open" and not (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR):
             return
-        if self.part in str(arguments[0]):
-            self.left -= 1
-            if self.left == 0:
+        if self.path_part in str(arguments[0]):
+            self.remaining -= 1
+            if self.remaining == 0:
                 os.kill(os.getpid(), self.number)
 
 

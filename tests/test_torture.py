@@ -21,42 +21,34 @@ WHOLE = (
     *(("probe-", 20), ("linear-", 20), ("model/", 8), ("predictions.parquet", 2)),
 )
 FROZEN = (
-    *(("kept", 8), ("kept", 4), ("pretrain-", 30), ("kept", 4)),
+    *(("feature_cache", 8), ("feature_cache", 4), ("pretrain-", 30), ("feature_cache", 4)),
     *(("probe-", 20), ("linear-", 20), ("finished.json", 2)),
 )
 
 
 @pytest.fixture(scope="module")
-def lines(weights):
-    """`lines(kind, folder)` returns the arguments of a training command."""
+def commands(weights):
+    """`commands(kind, folder)` returns the arguments of a training command."""
 
-    def line(kind, folder):
+    def command(kind, folder):
         frozen = ("--encoder", "tiny", "--weights", weights, "--frozen", "--method", "paco")
-        kept = ("--cache", folder / "kept")
-        return (
-            "train",
-            "shapes",
-            "--out",
-            folder / "run",
-            *QUICK,
-            *kept,
-            *frozen * (kind == FROZEN),
-        )
+        folders = ("--out", folder / "run", "--cache", folder / "feature_cache")
+        return ("train", "shapes", *folders, *QUICK, *frozen * (kind == FROZEN))
 
-    return line
+    return command
 
 
 @pytest.fixture(scope="module")
-def unbroken(lines, processes, left_by, tmp_path_factory):
-    """`unbroken(kind)` returns the files of an uninterrupted run."""
+def uninterrupted(commands, processes, deterministic_files, tmp_path_factory):
+    """`uninterrupted(kind)` returns the files of an uninterrupted run."""
     files = {}
 
     def run(kind):
         if kind not in files:
-            folder = tmp_path_factory.mktemp("unbroken")
-            result = processes.run(*lines(kind, folder))
+            folder = tmp_path_factory.mktemp("uninterrupted")
+            result = processes.run(*commands(kind, folder))
             assert result.code == 0, result.err
-            files[kind] = left_by(folder / "run")
+            files[kind] = deterministic_files(folder / "run")
         return files[kind]
 
     return run
@@ -65,27 +57,29 @@ def unbroken(lines, processes, left_by, tmp_path_factory):
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", [WHOLE, FROZEN], ids=["whole", "frozen"])
 def test_a_run_killed_at_any_moment_ends_with_the_same_bytes(
-    kind, seed, lines, processes, unbroken, left_by, tmp_path
+    kind, seed, commands, processes, uninterrupted, deterministic_files, tmp_path
 ):
     moments = random.Random(seed)
-    line = lines(kind, tmp_path)
-    for part, latest in kind:
-        fate = (SIGKILL, part, moments.randint(1, latest))
-        result = processes.run(*line, eager=True, fate=fate)
-        assert result.code == -SIGKILL, f"not killed by {fate}: {result.err}"
-    result = processes.run(*line, eager=True)
+    command = commands(kind, tmp_path)
+    for path_part, latest in kind:
+        signal_at = (SIGKILL, path_part, moments.randint(1, latest))
+        result = processes.run(*command, eager=True, signal_at=signal_at)
+        assert result.code == -SIGKILL, f"not killed at {signal_at}: {result.err}"
+    result = processes.run(*command, eager=True)
     assert result.code == 0, result.err
-    assert left_by(tmp_path / "run") == unbroken(kind)
+    assert deterministic_files(tmp_path / "run") == uninterrupted(kind)
     assert not [*(tmp_path / "run").rglob("*.tmp")], "no temporary files are left"
     assert not (tmp_path / "run" / "features").exists()
 
 
-def test_the_workers_of_a_killed_run_hold_no_lock(shapes, processes, left_by, tmp_path):
-    line = ("train", shapes, *QUICK, "--batch-size", "8")
-    whole = processes.run(*line, "--out", tmp_path / "whole")
+def test_the_workers_of_a_killed_run_do_not_hold_its_lock(
+    shapes, processes, deterministic_files, tmp_path
+):
+    command = ("train", shapes, *QUICK, "--batch-size", "8")
+    whole = processes.run(*command, "--out", tmp_path / "whole")
     assert whole.code == 0
-    broken = (*line, "--out", tmp_path / "run", "--workers", "2")
-    assert processes.run(*broken, fate=(SIGKILL, "metrics.csv", 1)).code == -SIGKILL
-    result = processes.run(*broken)
+    killed = (*command, "--out", tmp_path / "run", "--workers", "2")
+    assert processes.run(*killed, signal_at=(SIGKILL, "metrics.csv", 1)).code == -SIGKILL
+    result = processes.run(*killed)
     assert result.code == 0, result.err
-    assert left_by(tmp_path / "run") == left_by(tmp_path / "whole")
+    assert deterministic_files(tmp_path / "run") == deterministic_files(tmp_path / "whole")

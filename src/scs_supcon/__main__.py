@@ -28,9 +28,8 @@ def main() -> None:
         extra = EXTRAS[package]
         sys.exit(_failed(f"error: this needs {package}: pip install 'scs-supcon[{extra}]'", 2))
     except Exception as error:
-        if (
-            type(error).__name__ == "OutOfMemoryError"
-        ):  # of torch, by name: not every command loads torch
+        # Compared by name, because not every command imports torch.
+        if type(error).__name__ == "OutOfMemoryError":
             sys.exit(_failed(f"error: {_out_of_memory(error)}", 2))
         code = getattr(error, "exit_code", None)  # a run that was interrupted and saved
         if code is None:

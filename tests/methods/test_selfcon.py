@@ -132,7 +132,7 @@ def test_micro_batches_are_tapped_too() -> None:
 
 @pytest.mark.slow
 def test_a_frozen_run_learns_from_cached_taps(
-    shapes: Path, weights: Path, train_small: Any, own_cache: Path, tmp_path: Path
+    shapes: Path, weights: Path, train_small: Any, tmp_path: Path
 ) -> None:
     """The cache holds the taps; the model predicts from the features alone, as evaluated."""
     import pyarrow.parquet as pq

@@ -90,11 +90,13 @@ def test_a_recipe_with_a_content_digest_needs_that_data(shapes, train_small, tmp
     assert result.seconds > 0
 
 
-def test_a_resolved_recipe_runs_without_resolving_it_again(finished, shapes, left_by, tmp_path):
+def test_a_resolved_recipe_runs_without_resolving_it_again(
+    finished, shapes, deterministic_files, tmp_path
+):
     recipe = from_toml((finished / "recipe.toml").read_text())
     images, problems = load_dataset(str(shapes), 1, lambda *_: None)
     result = run(recipe, images, tmp_path / "run", find_compute("cpu", 0), problems=problems)
-    assert left_by(tmp_path / "run") == left_by(finished)
+    assert deterministic_files(tmp_path / "run") == deterministic_files(finished)
     assert result.path == tmp_path / "run"
     assert result.model.classes == images.classes
 

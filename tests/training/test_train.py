@@ -81,11 +81,13 @@ def test_the_printed_recipe_does_not_count_unreadable_images(shapes, tmp_path):
 # Repeating and resuming
 
 
-def test_the_same_seed_gives_the_same_files(finished, shapes, train_small, left_by, tmp_path):
+def test_the_same_seed_gives_the_same_files(
+    finished, shapes, train_small, deterministic_files, tmp_path
+):
     train_small(shapes, tmp_path / "same")
-    assert left_by(tmp_path / "same") == left_by(finished)
+    assert deterministic_files(tmp_path / "same") == deterministic_files(finished)
     train_small(shapes, tmp_path / "other", seed=1)
-    first, other = left_by(finished), left_by(tmp_path / "other")
+    first, other = deterministic_files(finished), deterministic_files(tmp_path / "other")
     different = {name for name in first if first[name] != other[name]}
     assert different >= {"metrics.csv", "predictions.parquet", "model/weights.safetensors"}
 
@@ -126,15 +128,17 @@ def test_a_directory_in_use_is_an_error(finished, shapes, train_small, tmp_path)
         train_small(shapes, tmp_path / "run")
 
 
-def test_a_recipe_file_repeats_a_run(shapes, train_small, tmp_path, finished, left_by):
+def test_a_recipe_file_repeats_a_run(shapes, train_small, tmp_path, finished, deterministic_files):
     again = tmp_path / "again"
     train(shapes, out=again, recipe=finished / "recipe.toml", workers=0, device="cpu", quiet=True)
-    assert left_by(again) == left_by(finished)
+    assert deterministic_files(again) == deterministic_files(finished)
 
 
-def test_workers_do_not_change_the_result(shapes, train_small, finished, left_by, tmp_path):
+def test_workers_do_not_change_the_result(
+    shapes, train_small, finished, deterministic_files, tmp_path
+):
     train_small(shapes, tmp_path / "run", workers=2)
-    assert left_by(tmp_path / "run") == left_by(finished)
+    assert deterministic_files(tmp_path / "run") == deterministic_files(finished)
 
 
 # A dry run, and starting from a run
