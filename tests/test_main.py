@@ -193,4 +193,6 @@ def test_two_processes_of_torchrun_train_like_one(mode, shapes, weights, scs, tm
     first, second = (load_file(run / "model" / "weights.safetensors") for run in runs)
     assert first.keys() == second.keys()
     for name in (name for name in first if name.startswith(("encoder/", "head/"))):
-        torch.testing.assert_close(second[name], first[name], rtol=1e-4, atol=1e-5)
+        # One process computes small batches by the dense formula, several by tiles: the float32
+        # sums differ in their last digits. tests/methods/test_across_processes.py checks float64.
+        torch.testing.assert_close(second[name], first[name], rtol=1e-4, atol=5e-5)
