@@ -49,18 +49,18 @@ def test_unknown_classes_get_label_minus_1(shapes):
 def test_data_without_known_classes_is_an_error(shapes):
     with pytest.raises(UserError) as raised:
         load_evaluation_set(str(shapes), ("Bar", "b", "c", "d", "e", "f", "g"), 1, QUIET)
-    for part in (
+    for text in (
         "the model has none of the classes",
         "(bar, circle, cross, square); its classes are Bar, b, c, d, e and 2 more",
         "did you mean 'Bar'",
     ):
-        assert part in str(raised.value)
+        assert text in str(raised.value)
 
 
 def test_unreadable_images_are_listed_and_left_out(shapes, tmp_path):
     folder = tmp_path / "data"
     shutil.copytree(shapes, folder)
-    (folder / "bar" / "text.png").write_text("no image")
+    (folder / "bar" / "text.png").write_text("not an image")
     whole = next((folder / "circle").iterdir())
     whole.write_bytes(whole.read_bytes()[:60])
     images = load_evaluation_set(str(folder), CLASSES, 2, QUIET)

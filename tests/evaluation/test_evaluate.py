@@ -26,7 +26,7 @@ def run(finished, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory):
-    """Six classes of shapes, two of them unknown to the run, and a file that is not an image."""
+    """Six classes of shapes, two of them unknown, and a file that is not an image."""
     root = tmp_path_factory.mktemp("others") / "more shapes"
     images = shapes(per_class=5, seed=7)
     for index, name in enumerate(images.names):
@@ -120,14 +120,14 @@ def test_only_the_same_data_replaces_an_evaluation(run, shapes, others, tmp_path
     assert evaluate(run, same_name, **QUICK).saved_to.endswith("more shapes-2.json")
 
 
-def test_data_with_the_same_name_in_two_places(run, shapes, others, tmp_path, monkeypatch):
+def test_data_of_the_same_name_in_two_folders(run, shapes, others, tmp_path, monkeypatch):
     files = []
-    for place, data in (("a", shapes), ("b", others), ("a", None)):
+    for folder, data in (("a", shapes), ("b", others), ("a", None)):
         if data is not None:
-            shutil.copytree(data, tmp_path / place / "test")
-        monkeypatch.chdir(tmp_path / place)
+            shutil.copytree(data, tmp_path / folder / "test")
+        monkeypatch.chdir(tmp_path / folder)
         evaluation = evaluate(run, "test", **QUICK)
-        assert (evaluation.data, evaluation.path) == ("test", str(tmp_path / place / "test"))
+        assert (evaluation.data, evaluation.path) == ("test", str(tmp_path / folder / "test"))
         files.append(evaluation.saved_to.rpartition("/")[2])
     assert files == ["test.json", "test-2.json", "test.json"]
     (run / "evaluations" / "test.json").write_text("{")

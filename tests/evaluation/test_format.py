@@ -25,7 +25,7 @@ def test_every_number_is_explained(evaluation: Evaluation) -> None:
     for _, score in evaluation.scores:
         assert f"{score.value:.2%}" in text
     assert evaluation.leakage is not None
-    for part in (
+    for phrase in (
         f"{evaluation.data}, test split: 4 images of 4 classes",
         "the first prediction is correct",
         "95% confidence intervals",
@@ -39,7 +39,7 @@ def test_every_number_is_explained(evaluation: Evaluation) -> None:
         leakage_sentence(evaluation.leakage),
         "effective rank of the style field",
     ):
-        assert part in text
+        assert phrase in text
     assert max(map(len, text.splitlines())) < 250
     assert text == text.rstrip()
 
@@ -59,8 +59,8 @@ def test_missing_results_are_left_out(evaluation: Evaluation) -> None:
             }
         )
     )
-    for part in ("style", "P@1", "AUC", "confused", "label errors", "hardest", "saved to"):
-        assert part not in text
+    for phrase in ("style", "P@1", "AUC", "confused", "label errors", "hardest", "saved to"):
+        assert phrase not in text
     assert "of unknown classes" not in text
     assert "\n\n\n" not in text
 
@@ -89,7 +89,7 @@ def test_findings_are_listed(evaluation: Evaluation) -> None:
             }
         )
     )
-    for part in (
+    for phrase in (
         f"{evaluation.data}: 4 images",
         "3 of them are training images: the numbers are too optimistic",
         "75.00%",
@@ -100,7 +100,7 @@ def test_findings_are_listed(evaluation: Evaluation) -> None:
         "a predicted as b once",
         "saved to  runs/x/evaluations/y.json",
     ):
-        assert part in text
+        assert phrase in text
 
 
 @pytest.mark.parametrize(

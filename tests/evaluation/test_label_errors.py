@@ -12,15 +12,16 @@ from scs_supcon.evaluation.record import LabelError
 
 
 def suspects(
-    p: torch.Tensor, labels: torch.Tensor, most: int = 60
+    p: torch.Tensor, labels: torch.Tensor, max_errors: int = 60
 ) -> list[tuple[int, int, LabelError]]:
     """Return row, suggested class and record of each suspected label."""
     rows, classes = list(map(str, range(len(labels)))), list(map(str, range(p.shape[1])))
-    errors = suspected_labels(p, labels, rows, classes, most)
+    errors = suspected_labels(p, labels, rows, classes, max_errors)
     return [(int(error.image), int(error.suggested), error) for error in errors]
 
 
-def flipped(labels: torch.Tensor, share: float, classes: int) -> tuple[torch.Tensor, set[int]]:
+def flip_labels(labels: torch.Tensor, share: float, classes: int) -> tuple[torch.Tensor, set[int]]:
+    """Return labels of which a share is wrong, and the rows of the wrong labels."""
     draw = np.random.default_rng(1)
     rows = draw.choice(len(labels), int(share * len(labels)), replace=False)
     changed = labels.clone()
@@ -38,8 +39,8 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_most_flipped_labels_are_found_and_corrected(digits) -> None:
     rows, truth = digits
-    labels, wrong = flipped(truth, 0.05, 10)
-    suspected = suspects(out_of_fold(rows, labels, 10), labels, most=len(wrong))
+    labels, wrong = flip_labels(truth, 0.05, 10)
+    suspected = suspects(out_of_fold(rows, labels, 10), labels, max_errors=len(wrong))
     hits = [(row, suggested) for row, suggested, _ in suspected if row in wrong]
     assert len(hits) >= 0.7 * len(wrong), "recall"
     assert len(hits) >= 0.85 * len(suspected), "precision"
@@ -80,7 +81,7 @@ def test_suspected_labels_agree_with_the_reference(seed: int) -> None:
     for row, suggested, error in suspected:
         assert error.label_probability == float(p[row, labels[row]])
         assert error.suggested_probability == float(p[row, suggested])
-    assert suspects(p, labels, most=2) == suspected[:2]
+    assert suspects(p, labels, max_errors=2) == suspected[:2]
 
 
 def test_folds_are_stratified() -> None:

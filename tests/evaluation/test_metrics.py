@@ -55,7 +55,7 @@ def test_top_k_agrees_with_scikit_learn_and_torchmetrics() -> None:
         assert result == pytest.approx(float(expected), abs=1e-6)
 
 
-def test_top_k_gives_ties_to_the_first_class() -> None:
+def test_top_k_resolves_ties_in_favour_of_the_first_class() -> None:
     scores = np.array([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.0, 0.0, 0.0]])
     labels = np.array([0, 1, 2])
     assert metrics.top_k(scores, labels, 1) == pytest.approx(1 / 3)
@@ -96,7 +96,7 @@ def test_absent_classes_do_not_count() -> None:
 @pytest.mark.parametrize("bins", [1, 10, 15])
 def test_calibration_error_agrees_with_its_definition(bins: int) -> None:
     probabilities, labels = predictions()
-    result = metrics.calibration_error(probabilities, labels, bins)
+    result = metrics.reliability(probabilities, labels, bins).ece
     expected = calibration_reference(probabilities.tolist(), labels.tolist(), bins)
     assert result == pytest.approx(expected, abs=1e-12)
     expected = multiclass_calibration_error(probabilities, labels, CLASSES, n_bins=bins)
@@ -105,10 +105,10 @@ def test_calibration_error_agrees_with_its_definition(bins: int) -> None:
 
 def test_calibration_error_at_bin_edges() -> None:
     certain = np.eye(3)
-    assert metrics.calibration_error(certain, np.array([0, 1, 2])) == 0.0
-    assert metrics.calibration_error(certain, np.array([1, 2, 0])) == 1.0
+    assert metrics.reliability(certain, np.array([0, 1, 2])).ece == 0.0
+    assert metrics.reliability(certain, np.array([1, 2, 0])).ece == 1.0
     half = np.array([[0.5, 0.5], [0.5, 0.5]])
-    assert metrics.calibration_error(half, np.array([0, 1]), bins=2) == 0.0
+    assert metrics.reliability(half, np.array([0, 1]), bins=2).ece == 0.0
 
 
 def test_negative_log_likelihood_agrees_with_scikit_learn() -> None:

@@ -22,9 +22,9 @@ def rows(n: int = 70, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 def pairs(vectors: torch.Tensor, labels: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     similarity = (vectors @ vectors.T).numpy()
-    both = list(itertools.combinations(range(len(labels)), 2))
-    same = np.array([bool(labels[a] == labels[b]) for a, b in both])
-    return same, np.array([similarity[a, b] for a, b in both])
+    indices = list(itertools.combinations(range(len(labels)), 2))
+    same = np.array([bool(labels[a] == labels[b]) for a, b in indices])
+    return same, np.array([similarity[a, b] for a, b in indices])
 
 
 @pytest.mark.parametrize("chunk", [2**24, 500])
@@ -103,10 +103,8 @@ def test_rates_without_pairs_are_none() -> None:
 
 def test_at_most_max_images_are_paired() -> None:
     vectors, labels = rows(200)
-    whole, part = (
-        pair_statistics(vectors, labels, "boundary", 0.2),
-        pair_statistics(vectors, labels, "boundary", 0.2, max_images=100),
-    )
-    assert part.images == 100
-    assert sum(part.histogram.same) + sum(part.histogram.different) == 100 * 99 // 2
-    assert part.auc == pytest.approx(whole.auc, abs=0.05)
+    whole = pair_statistics(vectors, labels, "boundary", 0.2)
+    half = pair_statistics(vectors, labels, "boundary", 0.2, max_images=100)
+    assert half.images == 100
+    assert sum(half.histogram.same) + sum(half.histogram.different) == 100 * 99 // 2
+    assert half.auc == pytest.approx(whole.auc, abs=0.05)

@@ -34,9 +34,9 @@ def reference(vectors: list[list[float]], labels: list[int]) -> tuple[float, flo
         others.sort(key=lambda i: -similarity[i])
         firsts.append(labels[others[0]] == label)
         total = 0.0
-        for place in range(1, r + 1):
-            if labels[others[place - 1]] == label:
-                total += sum(labels[i] == label for i in others[:place]) / place
+        for rank in range(1, r + 1):
+            if labels[others[rank - 1]] == label:
+                total += sum(labels[i] == label for i in others[:rank]) / rank
         averages.append(total / r)
     return sum(firsts) / len(firsts), sum(averages) / len(averages)
 
@@ -62,7 +62,7 @@ def test_values_agree_with_the_definition_and_pytorch_metric_learning(
     assert dict(chunked) == pytest.approx(dict(result), abs=1e-12)
 
 
-def test_the_only_image_of_a_class_is_no_query() -> None:
+def test_the_only_image_of_a_class_is_not_a_query() -> None:
     vectors, labels = rows(30, 3)
     labels[4] = 9
     result = retrieval(vectors, labels)

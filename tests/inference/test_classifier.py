@@ -50,14 +50,14 @@ def test_the_temperature_corrects_overconfidence() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 10, 1000])
-def test_correct_predictions_do_not_give_certainty(n: int) -> None:
+def test_probabilities_stay_below_1_if_all_predictions_are_correct(n: int) -> None:
     logits = 3 * torch.eye(4)[torch.arange(n) % 4]
     labels = torch.arange(n) % 4
     p = (logits.double() / fit_temperature(logits, labels)).softmax(1).amax(1)
     torch.testing.assert_close(p, torch.full_like(p, 1 - 1 / (n + 2)))
 
 
-def test_useless_logits_give_a_high_temperature() -> None:
+def test_the_temperature_of_useless_logits_is_high_but_finite() -> None:
     logits = torch.eye(4)
     assert fit_temperature(logits, torch.tensor([1, 2, 3, 0])) == pytest.approx(1e6, rel=1e-3)
     assert math.isfinite(fit_temperature(torch.zeros(3, 4), torch.tensor([0, 1, 2])))

@@ -69,7 +69,7 @@ def test_within_class_similarity_is_the_mean_over_pairs() -> None:
     assert result[4].isnan()
 
 
-def test_without_added_classes_the_probabilities_are_the_classifiers() -> None:
+def test_without_added_classes_the_probabilities_are_those_of_the_classifier() -> None:
     rows, _ = clusters(10, seed=2)
     torch.testing.assert_close(
         rule()(rows.double()).probabilities, classifier().probabilities(rows), rtol=0, atol=0
@@ -110,7 +110,7 @@ def test_features_are_centred() -> None:
     )
 
 
-def test_an_added_class_gets_probability_by_its_closeness() -> None:
+def test_the_probability_of_an_added_class_depends_on_its_closeness() -> None:
     fitted = rule()
     rows_of_class = torch.nn.functional.normalize(
         torch.eye(DIM)[[4] * 7] + 0.4 * clusters(7, seed=4)[0], dim=1
@@ -136,12 +136,12 @@ def test_an_added_class_gets_probability_by_its_closeness() -> None:
 
 def test_an_added_class_with_a_large_spread_has_a_lower_threshold() -> None:
     fitted = rule(boundary=0.6)
-    usual = float(fitted.within_class_similarity.mean())
+    typical = float(fitted.within_class_similarity.mean())
     spread = torch.tensor([[0.0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0.6, 0.8]], dtype=torch.float64)
     extended = fitted.with_class(spread)
     assert extended.thresholds[:4].tolist() == [0.6] * 4
     assert float(extended.within_class_similarity[4]) == pytest.approx(0.6)
-    assert float(extended.thresholds[4]) == pytest.approx(0.6 * 0.6 / usual)
+    assert float(extended.thresholds[4]) == pytest.approx(0.6 * 0.6 / typical)
     compact = fitted.with_class(torch.eye(DIM, dtype=torch.float64)[[5, 5, 5]])
     assert float(compact.thresholds[4]) == 0.6
 
@@ -204,7 +204,7 @@ def test_whole_embeddings_have_no_style() -> None:
 
 
 def test_a_common_field_needs_a_projection_head() -> None:
-    with pytest.raises(UserError, match="there is no head"):
+    with pytest.raises(UserError, match="'common' needs a projection head"):
         ProbeInputs(None, "common", HeadRecipe())
 
 

@@ -62,7 +62,7 @@ def test_the_most_probable_classes_come_first(model: Model, photos: list[Path]) 
 
 
 @pytest.mark.parametrize("probe_input", ["common", "features"])
-def test_a_loaded_model_gives_the_same_bits(
+def test_a_loaded_model_returns_the_same_bits(
     trained: Trained, probe_input: str, tmp_path: Path, photos: list[Path]
 ) -> None:
     parts = trained(probe_input=probe_input)
@@ -108,7 +108,7 @@ def test_unreadable_images_are_failures(model: Model, photos: list[Path]) -> Non
     assert model.predict([missing]).records == ()
 
 
-def test_no_images_give_no_predictions(model: Model) -> None:
+def test_without_images_there_are_no_predictions(model: Model) -> None:
     assert model.predict([]) == ((), ())
     assert model.embed([]).common.shape == (0, 24)
 
@@ -162,7 +162,8 @@ def test_unknown_images_are_rejected_more_often(trained: Trained, probe_input: s
     parts = trained(known=9, probe_input=probe_input)
     model = parts.model()
     known, nines = (model.predict(images).records for images in (parts.test, parts.unknown))
-    known_rejected, nines_rejected = (np.mean([r.unknown for r in part]) for part in (known, nines))
+    known_rejected = np.mean([record.unknown for record in known])
+    nines_rejected = np.mean([record.unknown for record in nines])
     assert known_rejected < 0.1
     assert nines_rejected > 2 * known_rejected
     truth = [True] * len(known) + [False] * len(nines)
@@ -188,9 +189,8 @@ def test_a_class_can_be_added_by_its_mean(
         assert np.mean([r.unknown for r in nines]) < 0.2
     # The trained classes keep their proportions.
     after = model.decide(model.features(parts.test)).probabilities
-    rest = after[:, :9] / after[:, :9].sum(1, keepdim=True)
-    torch.testing.assert_close(rest, before)
-    # Its images can be neighbours, and it survives saving.
+    torch.testing.assert_close(after[:, :9] / after[:, :9].sum(1, keepdim=True), before)
+    # Images of the added class can be neighbours, and the class is saved.
     assert model.classes[-1] == "nine"
     assert "nine" in {n.label for n in model.neighbours(parts.unknown[0], k=3)}
     model.save(tmp_path / "model")
@@ -199,10 +199,9 @@ def test_a_class_can_be_added_by_its_mean(
 
 def test_an_added_class_needs_a_new_name_and_an_image(trained: Trained, photos: list[Path]) -> None:
     model = trained(known=9).model()
-    with pytest.raises(UserError, match="a name that is not taken"):
-        model.add_class("3", photos)
-    with pytest.raises(UserError, match="a name that is not taken"):
-        model.add_class("", photos)
+    for name in ("3", ""):
+        with pytest.raises(UserError, match="a name that is not in use"):
+            model.add_class(name, photos)
     with pytest.raises(UserError, match=r"no image of 'nine' can be used.*missing\.png"):
         model.add_class("nine", ["missing.png"])
     assert model.classes == tuple("012345678")

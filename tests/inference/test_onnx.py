@@ -110,25 +110,25 @@ def test_the_batch_size_is_dynamic(exported, trained, count) -> None:
 def test_the_example_predicts_without_this_package(exported, trained, tmp_path) -> None:
     model, file, _ = exported
     paths = []
-    for at, image in enumerate([*trained(known=8).test[:4], *trained(known=8).unknown[30:34]]):
-        odd = image.resize((23 + 5 * at, 31))  # to be resized and cropped
-        if at % 3 == 1:
-            odd.putalpha(200)
+    for number, digit in enumerate([*trained(known=8).test[:4], *trained(known=8).unknown[30:34]]):
+        image = digit.resize((23 + 5 * number, 31))  # to be resized and cropped
+        if number % 3 == 1:
+            image.putalpha(200)
         exif = Image.Exif()
-        if at % 3 == 2:
+        if number % 3 == 2:
             exif[0x0112] = 6
-        paths.append(tmp_path / f"{at}.png")
-        odd.save(paths[-1], exif=exif)
+        paths.append(tmp_path / f"{number}.png")
+        image.save(paths[-1], exif=exif)
     blocked = "import sys; sys.modules.update(torch=None, scs_supcon=None, torchvision=None)"
     code = f"{blocked}; import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code, str(file), *map(str, paths)],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert process.returncode == 0, process.stderr
+    rows = [line.split("\t") for line in process.stdout.splitlines()]
     records = model.predict(paths).records
     assert [row[0] for row in rows] == [record.name for record in records]
     for (_, answer, label, probability), record in zip(rows, records, strict=True):
@@ -166,7 +166,7 @@ def test_nan_does_not_agree() -> None:
 
 
 def test_images_are_required(trained, tmp_path) -> None:
-    with pytest.raises(UserError, match="give some images"):
+    with pytest.raises(UserError, match="at least one image is needed"):
         export_onnx(trained().model(), tmp_path / "model.onnx", [])
 
 
@@ -181,7 +181,7 @@ def test_test_images_of_the_run_are_preferred(trained, tmp_path, monkeypatch) ->
     gone = model.info.recipe.data.model_copy(update={"source": "gone"})
     recipe = model.info.recipe.model_copy(update={"data": gone})
     model.info = model.info.model_copy(update={"recipe": recipe})
-    with pytest.raises(UserError, match=r"'gone'.*give others with --images"):
+    with pytest.raises(UserError, match=r"'gone'.*give other images with --images"):
         images_of_run(tmp_path, model)
 
 
@@ -219,7 +219,7 @@ def model_with_encoder(name: str) -> Model:
 def test_the_encoders_of_the_paper_can_be_exported(name, tmp_path) -> None:
     model = model_with_encoder(name)
     images = shapes(per_class=1)
-    parity = export_onnx(model, tmp_path / "model.onnx", [images.open(at) for at in range(3)])
+    parity = export_onnx(model, tmp_path / "model.onnx", [images.open(i) for i in range(3)])
     assert parity.probability < 1e-4
     assert parity.same_label == parity.same_rejection == 1
     assert list(tmp_path.iterdir()) == [tmp_path / "model.onnx"]  # one file, weights inside

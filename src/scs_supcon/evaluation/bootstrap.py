@@ -6,7 +6,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 SAMPLES = 2000
-MAX_COUNTS = 2**22  # held at once: 32 MB
+MAX_COUNTS = 2**22  # held in memory: 32 MB
 
 
 def class_intervals(
@@ -14,8 +14,8 @@ def class_intervals(
 ) -> dict[str, tuple[float, float]]:
     """Return percentile intervals of macro-F1 and balanced accuracy over the classes present.
 
-    Both depend only on how often each cell (label, prediction) occurs. One multinomial draw of the
-    cells therefore stands for drawing n images with replacement.
+    Both depend only on how often each cell (label, prediction) occurs, so one multinomial draw of
+    the cells is equivalent to drawing n images with replacement.
     """
     pairs = np.stack([labels.numpy(), predicted.numpy()])
     cells, counts = np.unique(pairs, axis=1, return_counts=True)

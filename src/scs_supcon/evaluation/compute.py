@@ -71,10 +71,10 @@ def compute_evaluation(  # noqa: PLR0913
         data: the dataset as given by the user.
         split: which split of it was evaluated.
         classes: names of the model's classes.
-        temperature: of the model's logits.
+        temperature: temperature of the model's logits.
         rule: how the model's rejection threshold was chosen.
-        threshold: on the similarity, below which an image is rejected.
-        train: the training images; without style if it was not stored.
+        threshold: similarity below which an image is rejected.
+        train: the training images; without style vectors if they were not stored.
         evaluated: the evaluated images.
         probabilities: (n, classes), calibrated.
         rejected: (n,) whether the image was rejected as unknown.
@@ -84,7 +84,7 @@ def compute_evaluation(  # noqa: PLR0913
         unknown_rejected: (m,) whether each image of these classes was rejected.
         label_errors: suspected label errors.
         unreadable: images that were left out.
-        path: where the data is.
+        path: location of the data.
     """
     labels = evaluated.labels
     predicted = probabilities.argmax(1)
@@ -151,7 +151,7 @@ def compute_scores(probabilities: Tensor, labels: Tensor) -> Scores:
 
 
 def embedding_baselines(train: EmbeddedImages, evaluated: EmbeddedImages) -> Baselines:
-    """Measure how well the embeddings classify without a trained classifier."""
+    """Return the accuracies of kNN and of the nearest class mean."""
     if not len(train.labels):
         return Baselines()
     arguments = train.common.float(), train.labels, evaluated.common.float(), evaluated.labels
@@ -164,7 +164,7 @@ def embedding_baselines(train: EmbeddedImages, evaluated: EmbeddedImages) -> Bas
 def class_scores(
     predicted: Tensor, labels: Tensor, rejected: Tensor, classes: Sequence[str]
 ) -> tuple[ClassScores, ...]:
-    """Compute the scores of each class."""
+    """Return the scores of each class."""
     precision, recall, f1, support = precision_recall_fscore_support(
         labels, predicted, labels=range(len(classes)), zero_division=0
     )
@@ -185,7 +185,7 @@ def class_scores(
 def confused_pairs(
     confusion: NDArray[np.int64], classes: Sequence[str]
 ) -> tuple[ConfusedPair, ...]:
-    """List pairs of classes by how often the first was predicted as the second, worst first."""
+    """Return pairs of classes of which the first was predicted as the second, worst first."""
     errors = confusion.copy()
     np.fill_diagonal(errors, 0)
     order = np.argsort(-errors, axis=None, kind="stable")[:CONFUSED_PAIRS]
@@ -212,8 +212,8 @@ def model_metrics(evaluation: Evaluation) -> ModelMetrics:
 def _count_training_images(train: Tensor, evaluated: Tensor) -> int:
     """Count the evaluated images whose vector equals that of a training image, up to rounding.
 
-    Vectors that are close are close along any direction. The training images are sorted along one
-    direction, so that only a few candidates per image have to be compared.
+    Vectors that are close are also close along any direction. The training images are sorted along
+    one direction, so that each image is compared with a few candidates only.
     """
     if not len(train):
         return 0

@@ -14,6 +14,7 @@ from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.image_io import ImageError
 from scs_supcon.data.load import load_images
 from scs_supcon.errors import UserError, did_you_mean
+from scs_supcon.evaluation.format import shorten
 from scs_supcon.evaluation.record import UnreadableImage
 from scs_supcon.progress import Display
 
@@ -70,8 +71,8 @@ def load_evaluation_set(
     present = [images.classes[label] for label in np.unique(images.labels[indices])]
     if not set(present) & set(classes):
         raise UserError(
-            f"the model has none of the classes of {data} ({_shorten(present)}); "
-            f"its classes are {_shorten(classes)}{did_you_mean(present[0], classes)}"
+            f"the model has none of the classes of {data} ({shorten(present)}); "
+            f"its classes are {shorten(classes)}{did_you_mean(present[0], classes)}"
         )
     errors = _decode_errors(images, indices, workers, display)
     unreadable = [
@@ -98,7 +99,7 @@ def _choose_split(
     indices = np.flatnonzero(images.splits == "test")
     if not len(indices):
         raise UserError(
-            f"{data} has splits, but no test split: give the folder or table with the images to "
+            f"{data} has splits, but no test split: give the folder or table of the images to "
             "evaluate on"
         )
     return "test", indices
@@ -125,8 +126,3 @@ def _decode_errors(
             errors.append(error)
             progress(len(errors), len(indices))
     return errors
-
-
-def _shorten(names: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -1,4 +1,4 @@
-"""Evaluate a trained model on its own test split or on other labelled images."""
+"""Evaluate a trained model on other labelled images, or read the evaluation of its run."""
 
 import json
 import tempfile
@@ -27,8 +27,8 @@ from scs_supcon.inference.decision import Decision
 from scs_supcon.nn.encoder import encoder_key
 from scs_supcon.progress import Display
 
-MAX_VIEWED_IMAGES = 300  # whose views are made, encoded and compared
-MAX_COMPARED_IMAGES = 2000  # whose cached views are compared
+MAX_VIEWED_IMAGES = 300  # of which new views are encoded and compared
+MAX_COMPARED_IMAGES = 2000  # of which cached views are compared
 
 
 def evaluate(
@@ -48,11 +48,11 @@ def evaluate(
     Args:
         model: a run directory, its model directory, or a loaded model.
         data: as for `train`; its test split if it has splits, otherwise all of it. If omitted, the
-            evaluation of the run's own test split is read from the run directory.
+            evaluation of the run's test split is read from the run directory.
         device: "auto", "cpu", "cuda", … for a model that is not loaded yet.
         workers: processes that load images; default: one per core.
         cache: directory for cached features of frozen encoders.
-        quiet: show no progress.
+        quiet: do not show progress.
 
     Returns:
         The evaluation. If a run directory and `data` are given, it is also written to
@@ -69,7 +69,7 @@ def evaluate(
     decision = loaded.decide(features)
     train = _training_images(loaded, run)
     agreement = (
-        _agreement_of_new_views(loaded, images, compute, display) if train.style.shape[1] else None
+        _compare_new_views(loaded, images, compute, display) if train.style.shape[1] else None
     )
     evaluation = _evaluate(loaded, train, images, features, decision, agreement)
     if run is None:
@@ -84,10 +84,10 @@ def evaluate(
 
 
 def measure_view_agreement(model: Model, features: Tensor, labels: Tensor) -> ViewAgreement | None:
-    """Compare the last two views of images; None without two views or a style field.
+    """Return the agreement of the last two views; None without two views or a style field.
 
     Args:
-        model: computes the fields.
+        model: the model that computes the fields.
         features: (n, views, F); the evaluation view, if present, comes first.
         labels: (n,)
     """
@@ -135,7 +135,7 @@ def _evaluate(
 
 
 def _run_directory(path: Path) -> Path:
-    """Return the run directory, also if its model directory was given."""
+    """Return the run directory, given its path or the path of its model directory."""
     is_model = path.name == "model" and (path.parent / "recipe.toml").exists()
     return path.parent if is_model else path
 
@@ -190,7 +190,7 @@ def _cache_directory(frozen: bool, compute: Compute) -> Iterator[Path]:
         yield Path(directory)
 
 
-def _agreement_of_new_views(
+def _compare_new_views(
     model: Model, images: EvaluationSet, compute: Compute, display: Display
 ) -> ViewAgreement | None:
     known = torch.nonzero(images.labels >= 0)[:, 0]
@@ -229,7 +229,7 @@ def _save(
 
 
 def _free_path(directory: Path, data: str) -> Path:
-    """Return DIRECTORY/NAME without extension, or NAME-2, … if other data has that name."""
+    """Return DIRECTORY/NAME, or NAME-2, … if NAME is taken by other data; without extension."""
     location = Path(_location(data))
     stem = location.name if location.is_dir() else location.stem
     for number in range(1, 10_000):

@@ -28,7 +28,7 @@ BASELINE_MEANINGS = {
     "knn_on_probe_input": "vote of the ten most similar training images",
     "nearest_class_mean": "the class with the closest mean",
     "linear_probe_of_encoder": "a linear classifier without stage 1",
-    "knn_on_encoder": "vote of ten training images by encoder features",
+    "knn_on_encoder": "vote of the ten training images with the most similar features",
 }
 LISTED = 5
 
@@ -51,7 +51,7 @@ def describe(evaluation: Evaluation) -> str:
 
 
 def leakage_sentence(leakage: Leakage) -> str:
-    """Return what the leakage means."""
+    """Return a sentence that explains the leakage."""
     chance, common, style = leakage.chance, leakage.class_from_common, leakage.class_from_style
     excess = (style - chance) / max(common - chance, 1e-9)
     if style <= chance + 0.02 or excess < 0.1:
@@ -87,7 +87,7 @@ def _scores(evaluation: Evaluation) -> Iterator[str]:
         yield _line(title, f"{score.value:.2%}", interval, SCORE_MEANINGS[name])
     calibration = evaluation.calibration
     before = f"{calibration.before.ece:.2%} before"
-    meaning = f"error of the probabilities; temperature {calibration.temperature:.3g}"
+    meaning = f"gap between confidence and accuracy; temperature {calibration.temperature:.3g}"
     yield _line("calibration error", f"{calibration.after.ece:.2%}", before, meaning)
     yield "95% confidence intervals"
 
@@ -124,7 +124,7 @@ def _rejection(evaluation: Evaluation) -> Iterator[str]:
         "of the images of known classes (errors)",
     )
     if rejection.unknown_rejected is not None:
-        names = _shorten(rejection.unknown_classes)
+        names = shorten(rejection.unknown_classes)
         meaning = f"of {rejection.unknown_images:,} images of unknown classes: {names}"
         yield _line("", f"{rejection.unknown_rejected:.2%}", "", meaning)
 
@@ -180,6 +180,7 @@ def _line(title: str, value: str, interval: str, meaning: str) -> str:
     return f"{title:<28} {value:>8}  {interval:<17} {meaning}".rstrip()
 
 
-def _shorten(names: Sequence[str]) -> str:
+def shorten(names: Sequence[str]) -> str:
+    """Return the first five names and the number of the others."""
     more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
     return ", ".join(names[:LISTED]) + more

@@ -7,8 +7,8 @@ with that label. A label is suspected if its probability is below its threshold 
 reaches the threshold of that class. The larger the difference between the two probabilities, the
 more suspicious the label.
 
-A frozen encoder was never trained on the labels. A trained one has also learned the wrong ones, and
-its features then hide some errors: fewer are found, but those found are no less suspicious.
+A frozen encoder was not trained on the labels. A trained encoder has also learned wrong labels, and
+its features hide some of the errors: fewer are found, but those are no less suspicious.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ MAX_ERRORS = 60
 def find_label_errors(
     features: Tensor, labels: Tensor, images: Sequence[str], classes: Sequence[str]
 ) -> tuple[LabelError, ...]:
-    """Cross-validate a linear classifier on features (n, D) and list the suspected labels."""
+    """Cross-validate a linear classifier on features (n, D) and return the suspected labels."""
     probabilities = out_of_fold(features, labels, len(classes))
     return suspected_labels(probabilities, labels, images, classes)
 
@@ -76,7 +76,7 @@ def suspected_labels(
         labels: (n,)
         images: names of the images.
         classes: names of the classes.
-        max_errors: how many to return at most.
+        max_errors: maximum number of labels to return.
     """
     rows = torch.arange(len(labels))
     label_probability = probabilities[rows, labels]

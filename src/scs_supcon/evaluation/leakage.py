@@ -1,17 +1,17 @@
-"""How much the style field reveals about the class, and what else it holds.
+"""How much the style field reveals about the class, and how much about the image.
 
 *Class from a field*: a linear classifier (`linear.py`) is fitted to the field of the training
 images and tested on the evaluated images. Chance is the share of their largest class. A style field
 without information about the class stays at chance.
 
 *View agreement*: the mean similarity of two views of one image, and of two images of one class. A
-style field that describes the image has a higher similarity for the former.
+style field that describes the image has a higher similarity of two views of one image.
 
 *Effective rank* of the style of the evaluated images, with λ_i the eigenvalues of its covariance:
 
     exp(−Σ p_i ln p_i),    p_i = λ_i / Σ λ
 
-It is 1 if all styles lie on a line, and the number of dimensions if they fill all alike.
+It is 1 if all styles lie on a line, and the number of dimensions if all have the same variance.
 """
 
 import torch

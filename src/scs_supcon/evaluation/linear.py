@@ -1,4 +1,4 @@
-"""A linear classifier in closed form, without any setting to choose.
+"""A linear classifier in closed form, without hyperparameters.
 
 Classes are assumed to be Gaussian with one covariance (Fisher's linear discriminant):
 
@@ -6,8 +6,8 @@ Classes are assumed to be Gaussian with one covariance (Fisher's linear discrimi
 
 μ_c are the class means, S the covariance within classes, shrunk towards a multiple of the identity
 by the amount of Ledoit and Wolf (2004), so that it can be estimated from few images. It is computed
-from sums over rows, so that rows can be removed again: `label_errors.py` fits each fold without
-reading the other rows again, which `sklearn.discriminant_analysis` cannot do.
+from sums over rows, from which rows can be subtracted: `label_errors.py` fits each fold without
+summing the other rows again, which `sklearn.discriminant_analysis` cannot do.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ class Moments:
     """Sums over rows that determine a classifier.
 
     Attributes:
-        counts: rows of each class (classes,).
-        sums: of the rows of each class (classes, D).
+        counts: numbers of rows of the classes (classes,).
+        sums: sums of the rows of the classes (classes, D).
         gram: Σ x xᵀ (D, D).
         fourth: Σ ‖x − μ‖⁴ about the class means of the whole set, for the shrinkage.
     """
@@ -35,7 +35,7 @@ class Moments:
     fourth: Tensor
 
     def __sub__(self, other: "Moments") -> "Moments":
-        """Return the sums without some of the rows."""
+        """Return the sums without the rows of `other`."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return Moments(*(a - b for a, b in pairs))
 
@@ -53,7 +53,7 @@ class LinearDiscriminant:
 
 
 def moments(rows: Tensor, labels: Tensor, classes: int, means: Tensor | None = None) -> Moments:
-    """Sum rows (n, D); `means` are the class means if they are those of a larger set."""
+    """Return the sums over rows (n, D), which may be a subset of rows with class means `means`."""
     width = rows.shape[1]
     counts = torch.bincount(labels, minlength=classes).double()
     sums = torch.zeros(classes, width, dtype=torch.float64).index_add_(0, labels, rows.double())
@@ -68,13 +68,13 @@ def moments(rows: Tensor, labels: Tensor, classes: int, means: Tensor | None = N
 
 
 def from_moments(m: Moments) -> LinearDiscriminant:
-    """Return the classifier that the sums determine."""
+    """Return the classifier, given sums over its training rows."""
     n, width = m.counts.sum(), m.sums.shape[1]
     present = m.counts > 0
     means = m.sums / m.counts.clamp_min(1)[:, None]
     within = (m.gram - m.sums.T @ means) / n
     variance = within.diagonal().sum() / width
-    if variance <= 0:  # every row equals its class mean: any metric will do
+    if variance <= 0:  # every row equals its class mean, so any covariance will do
         within, variance = torch.eye(width, dtype=torch.float64), torch.ones(())
     noise = (m.fourth / n - within.square().sum()) / n
     spread = within.square().sum() - width * variance.square()
@@ -85,7 +85,7 @@ def from_moments(m: Moments) -> LinearDiscriminant:
 
 
 def fit(rows: Tensor, labels: Tensor, classes: int) -> LinearDiscriminant:
-    """Fit the classifier to rows (n, D)."""
+    """Return a classifier fitted to rows (n, D)."""
     return from_moments(moments(rows, labels, classes))
 
 

@@ -42,17 +42,12 @@ def balanced_accuracy(predicted: Array, labels: Array) -> float:
     return _class_mean(recall_score, predicted, labels)
 
 
-def calibration_error(probabilities: Array, labels: Array, bins: int = 15) -> float:
-    """Return the expected calibration error: Σ_m (n_m / n) |accuracy_m − confidence_m|.
+def reliability(probabilities: Array, labels: Array, bins: int = 15) -> Reliability:
+    """Return the expected calibration error Σ_m (n_m / n) |accuracy_m − confidence_m| and its bins.
 
     Confidence is the largest probability of a row. Bin m of M holds the rows whose confidence lies
     in ((m − 1)/M, m/M]; accuracy_m and confidence_m are the means over its n_m rows.
     """
-    return reliability(probabilities, labels, bins).ece
-
-
-def reliability(probabilities: Array, labels: Array, bins: int = 15) -> Reliability:
-    """Return the calibration error and its bins."""
     confidence, predicted = torch.as_tensor(probabilities).double().max(1)
     correct = (predicted == torch.as_tensor(labels)).double()
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64, device=confidence.device)
@@ -132,9 +127,10 @@ def chunks(rows: int, columns: int) -> Iterator[slice]:
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
-def evenly_spaced(total: int, most: int) -> Tensor:
-    """Return the indices of at most `most` of `total` rows, evenly spaced."""
-    return torch.arange(min(total, most)) * total // max(1, min(total, most))
+def evenly_spaced(total: int, limit: int) -> Tensor:
+    """Return the indices of at most `limit` of `total` rows, evenly spaced."""
+    count = min(total, limit)
+    return torch.arange(count) * total // max(1, count)
 
 
 def _class_mean(score: Callable[..., float], predicted: Array, labels: Array) -> float:

@@ -30,7 +30,7 @@ def pair_statistics(
     threshold: float,
     max_images: int = MAX_IMAGES,
 ) -> PairStatistics:
-    """Evaluate the pairs of unit rows (n, D); rates are None if there are no such pairs."""
+    """Return statistics of the pairs of unit rows (n, D); rates are None without such pairs."""
     subset = evenly_spaced(len(rows), max_images)
     same, different = similarities(rows[subset], labels[subset])
     edges = np.linspace(-1, 1, BINS + 1)
@@ -86,6 +86,6 @@ def _share_reaching(ordered: Similarities, threshold: float) -> float:
 
 
 def _counts(ordered: Similarities, edges: NDArray[np.float64]) -> tuple[int, ...]:
-    """Count the values per bin; values beyond the ends count in the outer bins."""
+    """Return the number of values per bin; values beyond the ends count in the outer bins."""
     positions = np.searchsorted(ordered, edges[1:-1], "left")
     return tuple(np.diff(positions, prepend=0, append=len(ordered)).tolist())

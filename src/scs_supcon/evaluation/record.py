@@ -50,7 +50,7 @@ def _names_in_files(field: str) -> AliasChoices:
 
 
 class EvaluationRecord(BaseModel):
-    """Base of the records below: frozen, readable under current and old keys."""
+    """Base class of the records: frozen, with the keys of older formats as aliases."""
 
     model_config = ConfigDict(
         frozen=True,

@@ -104,7 +104,7 @@ class DecisionRule(nn.Module):
     def with_class(self, rows: Tensor) -> "DecisionRule":
         """Return a rule with one more class, given u (k, D) of its images."""
         similarity = within_class_similarity(rows, torch.zeros(len(rows), dtype=torch.long), 1)
-        similarity = torch.where(similarity.isnan(), self._usual_similarity(), similarity)
+        similarity = torch.where(similarity.isnan(), self._typical_similarity(), similarity)
         return DecisionRule(
             LinearClassifier(self.weight, self.bias, self.temperature),
             centre=self.centre,
@@ -117,23 +117,23 @@ class DecisionRule(nn.Module):
     def _thresholds(self) -> Tensor:
         """Return the similarity that an image of each class needs (classes,).
 
-        Training did not pull the images of an added class together. Its threshold is lower, in
-        proportion to its within-class similarity.
+        Images of an added class are less similar to each other, because they were not used in
+        training. The threshold of the class is lower in proportion to its within-class similarity.
         """
         thresholds = torch.full_like(self.within_class_similarity, self.threshold)
         if self.threshold > 0:
             added = self.within_class_similarity[self.trained_classes :]
-            thresholds[self.trained_classes :] *= (added / self._usual_similarity()).clamp(0, 1)
+            thresholds[self.trained_classes :] *= (added / self._typical_similarity()).clamp(0, 1)
         return thresholds
 
-    def _usual_similarity(self) -> Tensor:
+    def _typical_similarity(self) -> Tensor:
         return self.within_class_similarity[: self.trained_classes].mean()
 
     def _logits(self, probe_input: Tensor, similarities: Tensor) -> Tensor:
         """Return the logits of all classes; those of trained classes are the classifier's.
 
-        Closeness κ (u·m_c − q_c / 2) decides how much probability the added classes take from the
-        trained ones; the classifier decides how the trained classes share the rest.
+        The closeness κ (u·m_c − q_c / 2) determines the probabilities of the added classes; the
+        classifier divides the remaining probability among the trained classes.
         """
         logits = (probe_input @ self.weight.T + self.bias) / self.temperature
         if self.trained_classes == len(self.means):
@@ -152,7 +152,7 @@ def fit_decision_rule(
     probe_input: ProbeInput,
     boundary: float | None,
 ) -> DecisionRule:
-    """Compute class means from the training images, scale and threshold from the validation images.
+    """Fit class means to the training images, and scale and threshold to the validation images.
 
     Args:
         classifier: of the trained classes.
@@ -167,8 +167,8 @@ def fit_decision_rule(
     rows, labels = unit(train[0].double() - centre), train[1]
     similarity = within_class_similarity(rows, labels, classes)
     has_pairs = ~similarity.isnan()
-    usual = similarity[has_pairs].mean() if has_pairs.any() else similarity.new_ones(())
-    similarity = torch.where(has_pairs, similarity, usual)
+    typical = similarity[has_pairs].mean() if has_pairs.any() else similarity.new_ones(())
+    similarity = torch.where(has_pairs, similarity, typical)
     means = class_means(rows, labels, classes)
     val_similarities = unit(val[0].double() - centre) @ means.T
     quantile = float(val_similarities.amax(1).quantile(QUANTILE))
@@ -191,7 +191,7 @@ def closeness(similarities: Tensor, within_class_similarity: Tensor) -> Tensor:
 
 
 def within_class_similarity(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Return q_c of unit rows: the mean product of two different rows; NaN for a single row."""
+    """Return q_c of unit rows: the mean product of two different rows; NaN without a pair."""
     counts = torch.bincount(labels, minlength=classes).to(rows.dtype)
     sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, labels, rows)
     squares = rows.new_zeros(classes).index_add_(0, labels, rows.square().sum(1))
@@ -209,11 +209,11 @@ def class_means(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 class ProbeInputs(nn.Module):
-    """Features (n, F) -> what the classifier sees (n, D) and the style field (n, S).
+    """Features (n, F) -> probe input (n, D) and style field (n, S).
 
     Args:
-        projection: the projection head; copied. It is not used if the probe input is "features".
-        probe_input: what the classifier sees.
+        projection: the projection head, which is copied; unused if the probe input is "features".
+        probe_input: input of the classifier.
         head: dimensions of the fields.
     """
 
@@ -226,12 +226,12 @@ class ProbeInputs(nn.Module):
         self.projection: nn.Module | None = None
         if probe_input != "features":
             if projection is None:
-                raise UserError(f"the probe input is {probe_input!r}, but there is no head")
+                raise UserError(f"the probe input {probe_input!r} needs a projection head")
             self.projection = copy.deepcopy(projection).cpu().double().eval()
         self.requires_grad_(False)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return probe input and style; style has no columns unless the method has fields."""
+        """Return the probe input and the style field, which is empty for methods without fields."""
         embeddings = features if self.projection is None else self.projection(features)
         probe_input = probe_features(
             Output(features, embeddings), self.probe_input, self.common_dim
@@ -245,8 +245,8 @@ class ProbeInputs(nn.Module):
 class FeatureClassifier(nn.Module):
     """Everything after the encoder: features -> probe input -> decision.
 
-    Rows are processed 64 at a time in float64 on the CPU: the last bits of a matrix product depend
-    on its shape, and so the result for an image does not depend on the other images.
+    Rows are processed 64 at a time in float64 on the CPU. The last bits of a matrix product depend
+    on its shape; with a fixed shape, the result for an image does not depend on the other images.
     """
 
     def __init__(self, probe_inputs: ProbeInputs, rule: DecisionRule) -> None:
@@ -254,7 +254,7 @@ class FeatureClassifier(nn.Module):
         self.probe_inputs, self.rule = probe_inputs, rule
 
     def forward(self, features: Tensor) -> tuple[Decision, Tensor, Tensor]:
-        """Return decision, common and style of features (n, F), in one pass and in their type."""
+        """Return decision, common and style of features (n, F), in one pass and in their dtype."""
         probe_input, style = self.probe_inputs(features)
         return self.rule(probe_input), self.rule.common(probe_input), style
 
@@ -275,7 +275,7 @@ class FeatureClassifier(nn.Module):
 
 @torch.no_grad()
 def in_passes(function: Callable[[Tensor], tuple[Tensor, ...]], rows: Tensor) -> tuple[Tensor, ...]:
-    """Apply a function to rows in float64, 64 at a time; zeros fill the last pass."""
+    """Return the results of a function for rows in float64, 64 at a time, padded with zeros."""
     passes = []
     for start in range(0, max(1, len(rows)), ROWS):
         chunk = rows[start : start + ROWS].cpu().double()

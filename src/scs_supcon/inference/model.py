@@ -107,12 +107,12 @@ class Model:
         """Build a model from the results of training.
 
         Args:
-            recipe: of the run.
+            recipe: recipe of the run.
             classes: names of the classes, in the order of the labels.
             encoder: trained encoder.
             projection: trained projection head; not needed if the probe input is "features".
-            probe_input: what the classifier sees.
-            classifier: of stage 2.
+            probe_input: input of the classifier.
+            classifier: classifier of stage 2.
             train: features (n, F) of the evaluation view, and labels, of the training images.
             val: the same for the validation images.
             train_names: names of the training images.
@@ -158,10 +158,10 @@ class Model:
         topk: int = 5,
         progress: ProgressCallback = no_progress,
     ) -> Predictions:
-        """Classify images, given as paths or PIL images.
+        """Return predictions for images, and failures for unreadable images.
 
         Args:
-            images: to classify; unreadable ones are returned as failures.
+            images: paths or PIL images.
             topk: number of classes in `Prediction.top`.
             progress: called with (images done, total).
         """
@@ -212,18 +212,18 @@ class Model:
         ]
 
     def add_class(self, name: str, images: Sequence[ImageLike]) -> tuple[Failure, ...]:
-        """Add a class by the mean of some of its images, without training.
+        """Add a class, represented by the mean of example images, without training.
 
-        The probabilities of the trained classes keep their ratios. Distances to class means decide
-        how much probability the added class takes from them; see `DecisionRule`. Five or more
-        images are advisable: with a single image the spread of the class is assumed to be average.
-        `save` stores the class.
+        The probabilities of the trained classes keep their ratios. The probability of the added
+        class depends on the distances to the class means; see `DecisionRule`. Use five or more
+        images: with a single image the spread of the class is assumed to be average. `save` also
+        stores added classes.
 
         Returns:
             The images that could not be read; the others were used.
         """
         if not name or name in self.classes:
-            raise UserError(f"the new class needs a name that is not taken, got {name!r}")
+            raise UserError(f"the new class needs a name that is not in use, got {name!r}")
         encoded = self.encode(images)
         if not encoded.names:
             reasons = "; ".join(failure.reason for failure in encoded.failures[:3])
@@ -246,7 +246,7 @@ class Model:
     def encode(
         self, images: Sequence[ImageLike], progress: ProgressCallback = no_progress
     ) -> EncodedImages:
-        """Open images and compute the encoder's features of their evaluation views.
+        """Open images and return the encoder's features of their evaluation views.
 
         On a CPU each pass of the encoder uses one thread, so that the last bits do not depend on
         the number of threads; passes run in parallel instead.
@@ -256,15 +256,15 @@ class Model:
         size = pass_size(self.encoder, self.info.recipe.data.image_size**2)
         numbered = list(enumerate(images, start=1))
         chunks = [numbered[start : start + size] for start in range(0, len(numbered), size)]
-        parts = []
+        results = []
         with _single_threaded_pool() as pool:
-            for chunk, part in zip(chunks, pool.map(self._encode_chunk, chunks), strict=True):
-                parts.append(part)
+            for chunk, result in zip(chunks, pool.map(self._encode_chunk, chunks), strict=True):
+                results.append(result)
                 progress(chunk[-1][0], len(numbered))
         return EncodedImages(
-            tuple(name for part in parts for name in part.names),
-            torch.cat([self._no_features(), *(part.features for part in parts)]),
-            tuple(failure for part in parts for failure in part.failures),
+            tuple(name for result in results for name in result.names),
+            torch.cat([self._no_features(), *(result.features for result in results)]),
+            tuple(failure for result in results for failure in result.failures),
         )
 
     def features(
@@ -326,7 +326,7 @@ class Model:
         tensors = {f"encoder/{name}": value for name, value in self.encoder.state_dict().items()}
         projection = self.classifier.probe_inputs.projection
         if projection is not None:
-            # The projection was trained in float32, so that nothing is lost.
+            # Nothing is lost, because the projection was trained in float32.
             state = projection.state_dict()
             tensors |= {f"head/{name}": value.float() for name, value in state.items()}
         rule = self.classifier.rule
@@ -344,8 +344,8 @@ class Model:
 def load(path: str | Path, device: str = "cpu") -> Model:
     """Load a model from its directory, or from the directory of the run that trained it.
 
-    No code from the directory is run: tensors are read with safetensors, the rest from validated
-    JSON, and the encoder is one of timm or of this package.
+    Loading never runs code from the directory: tensors are read with safetensors, everything else
+    is validated JSON, and the encoder is built by timm or this package.
 
     Args:
         path: `runs/x` or `runs/x/model`.
@@ -375,7 +375,7 @@ def load(path: str | Path, device: str = "cpu") -> Model:
 
 
 def open_upright(image: ImageLike, name: str = "an image") -> Image.Image:
-    """Return an image, given by its path or as a PIL image, as upright RGB."""
+    """Return a file or a PIL image as an upright RGB image."""
     return convert_image(image, name) if isinstance(image, Image.Image) else open_image(image)
 
 
@@ -427,5 +427,5 @@ def _single_threaded_pool() -> Iterator[ThreadPoolExecutor]:
     try:
         yield pool
     finally:
-        pool.shutdown(cancel_futures=True)  # after an interrupt, start nothing more
+        pool.shutdown(cancel_futures=True)  # does not start queued work after an interrupt
         torch.set_num_threads(threads)

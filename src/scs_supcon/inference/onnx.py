@@ -1,8 +1,8 @@
 """Export a model as one ONNX file, which is written only if it agrees with the model.
 
-The file takes pixels that are already resized and cropped, as bytes; normalisation, classifier,
-calibration and rejection are part of it. Resizing is not, because Pillow's differs from ONNX's: the
-metadata of the file says how to do it, and `examples/onnx_predict.py` does it.
+The file expects resized and cropped pixels, as bytes; normalisation, classifier, calibration and
+rejection are part of it. Resizing is not, because Pillow and ONNX resize differently: it is
+described in the metadata and implemented in `examples/onnx_predict.py`.
 """
 
 import copy
@@ -32,7 +32,7 @@ from scs_supcon.progress import ProgressCallback
 FORMAT_VERSION = 2
 KEY = "scs_supcon"  # of the metadata
 TOLERANCE = 1e-3  # of probabilities and similarities
-MAX_IMAGES = 256  # to compare on
+MAX_IMAGES = 256  # compared
 BATCH = 32
 OUTPUTS = {
     "probabilities": "calibrated probability of each class",
@@ -84,7 +84,7 @@ class Graph(nn.Module):
 
 @dataclass(frozen=True)
 class Parity:
-    """How well a file agrees with its model on some images.
+    """How well a file agrees with its model.
 
     Attributes:
         images: number of images compared.
@@ -125,9 +125,9 @@ def export_onnx(
     """Write a model, including added classes, as one ONNX file.
 
     Args:
-        model: to export.
-        file: to write.
-        images: on which the file has to agree with the model.
+        model: the model to export.
+        file: the file to write.
+        images: images on which the file must agree with the model.
         progress: called with (done, total); each image counts twice.
 
     Raises:
@@ -139,7 +139,7 @@ def export_onnx(
     import onnxscript  # noqa: F401 - torch needs it, and its own error is less clear
 
     if not images:
-        raise UserError("give some images to compare the file with the model on")
+        raise UserError("at least one image is needed to compare the file with the model")
     expected = _model_results(model, images, lambda done, total: progress(done, 2 * total))
     graph = Graph(model)
     exported = _trace(graph, model)
@@ -161,7 +161,7 @@ def export_onnx(
 
 
 def file_metadata(model: Model, graph: Graph) -> dict[str, object]:
-    """Return what a user of the file has to know, ready for JSON."""
+    """Return the metadata of the file, ready for JSON."""
     info, data = model.info, model.info.recipe.data
     return {
         "format_version": FORMAT_VERSION,
@@ -190,7 +190,7 @@ def file_metadata(model: Model, graph: Graph) -> dict[str, object]:
 
 
 def images_of_run(run: Path, model: Model) -> list[ImageLike]:
-    """Return up to 256 test images of a run, or other images of its data.
+    """Return up to 256 test images of a run, or other images of its data if there are none.
 
     Raises:
         UserError: the data is not available.
@@ -199,8 +199,8 @@ def images_of_run(run: Path, model: Model) -> list[ImageLike]:
         images = load_images(model.info.recipe.data.source)
     except UserError as error:
         raise UserError(
-            f"the images of the run cannot be used for the comparison ({error}): give others with "
-            "--images"
+            f"cannot load the images of the run for the comparison ({error}): give other images "
+            "with --images"
         ) from error
     indices = _test_indices(run, images)
     subset = indices[:: -(-len(indices) // MAX_IMAGES)]

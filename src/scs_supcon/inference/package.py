@@ -1,8 +1,8 @@
-"""The directory of a saved model: four files with checksums, none of which can run code.
+"""The directory of a saved model, which can be loaded without running code.
 
-`weights.safetensors` holds the tensors, `model.json` everything else (`ModelInfo`), `README.md` is
-the model card. `SHA256SUMS` is written last and checked first: an incomplete directory is rejected.
-README.md has no checksum, so that it can be edited.
+`weights.safetensors` holds the tensors, `model.json` everything else (`ModelInfo`), and `README.md`
+is the model card. `SHA256SUMS` is written last and checked first, so that incomplete directories
+are rejected. README.md has no checksum and can be edited.
 """
 
 import hashlib
@@ -71,7 +71,7 @@ class ModelInfo(Section):
     trained_classes: Count
     """Number of trained classes, which come first; the others were added by their mean."""
     probe_input: ProbeInput
-    """What the classifier sees: features, embeddings, or the common field."""
+    """Input of the classifier: features, embeddings, or the common field."""
     temperature: Positive
     """Divides the logits of the classifier."""
     prototype_scale: Positive
@@ -122,7 +122,7 @@ def write_package(directory: Path, info: ModelInfo, tensors: Mapping[str, Tensor
 
 def read_package(path: str | Path) -> tuple[ModelInfo, dict[str, Tensor]]:
     """Read and check the directory of a model, or of the run that trained it."""
-    directory = _find(Path(path))
+    directory = _find_model(Path(path))
     sums = _read_sums(directory)
     info = _parse_info(directory / INFO, _read_checked(directory / INFO, sums))
     content = _read_checked(directory / WEIGHTS, sums)
@@ -161,7 +161,7 @@ def initialise_from(path: str | Path, encoder: nn.Module, projection: nn.Module)
         load_state(path, projection, "head", tensors)
 
 
-def _find(path: Path) -> Path:
+def _find_model(path: Path) -> Path:
     for directory in (path, path / "model"):
         if (directory / INFO).is_file():
             return directory
@@ -184,7 +184,7 @@ def _read_sums(directory: Path) -> dict[str, str]:
 
 
 def _read_checked(file: Path, sums: Mapping[str, str]) -> bytes:
-    """Read a file once, so that the checked bytes are the ones that are used."""
+    """Return the content of a file, read once so that the checked bytes are those that are used."""
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -250,9 +250,8 @@ def model_card(info: ModelInfo) -> str:
         "Unknown images": _card_rejection(info),
         "Data": _card_data(info),
         "Licence": (
-            f"Licence of the initial encoder weights: {_escape(info.weights_licence)}. scs-supcon "
-            "does not know the licence of the training images; ask the person who trained the "
-            "model."
+            f"Licence of the initial encoder weights: {_escape(info.weights_licence)}. The licence "
+            "of the training images is not recorded; ask the person who trained the model."
         ),
         "Recipe": f"```toml\n{write_toml(info.recipe)}```",
     }

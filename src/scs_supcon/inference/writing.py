@@ -35,7 +35,7 @@ def write_output(text: str, file: Path | None) -> None:
 def check_embedding_file(file: Path) -> None:
     """Raise a `UserError` unless the file ends with .parquet or .npz."""
     if file.suffix not in (".parquet", ".npz"):
-        raise UserError(f"{file}: embeddings are written to a .parquet or an .npz file")
+        raise UserError(f"the file for embeddings must end with .parquet or .npz, got {file}")
 
 
 def write_embeddings(embeddings: Embeddings, file: Path) -> None:
