@@ -67,7 +67,7 @@ def timm_features(
 
 
 def our_features(
-    encoder: Encoder, images: ImageDataset, chosen: list[int], cache: str, w: int
+    encoder: Encoder, images: ImageDataset, chosen: list[int], cache: str, workers: int
 ) -> Features:
     """Return the features computed with `frozen_features`."""
     data = DataRecipe(source="measured", **data_config(encoder.name))
@@ -78,7 +78,7 @@ def our_features(
         encoder_key=encoder_key(encoder),
         transforms=keyed_views("eval", data),
         cache_dir=cache,
-        workers=w,
+        workers=workers,
     )
     return features[:, 0]
 
@@ -91,7 +91,7 @@ def timed(work: Callable[[], Features]) -> tuple[float, Features]:
 
 
 def main() -> None:
-    """Measure in turns and print."""
+    """Measure the contenders in turns and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("data", type=Path, help="folder of class folders")
     parser.add_argument("--encoder", default="tf_efficientnet_lite0")
@@ -126,10 +126,10 @@ def main() -> None:
                 ),
             }
             for name, work in turns.items():
-                taken, results[name] = timed(work)
-                seconds.setdefault(name, []).append(taken)
+                duration, results[name] = timed(work)
+                seconds.setdefault(name, []).append(duration)
 
-    rate = {name: count / statistics.median(taken) for name, taken in seconds.items()}
+    rate = {name: count / statistics.median(rounds) for name, rounds in seconds.items()}
     print(f"{options.encoder}, {count} images, {size} pixels, {options.workers} workers")
     for name, value in rate.items():
         print(f"  {name:<27}{value:9.1f} images/s")

@@ -1,4 +1,4 @@
-"""Our training loop compared with a bare PyTorch loop that does the same work.
+"""Compare our training loop with a bare PyTorch loop that does the same work.
 
     python benchmarks/loop.py
 
@@ -70,7 +70,7 @@ def bare(network: nn.Module, data: list[Batch], clip: float) -> tuple[float, flo
     optimizer = torch.optim.SGD(groups, lr=LR, momentum=0.9)
     lr = schedule(len(data))
     value = math.nan
-    began = time.process_time()
+    start = time.process_time()
     for step, (images, labels) in enumerate(data):
         for group in optimizer.param_groups:
             group["lr"] = lr(step)
@@ -81,7 +81,7 @@ def bare(network: nn.Module, data: list[Batch], clip: float) -> tuple[float, flo
             nn.utils.clip_grad_norm_(parameters, clip)
         optimizer.step()
         value = loss.item()
-    return time.process_time() - began, value
+    return time.process_time() - start, value
 
 
 def ours(network: nn.Module, data: list[Batch], clip: float) -> tuple[float, float]:
@@ -114,9 +114,9 @@ def ours(network: nn.Module, data: list[Batch], clip: float) -> tuple[float, flo
             values.append(terms["loss"])
             checkpoints.after_step(position, terms)
 
-        began = time.process_time()
+        start = time.process_time()
         train_loop(fabric, stage, checkpoints.position, Hooks(after_step=after_step))
-        seconds = time.process_time() - began
+        seconds = time.process_time() - start
     return seconds, values[-1]
 
 

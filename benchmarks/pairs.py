@@ -1,4 +1,4 @@
-"""Pair losses side by side: time and memory of one forward + backward pass.
+"""Compare pair losses: time and memory of one forward and backward pass.
 
     python benchmarks/pairs.py            measure everything, write docs/benchmarks/pairs.*
     python benchmarks/pairs.py --quick    measure small sizes and print the table
@@ -35,7 +35,7 @@ SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 FEW_CLASSES = ((2048, 10), (2048, 1), (8192, 10), (8192, 1))
 MEMORY_SIZES = (512, 2048, 8192, 16384, 65536)
 ROUNDS = {256: 101, 1024: 31, 2048: 15, 4096: 7, 8192: 9, 16384: 3}  # up to that size
-LONG = 4096  # above so many rows a step is so long that it needs no warm-up
+LONG = 4096  # with more rows, a step takes so long that it needs no warm-up
 Step = Callable[[], object]
 
 

@@ -46,7 +46,7 @@ class Results:
         return statistics.median(a / b for a, b in zip(seconds[slow], seconds[fast], strict=True))
 
     def solving(self, rows: int, classes: int = 100) -> float:
-        """Return the share of a step that goes into solving b."""
+        """Return the share of a step that is spent on solving b."""
         return 1 - 1 / (self.ratio(rows, "ours_solved", "ours_given", classes) or 1)
 
 
@@ -134,7 +134,7 @@ def targets(results: Results) -> str:
         ("solving b at N = 8,192, %", "≤ 3", 100 * results.solving(8192), at_most(3)),
         ("memory at N = 65,536, MB", "≤ 400", peak, at_most(400)),
     ]
-    rows = [[what, goal, f"{x:.2f}", "yes" if holds(x) else "no"] for what, goal, x, holds in goals]
+    rows = [[name, goal, f"{x:.2f}", "yes" if met(x) else "no"] for name, goal, x, met in goals]
     return table(["target", "goal", "measured", "met"], rows)
 
 

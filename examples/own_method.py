@@ -1,4 +1,4 @@
-"""Train with a loss of your own. A method is a class with one required function, `loss_terms`.
+"""Train with a custom loss. A method is a class with one required function, `loss_terms`.
 
 python examples/own_method.py
 

@@ -30,7 +30,7 @@ def main() -> None:
         vectors, labels, stratify=labels, random_state=0
     )
     neighbours = make_pipeline(StandardScaler(), contrastive, KNeighborsClassifier(5))
-    neighbours.fit(train, train_labels)  # the classifier's `transform` gives the common field
+    neighbours.fit(train, train_labels)  # the classifier's `transform` returns the common field
     embeddings = neighbours[:-1].transform(test)
     print(f"common field: {embeddings.shape[1]} columns of unit length")
     print(f"5 nearest neighbours in it: accuracy {neighbours.score(test, test_labels):.3f}")

@@ -38,16 +38,18 @@ def same_width(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x[:, :width].clone().requires_grad_(), y[:, :width].clone().requires_grad_()
 
 
-def close(got: Tensor | None, expected: Any) -> None:
+def close(gradient: Tensor | None, expected: Any) -> None:
     """Check that a gradient is within 1e-10 of the reference."""
-    want = torch.tensor(expected, dtype=torch.float64)
-    assert got is not None
-    room = 1e-10 * max(float(want.abs().max()) if want.numel() else 0.0, 1e-3)
-    torch.testing.assert_close(got.double(), want.reshape(got.shape), rtol=1e-10, atol=room)
+    reference = torch.tensor(expected, dtype=torch.float64)
+    assert gradient is not None
+    atol = 1e-10 * max(float(reference.abs().max()) if reference.numel() else 0.0, 1e-3)
+    torch.testing.assert_close(
+        gradient.double(), reference.reshape(gradient.shape), rtol=1e-10, atol=atol
+    )
 
 
-def refuses_a_second_derivative(loss: Callable[[Tensor], Tensor], x: Tensor) -> None:
-    """Check the error, also next to a term that has a second derivative."""
+def check_second_derivative_is_an_error(loss: Callable[[Tensor], Tensor], x: Tensor) -> None:
+    """Check the error, even if another term has a second derivative."""
     x.requires_grad_()
     with pytest.raises(RuntimeError, match="twice"):
         torch.autograd.grad(loss(x) + x.pow(3).sum(), x, create_graph=True)[0].sum().backward()

@@ -1,6 +1,6 @@
-"""Every command and every snippet of the guide runs, in the order in which it is read.
+"""All commands and snippets of the guide run in the order of the page.
 
-Commands run as printed, but for training: that gets fewer epochs here.
+Training uses fewer epochs than in the guide.
 """
 
 import re
@@ -24,7 +24,7 @@ SHORTER = {
 
 
 @pytest.fixture
-def place(shapes, tmp_path, monkeypatch):
+def guide_folder(shapes, tmp_path, monkeypatch):
     """A folder with the images that the guide uses."""
     shutil.copytree(shapes, tmp_path / "birds")
     with Image.open(next(shapes.rglob("*.png"))) as image:
@@ -34,7 +34,7 @@ def place(shapes, tmp_path, monkeypatch):
 
 
 def shortened(command):
-    """The arguments after `scs`; a recipe of its own decides the epochs itself."""
+    """Return the arguments after `scs` with fewer epochs, unless there is a --recipe."""
     program, verb, *rest = shlex.split(command)
     assert program == "scs"
     more = () if "--recipe" in rest else SHORTER.get(verb, ())
@@ -43,22 +43,22 @@ def shortened(command):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_runs_from_top_to_bottom(page, place, scs):
+def test_a_page_runs_from_top_to_bottom(page, guide_folder, scs):
     names = {}
     blocks = BLOCK.findall(page.read_text())
-    assert blocks, "a guide page has something to run"
+    assert blocks, "a guide page has commands or snippets"
     for kind, text in blocks:
         if kind == "python":
             exec(text, names)
             continue
         for line in text.strip().splitlines():
             verb, *rest = shortened(line.removeprefix("$ "))
-            said = scs(verb, *rest)
-            fine = (0, 1) if verb == "doctor" else (0,)  # 1: something was found
-            assert said.code in fine, f"{line}\n{said.err}"
+            result = scs(verb, *rest)
+            expected = (0, 1) if verb == "doctor" else (0,)  # 1: there are problems
+            assert result.code in expected, f"{line}\n{result.err}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_lead_somewhere(page):
+def test_links_point_to_existing_files(page):
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
         assert (page.parent / link).exists(), link

@@ -164,7 +164,7 @@ class Memory(CrossBatchMemory):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("miner", [None, MINERS["pairs"]], ids=["all pairs", "mined"])
-def test_a_memory_of_past_batches(miner: nn.Module | None) -> None:
+def test_cross_batch_memory(miner: nn.Module | None) -> None:
     """Each batch is paired with itself and earlier batches, but no row with its copy."""
     method = scs()
     memory = Memory(MetricLearningLoss(method), embedding_size=6, memory_size=20, miner=miner)

@@ -1,4 +1,4 @@
-"""What the README prints runs as it is printed."""
+"""The code, the commands and the links of the README work."""
 
 import re
 import shutil
@@ -14,22 +14,22 @@ BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 TRAINS = re.compile(r"\btrain\(")
 
 
-def run(block, **given):
+def run(block, **names):
     torch.manual_seed(0)
-    exec(block, given)
-    return given
+    exec(block, names)
+    return names
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if not TRAINS.search(block)])
-def test_the_loss_runs_as_printed(block, capsys):
+def test_code_with_the_loss_runs(block, capsys):
     labels = torch.arange(12) % 4
-    done = run(block, embeddings=torch.randn(12, 256), labels=labels)
-    value = done.get("value", done["loss"])  # a loop's last one, or the only one
+    names = run(block, embeddings=torch.randn(12, 256), labels=labels)
+    value = names.get("value", names["loss"])  # the last value of a loop, or the only one
     assert value.ndim == 0
     assert value.isfinite()
-    if "optimizer" in done:
-        before = type(done["loss"])(common_dim=192, preset="siglip").scalars()
-        learned = done["loss"].scalars()
+    if "optimizer" in names:
+        before = type(names["loss"])(common_dim=192, preset="siglip").scalars()
+        learned = names["loss"].scalars()
         assert learned["t"] != before["t"]
         assert learned["b"] != before["b"]
         assert "boundary" in capsys.readouterr().out
@@ -37,17 +37,17 @@ def test_the_loss_runs_as_printed(block, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", [block for block in BLOCKS if TRAINS.search(block)])
-def test_training_runs_as_printed(block, shapes, tmp_path, monkeypatch):
+def test_code_with_training_runs(block, shapes, tmp_path, monkeypatch):
     shutil.copytree(shapes, tmp_path / "birds")
     with Image.open(next(shapes.rglob("*.png"))) as image:
         image.save(tmp_path / "photo.jpg")
     monkeypatch.chdir(tmp_path)
-    done = run(block)
+    names = run(block)
     assert (tmp_path / "runs" / "birds" / "finished.json").exists()
-    assert set(done["model"].classes) == {"bar", "circle", "cross", "square"}
+    assert set(names["model"].classes) == {"bar", "circle", "cross", "square"}
 
 
-def test_both_kinds_are_there():
+def test_the_readme_shows_the_loss_and_training():
     assert {bool(TRAINS.search(block)) for block in BLOCKS} == {True, False}
 
 
@@ -55,12 +55,12 @@ def test_the_commands_and_options_exist(scs):
     verbs = set(re.findall(r"\bscs ([a-z]+)", TEXT))
     assert {"train", "predict"} <= verbs
     helps = {verb: scs(verb, "--help") for verb in verbs}
-    assert all(said.code == 0 for said in helps.values()), helps
-    known = " ".join(said.out for said in helps.values())
+    assert all(result.code == 0 for result in helps.values()), helps
+    help_text = " ".join(result.out for result in helps.values())
     for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT)):
-        assert option in known
+        assert option in help_text
 
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", TEXT))))
-def test_links_lead_somewhere(link):
+def test_links_point_to_existing_files(link):
     assert (ROOT / link).exists()

@@ -10,8 +10,8 @@ from pair_batches import (
     LargestTensor,
     Rows,
     Vectors,
+    check_second_derivative_is_an_error,
     close,
-    refuses_a_second_derivative,
     same_width,
 )
 from scs_supcon.kernels import style_distance
@@ -206,7 +206,7 @@ def test_gradcheck(apart: bool, piece: int | None) -> None:
 def test_double_backward_is_an_error() -> None:
     labels = torch.tensor([0, 0, 1, 1, 1, 2])
     x = torch.randn(6, 3, dtype=torch.float64)
-    refuses_a_second_derivative(lambda x: style_distance(x, labels, piece=PIECE), x)
+    check_second_derivative_is_an_error(lambda x: style_distance(x, labels, piece=PIECE), x)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

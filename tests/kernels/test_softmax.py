@@ -11,9 +11,9 @@ from pair_batches import (
     LargestTensor,
     Rows,
     Vectors,
+    check_second_derivative_is_an_error,
     close,
     labelled_rows,
-    refuses_a_second_derivative,
     same_width,
 )
 from scs_supcon.kernels import softmax_pair_loss
@@ -174,7 +174,7 @@ def test_an_incoming_gradient_scales_the_gradient() -> None:
 
 def test_double_backward_is_an_error() -> None:
     x, labels = unit_rows(12, 3, 4)
-    refuses_a_second_derivative(lambda x: tiled(x, labels, 0.1), x)
+    check_second_derivative_is_an_error(lambda x: tiled(x, labels, 0.1), x)
 
 
 @pytest.mark.parametrize("temperature", [0.01, 0.1])
