@@ -52,7 +52,7 @@ def test_a_missing_extra_is_reported_with_the_command_that_installs_it():
     code = "import sys; sys.modules['typer'] = None; from scs_supcon.__main__ import main; main()"
     result = python("-c", code)
     assert result.returncode == 2
-    assert result.stderr == "error: this needs typer: pip install 'scs-supcon[train]'\n"
+    assert result.stderr == "error: typer is not installed: pip install 'scs-supcon[train]'\n"
 
 
 def test_a_library_that_is_missing_during_a_command_is_reported(
@@ -61,7 +61,7 @@ def test_a_library_that_is_missing_during_a_command_is_reported(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     result = scs("embed", finished, shapes / "bar", "-o", tmp_path / "v.parquet", "--quiet")
     assert result.code == 2
-    assert result.err == "error: this needs pyarrow: pip install 'scs-supcon[train]'\n"
+    assert result.err == "error: pyarrow is not installed: pip install 'scs-supcon[train]'\n"
     monkeypatch.setitem(sys.modules, "timm", None)
     result = scs("train", shapes, "--out", tmp_path / "run", "--encoder", "resnet18", "--quiet")
     assert result.code == 2
@@ -72,7 +72,7 @@ def test_tune_without_optuna_reports_its_extra(scs, shapes, tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "optuna", None)
     result = scs("tune", shapes, "--out", tmp_path / "search", "--quiet")
     assert result.code == 2
-    assert result.err == "error: this needs optuna: pip install 'scs-supcon[paper]'\n"
+    assert result.err == "error: optuna is not installed: pip install 'scs-supcon[paper]'\n"
 
 
 def test_out_of_gpu_memory_is_reported_with_advice(scs, monkeypatch):

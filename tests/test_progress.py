@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from scs_supcon import progress as progress_module
-from scs_supcon.progress import Display, spell_seconds
+from scs_supcon.progress import Display, format_duration
 
 
 @pytest.fixture
@@ -108,5 +108,5 @@ def test_a_terminal_gets_a_bar_with_the_time_left(monkeypatch):
         (1e5, "27.8 h"),
     ],
 )
-def test_durations_as_text(seconds, text):
-    assert spell_seconds(seconds) == text
+def test_durations_are_formatted_with_a_suitable_unit(seconds, text):
+    assert format_duration(seconds) == text

@@ -1,6 +1,7 @@
 """Entry point of `scs`, `python -m scs_supcon` and torchrun."""
 
 import sys
+from typing import NoReturn
 
 from scs_supcon.errors import UserError
 
@@ -14,27 +15,29 @@ EXTRAS |= dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx")
 
 
 def main() -> None:
-    """Run the command. Errors that the user can fix are printed without a traceback."""
+    """Run the command line. Errors that the user can fix are printed without a traceback."""
     try:
         from scs_supcon.cli import app
 
         app()
     except UserError as error:
-        sys.exit(_failed(f"error: {error}", 2))
+        _exit(f"error: {error}", 2)
     except ImportError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
         extra = EXTRAS[package]
-        sys.exit(_failed(f"error: this needs {package}: pip install 'scs-supcon[{extra}]'", 2))
+        sys.exit(
+            _print_error(f"error: {package} is not installed: pip install 'scs-supcon[{extra}]'", 2)
+        )
     except Exception as error:
         # Compared by name, because not every command imports torch.
         if type(error).__name__ == "OutOfMemoryError":
-            sys.exit(_failed(f"error: {_out_of_memory(error)}", 2))
-        code = getattr(error, "exit_code", None)  # a run that was interrupted and saved
+            _exit(f"error: {_out_of_memory(error)}", 2)
+        code = getattr(error, "exit_code", None)  # set if a run was interrupted and saved
         if code is None:
             raise
-        sys.exit(_failed(str(error), code))
+        _exit(str(error), code)
 
 
 def _out_of_memory(error: Exception) -> str:
@@ -45,9 +48,9 @@ def _out_of_memory(error: Exception) -> str:
     )
 
 
-def _failed(message: str, code: int) -> int:
+def _exit(message: str, code: int) -> NoReturn:
     print(message, file=sys.stderr)
-    return code
+    sys.exit(code)
 
 
 if __name__ == "__main__":

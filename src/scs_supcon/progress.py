@@ -63,13 +63,13 @@ class Display:
             time_left = ""
             if first < done < total:
                 seconds = (now - start) / (done - first) * (total - done)
-                time_left = f", about {spell_seconds(seconds)} left"
+                time_left = f", about {format_duration(seconds)} left"
             self.line(f"{title}: {done} of {total}{time_left}")
 
         return update
 
 
-def spell_seconds(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return a duration as text: "40 s", "12 min", "3.5 h"."""
     if seconds < 100:
         return f"{seconds:.0f} s"

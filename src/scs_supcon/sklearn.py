@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from scs_supcon.data.builtin import in_memory
+from scs_supcon.data.builtin import dataset_from_arrays
 from scs_supcon.device import find_compute, has_gpu
 from scs_supcon.errors import UserError
 from scs_supcon.inference import Model
@@ -152,7 +152,7 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
             settings=("data.test_share=0", *self.settings),
         )
         names = tuple(str(label) for label in range(len(self.classes_)))
-        dataset = in_memory("images", images, labels, names, {})
+        dataset = dataset_from_arrays("images", images, labels, names, {})
         compute = find_compute(self.device, self.workers, offline=True)
         facts, files = DatasetFacts.of(dataset), read_input_files(options)
         recipe = resolve_recipe(options, facts, files, has_gpu=has_gpu(compute.device))

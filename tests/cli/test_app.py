@@ -32,7 +32,7 @@ def test_version_prints_the_version(scs):
         (["embed", "{run}", "{shapes}", "-o", "{run}/recipe.toml/v.npz"], "cannot write"),
         (["show", "supcom"], "did you mean 'supcon'?"),
         (["train", "{shapes}", "--out", "y", "--set", "pretrain.lrr=1"], "did you mean 'lr'?"),
-        (["train", "{shapes}", "--out", "y", "--frozen"], "give --weights FILE"),
+        (["train", "{shapes}", "--out", "y", "--frozen"], "add --weights FILE"),
         (["train", "digts", "--out", "y"], "did you mean 'digits'?"),
     ],
 )

@@ -10,7 +10,7 @@ QUICK = (
 )
 
 
-def test_a_dry_run_lists_the_cells_and_trains_nothing(scs, shapes, tmp_path, monkeypatch):
+def test_a_dry_run_lists_the_runs_and_does_not_train(scs, shapes, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = scs("compare", shapes, "--methods", "supcon", "--seeds", "2", "--dry-run", *QUICK)
     assert result.code == 0, result.err
@@ -32,7 +32,7 @@ def test_tables_without_runs_have_dashes(scs, shapes, tmp_path):
     assert json.loads(again.out)["accuracy"] == {"shapes": {}}
 
 
-def test_results_go_to_comparisons_by_default(scs, shapes, tmp_path, monkeypatch):
+def test_results_are_written_to_comparisons_by_default(scs, shapes, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert scs("compare", shapes, "--methods", "supcon", "--no-train", *QUICK).code == 0
     assert Path("comparisons/shapes/results.csv").is_file()

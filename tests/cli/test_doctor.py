@@ -62,7 +62,7 @@ def test_a_healthy_dataset_writes_no_files(scs, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_json_output(birds, scs):
+def test_doctor_prints_json(birds, scs):
     result = scs("doctor", birds, "--json", "--out", birds.parent / "lists" / "problems.csv")
     assert result.code == 1
     summary = json.loads(result.out)

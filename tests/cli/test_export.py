@@ -39,4 +39,4 @@ def test_a_missing_library_is_reported_with_its_pip_command(runs, scs, shapes, m
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     result = scs("export", runs / "x", "--images", shapes)
     assert result.code == 2
-    assert "this needs onnxruntime: pip install 'scs-supcon[onnx]'" in result.err
+    assert "onnxruntime is not installed: pip install 'scs-supcon[onnx]'" in result.err

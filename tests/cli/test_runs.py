@@ -12,7 +12,7 @@ def accuracy(run):
     return f"{json.loads((run / 'finished.json').read_text())['accuracy']:.2%}"
 
 
-def test_runs_lists_and_cleans(scs, runs, shapes):
+def test_runs_are_listed_and_cleaned(scs, runs, shapes):
     listed = scs("runs", runs)
     assert listed.code == 0
     title, line = listed.out.splitlines()

@@ -34,7 +34,7 @@ def test_train_prints_an_estimate_first_and_the_result_last(scs, shapes, tmp_pat
     assert again.out == result.out
 
 
-def test_train_as_json(scs, shapes, runs):
+def test_train_prints_json(scs, shapes, runs):
     result = scs("train", shapes, "--out", runs / "x", *QUICK, "--json", "--quiet")
     assert result.err == ""
     assert json.loads(result.out) == json.loads((runs / "x" / "finished.json").read_text())

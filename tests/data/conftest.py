@@ -39,6 +39,20 @@ def class_folders(tmp_path: Path, paint: Paint) -> Callable[[dict[str, int]], Pa
     return make
 
 
+@pytest.fixture
+def bomb() -> Callable[..., Path]:
+    """`bomb(path, side)` writes a small BMP file whose header claims `side` × `side` pixels."""
+
+    def bomb(path: Path, side: int = 10_000) -> Path:
+        Image.new("RGB", (2, 2)).save(path)
+        content = bytearray(path.read_bytes())
+        content[18:22] = content[22:26] = side.to_bytes(4, "little")
+        path.write_bytes(content)
+        return path
+
+    return bomb
+
+
 Scene = Callable[..., Image.Image]
 
 

@@ -2,7 +2,14 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from scs_supcon.data.builtin import COLOURS, SHAPES, digits, in_memory, shape_factors, shapes
+from scs_supcon.data.builtin import (
+    COLOURS,
+    SHAPES,
+    dataset_from_arrays,
+    digits,
+    shape_factors,
+    shapes,
+)
 from scs_supcon.data.load import load_images
 from scs_supcon.errors import UserError
 from scs_supcon.recipe import DataRecipe
@@ -34,7 +41,7 @@ def test_view_defaults_are_valid_recipe_values() -> None:
 def test_hashes_depend_on_content_and_size() -> None:
     def hashes(pixels: np.ndarray) -> list[str]:
         labels = np.zeros(len(pixels), dtype=np.int64)
-        images = in_memory("x", pixels.astype(np.uint8), labels, ("a",), {})
+        images = dataset_from_arrays("x", pixels.astype(np.uint8), labels, ("a",), {})
         return [images.file_hash(index) for index in range(len(pixels))]
 
     first, second, copy = hashes(

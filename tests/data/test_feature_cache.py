@@ -564,7 +564,7 @@ def test_a_damaged_shard_is_removed_with_a_warning(
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="permissions do not apply")
-def test_a_shard_that_may_not_be_read_is_not_removed(tmp_path: Path) -> None:
+def test_a_shard_without_read_permission_is_not_removed(tmp_path: Path) -> None:
     path = write_old(tmp_path)
     path.chmod(0)
     assert not read(tmp_path, "a", "x")[0].any()

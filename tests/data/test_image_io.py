@@ -156,14 +156,10 @@ def test_a_file_that_is_not_an_image_is_an_error_with_its_name(tmp_path: Path) -
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("side", [9_500, 30_000])
-def test_a_decompression_bomb_is_rejected_by_its_header(tmp_path: Path, side: int) -> None:
-    path = saved(tmp_path / "bomb.bmp", np.zeros((2, 2, 3), dtype=np.uint8))
-    header = bytearray(path.read_bytes())
-    header[18:22] = header[22:26] = side.to_bytes(4, "little")
-    path.write_bytes(header)
+def test_a_decompression_bomb_is_rejected_by_its_header(tmp_path: Path, side: int, bomb) -> None:
     assert side**2 > MAX_PIXELS
     with pytest.raises(ImageError, match=r"bomb\.bmp.*resize") as caught:
-        open_image(path)
+        open_image(bomb(tmp_path / "bomb.bmp", side))
     assert caught.value.kind == "too_large"
 
 
@@ -238,9 +234,7 @@ def test_a_truncated_jpeg_is_detected_at_every_scale(
 
 
 @pytest.mark.filterwarnings("error::PIL.Image.DecompressionBombWarning")
-def test_the_short_side_of_a_decompression_bomb_is_read_without_a_warning(tmp_path: Path) -> None:
-    path = saved(tmp_path / "bomb.bmp", np.zeros((2, 2, 3), dtype=np.uint8))
-    header = bytearray(path.read_bytes())
-    header[18:22] = header[22:26] = (10_000).to_bytes(4, "little")
-    path.write_bytes(header)
-    assert short_side(path) == 10_000
+def test_the_short_side_of_a_decompression_bomb_is_read_without_a_warning(
+    tmp_path: Path, bomb
+) -> None:
+    assert short_side(bomb(tmp_path / "bomb.bmp", 10_000)) == 10_000

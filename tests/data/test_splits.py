@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scs_supcon.data.builtin import in_memory, shapes
+from scs_supcon.data.builtin import dataset_from_arrays, shapes
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.splits import (
     assign_folds,
@@ -22,7 +22,7 @@ from scs_supcon.errors import UserError
 def images_of(labels: list[int], **columns: object) -> ImageDataset:
     classes = tuple(f"class {label:02d}" for label in range(max(labels) + 1))
     pixels = np.zeros((len(labels), 2, 2, 3), dtype=np.uint8)
-    images = in_memory("flat", pixels, np.array(labels), classes, {})
+    images = dataset_from_arrays("flat", pixels, np.array(labels), classes, {})
     return replace(images, **{name: np.array(value) for name, value in columns.items()})
 
 

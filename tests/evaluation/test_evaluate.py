@@ -57,9 +57,9 @@ def test_a_loaded_model_needs_data_and_writes_nothing(run, others, evaluation):
     model = load(run, "cpu")
     with pytest.raises(UserError, match="only be evaluated on data"):
         evaluate(model)
-    in_memory = evaluate(model, others, **QUICK)
-    assert in_memory.saved_to is None
-    assert in_memory.scores == evaluation.scores
+    dataset_from_arrays = evaluate(model, others, **QUICK)
+    assert dataset_from_arrays.saved_to is None
+    assert dataset_from_arrays.scores == evaluation.scores
 
 
 def test_the_evaluation_agrees_with_the_predictions(evaluation, run, others):

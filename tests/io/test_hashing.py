@@ -13,11 +13,27 @@ def test_the_digest_of_a_file_is_the_sha_256_of_its_bytes(tmp_path):
         file_sha256(tmp_path / "missing")
 
 
-def test_the_digest_of_code_ignores_comments_docstrings_and_format(tmp_path):
-    def digest(code):
-        (tmp_path / "a.py").write_text(code)
-        return code_sha256([("a.py", tmp_path / "a.py")])
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ('"""Another docstring."""\n\n# a comment\ndef f(x):\n    return 2 * x  # twice\n', True),
+        ('def f(x):\n    "A docstring."\n    return 2*x\n', True),
+        ("def f(x):\n    return 3 * x\n", False),
+        ("def f(x, y=1):\n    return 2 * x\n", False),
+    ],
+)
+def test_only_changes_of_the_code_itself_change_the_digest(tmp_path, text, same):
+    before, after = tmp_path / "before.py", tmp_path / "after.py"
+    before.write_text("def f(x):\n    return 2 * x\n")
+    after.write_text(text)
+    digests = {code_sha256([("module.py", file)]) for file in (before, after)}
+    assert len(digests) == 1 + (not same)
 
-    plain = digest("def f(x):\n    return x + 1\n")
-    assert digest('"""Module."""\ndef f( x ):\n    "Text."\n    return x+1  # why\n') == plain
-    assert digest("def f(x):\n    return x + 2\n") != plain
+
+def test_the_digest_depends_on_the_names_of_the_files_but_not_on_their_order(tmp_path):
+    files = [(name, tmp_path / name) for name in ("a.py", "b.py")]
+    for name, file in files:
+        file.write_text(f"x = {name!r}\n")
+    assert code_sha256(files) == code_sha256(reversed(files))
+    (_, a), (_, b) = files
+    assert code_sha256(files) != code_sha256([("a.py", b), ("b.py", a)])

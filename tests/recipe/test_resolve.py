@@ -109,11 +109,11 @@ def test_a_weights_file_is_recorded_by_its_sha256(images, weights, tmp_path):
 
 
 def test_a_random_encoder_cannot_be_frozen(images):
-    with pytest.raises(UserError, match=r"--frozen .* random weights: give --weights FILE"):
+    with pytest.raises(UserError, match=r"--frozen .* random weights: add --weights FILE"):
         resolve(images, frozen=True)
 
 
-def test_options_win_over_the_file_and_the_file_over_defaults(images, tmp_path):
+def test_options_override_the_file_and_the_file_overrides_defaults(images, tmp_path):
     file = tmp_path / "r.toml"
     file.write_text(
         "seed = 3\n[pretrain]\nepochs = 7\nlr = 0.3\n[data]\nflip = false\n"
@@ -127,7 +127,7 @@ def test_options_win_over_the_file_and_the_file_over_defaults(images, tmp_path):
     assert resolve(images, recipe=file, seed=4).seed == 4
 
 
-def test_the_source_option_wins_over_the_file(images, tmp_path):
+def test_the_source_option_overrides_the_file(images, tmp_path):
     file = tmp_path / "r.toml"
     file.write_text('[data]\nsource = "elsewhere"\n')
     assert resolve(images, recipe=file).data.source == "drawn"
@@ -157,9 +157,6 @@ def test_a_complete_recipe_file_is_not_changed(images, tmp_path):
         ('encoder = "tiny"', "encoder"),
         ("[encoder]\nname = 5", "encoder.name = 5"),
         ("[pretrain]\nepochs = -1", "pretrain.epochs = -1"),
-        ("[pretrain]\nepoch = 1", "unknown key 'epoch' in .pretrain.; did you mean 'epochs'"),
-        ("epochs = 1", "unknown key 'epochs'; it belongs in .pretrain."),
-        ("[pretrain", "not valid TOML"),
     ],
 )
 def test_errors_in_a_recipe_file_name_file_and_value(images, tmp_path, text, message):
@@ -188,7 +185,7 @@ def test_batches_are_balanced_if_shuffling_leaves_anchors_without_positives(imag
     assert chosen.pretrain.batches == "shuffle"
 
 
-def test_a_batch_is_at_most_the_training_split(images):
+def test_a_batch_has_at_most_all_training_images(images):
     recipe = resolve(images)
     assert recipe.pretrain.batch_size == (split_dataset(images, recipe) == "train").sum() == 42
 
@@ -310,7 +307,7 @@ def test_a_recipe_holds_every_option_of_its_method(images, name):
 
 
 @pytest.mark.parametrize("name", available())
-def test_the_options_of_version_0_1_are_those_of_today(name):
+def test_default_options_have_not_changed_since_version_0_1(name):
     """Adapt this test, not the table, when a default changes: the table describes old recipes."""
     preset = "solved" if name in ("scs_supcon", "oscs_supcon") else None
     today = complete_options(name, preset, {})

@@ -70,7 +70,7 @@ def test_the_hash_depends_on_the_values_only() -> None:
     assert len(recipe_hash(plain)) == 64
 
 
-def test_a_file_may_hold_a_part_of_a_recipe(tmp_path: Path) -> None:
+def test_a_file_may_contain_part_of_a_recipe(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("[pretrain]\nepochs = 7\n")
     assert read_recipe(file) == {"pretrain": {"epochs": 7}}
@@ -100,7 +100,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         read_recipe(tmp_path / "none.toml")
 
 
-def test_later_layers_win() -> None:
+def test_later_layers_override_earlier_ones() -> None:
     merged = merge({"data": {"source": "a", "flip": True}}, {"seed": 1}, {"data": {"flip": False}})
     assert merged == {"data": {"source": "a", "flip": False}, "seed": 1}
 

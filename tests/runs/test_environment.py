@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import scs_supcon
-from scs_supcon.io.hashing import code_sha256
 from scs_supcon.recipe import make_recipe, write_toml
 from scs_supcon.runs import address
 from scs_supcon.runs.environment import (
@@ -45,32 +44,6 @@ def test_the_commit_is_that_of_the_checkout():
 def test_numeric_packages_exist():
     for package in NUMERIC_PACKAGES:
         assert (Path(scs_supcon.__file__).parent / package / "__init__.py").is_file()
-
-
-@pytest.mark.parametrize(
-    ("text", "same"),
-    [
-        ('"""Another docstring."""\n\n# a comment\ndef f(x):\n    return 2 * x  # twice\n', True),
-        ('def f(x):\n    "A docstring."\n    return 2*x\n', True),
-        ("def f(x):\n    return 3 * x\n", False),
-        ("def f(x, y=1):\n    return 2 * x\n", False),
-    ],
-)
-def test_only_changes_of_the_code_itself_change_the_digest(tmp_path, text, same):
-    before, after = tmp_path / "before.py", tmp_path / "after.py"
-    before.write_text("def f(x):\n    return 2 * x\n")
-    after.write_text(text)
-    digests = {code_sha256([("module.py", file)]) for file in (before, after)}
-    assert len(digests) == 1 + (not same)
-
-
-def test_the_digest_depends_on_the_names_of_the_files_but_not_on_their_order(tmp_path):
-    files = [(name, tmp_path / name) for name in ("a.py", "b.py")]
-    for name, file in files:
-        file.write_text(f"x = {name!r}\n")
-    assert code_sha256(files) == code_sha256(reversed(files))
-    (_, a), (_, b) = files
-    assert code_sha256(files) != code_sha256([("a.py", b), ("b.py", a)])
 
 
 def test_the_digest_is_the_same_in_another_process():

@@ -85,7 +85,7 @@ def test_an_empty_log_can_be_rewound(tmp_path):
     log.close()
 
 
-def test_missing_lines_give_a_warning(tmp_path):
+def test_missing_lines_are_reported_with_a_warning(tmp_path):
     log = MetricsLog(tmp_path)
     with pytest.warns(RuntimeWarning, match="shorter than at the last checkpoint"):
         log.rewind(100)

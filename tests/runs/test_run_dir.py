@@ -223,7 +223,7 @@ def test_a_damaged_summary_is_an_error(tmp_path):
         RunDir.open(tmp_path, RECIPE)
 
 
-def test_another_environment_gives_a_warning(tmp_path):
+def test_another_environment_is_reported_with_a_warning(tmp_path):
     start(tmp_path)
     file = tmp_path / "environment.json"
     environment = json.loads(file.read_text())

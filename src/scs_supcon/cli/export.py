@@ -55,5 +55,5 @@ def export(
         print(json.dumps({"file": str(file), **asdict(parity)}, indent=1))
         return
     print(parity)
-    print(f"{file} ({file.stat().st_size / 1e6:.1f} MB) holds {len(model.classes)} classes")
+    print(f"wrote {file} ({file.stat().st_size / 1e6:.1f} MB, {len(model.classes)} classes)")
     print(f"use it    python examples/onnx_predict.py {shlex.quote(str(file))} image.jpg")

@@ -14,7 +14,7 @@ def report(
 ) -> None:
     """Rebuild the report and the figures of a finished run.
 
-    report.html is one self-contained file: it needs neither the images nor a network.
+    report.html is a self-contained file that requires neither the images nor a network.
 
         scs report runs/birds
     """

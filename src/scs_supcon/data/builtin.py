@@ -43,7 +43,7 @@ class ImageArrays:
         return hashlib.sha256(shape.encode() + self.pixels[index].tobytes()).hexdigest()
 
 
-def in_memory(
+def dataset_from_arrays(
     name: str,
     pixels: NDArray[np.uint8],
     labels: NDArray[np.int64],
@@ -74,7 +74,9 @@ def digits() -> ImageDataset:
     grey = np.round(bunch.images * (255 / 16)).astype(np.uint8)
     pixels = np.repeat(grey[..., None], 3, axis=-1)
     classes = tuple(str(name) for name in bunch.target_names)
-    return in_memory("digits", pixels, bunch.target.astype(np.int64), classes, DIGITS_VIEWS)
+    return dataset_from_arrays(
+        "digits", pixels, bunch.target.astype(np.int64), classes, DIGITS_VIEWS
+    )
 
 
 SHAPES = ("bar", "circle", "cross", "square", "star", "triangle")
@@ -126,7 +128,9 @@ def shapes(per_class: int = 40, seed: int = 0, *, name: str = "shapes") -> Image
         dict(zip(factors, values, strict=True)) for values in zip(*factors.values(), strict=True)
     ]
     pixels = np.stack([np.asarray(_render(row)) for row in rows])
-    return in_memory(name, pixels, factors["shape"].astype(np.int64), SHAPES, SHAPES_VIEWS)
+    return dataset_from_arrays(
+        name, pixels, factors["shape"].astype(np.int64), SHAPES, SHAPES_VIEWS
+    )
 
 
 def _shapes_of_version_0_1() -> ImageDataset:

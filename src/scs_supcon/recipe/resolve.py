@@ -24,7 +24,7 @@ from scs_supcon.recipe.schema import Recipe
 from scs_supcon.recipe.toml import Values, make_recipe, merge, override
 
 SMALL_IMAGE = 64  # short side in pixels up to which images get an encoder for small images
-MAX_BATCH_SIZE = 256  # unless the user gives another one
+MAX_BATCH_SIZE = 256  # unless the user sets another one
 DEFAULT_METHOD = "scs_supcon"
 
 
@@ -289,8 +289,8 @@ def _encoder(requested: Values, facts: DatasetFacts, has_gpu: bool) -> Values:
     frozen = requested.get("frozen", weights != "scratch" and not has_gpu)
     if frozen and weights == "scratch":
         raise UserError(
-            "--frozen needs an encoder with weights, but this one starts from random weights: "
-            "give --weights FILE, or leave out --frozen"
+            "--frozen requires an encoder with weights, but this one starts from random weights: "
+            "add --weights FILE, or remove --frozen"
         )
     return {
         "name": name,

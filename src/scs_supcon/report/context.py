@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from scs_supcon.evaluation.format import BASELINE_TITLES, SCORE_TITLES, leakage_sentence
 from scs_supcon.evaluation.record import Evaluation, LabelError
-from scs_supcon.progress import spell_seconds
+from scs_supcon.progress import format_duration
 from scs_supcon.report import charts, text
 from scs_supcon.report.gallery import HardPair, ImageGallery, hardest_pairs
 from scs_supcon.report.inputs import RunRecords
@@ -163,7 +163,7 @@ def facts(records: RunRecords) -> list[tuple[str, str]]:
         "Seed": str(settings["seed"]),
     }
     if records.seconds is not None:
-        values["Time"] = spell_seconds(records.seconds)
+        values["Time"] = format_duration(records.seconds)
     return list(values.items())
 
 

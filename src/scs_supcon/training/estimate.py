@@ -16,7 +16,7 @@ from torch import Tensor
 from scs_supcon.data.dataset import SPLITS, ImageDataset, Problem, problem_title
 from scs_supcon.data.sampler import plan_epoch, positives_per_anchor, share_without_positives
 from scs_supcon.methods import Batch, Method, Network
-from scs_supcon.progress import spell_seconds
+from scs_supcon.progress import format_duration
 from scs_supcon.recipe import Recipe
 from scs_supcon.training.pretrain import TrainingSet
 
@@ -85,7 +85,7 @@ def describe_stage_1(
     epochs = f"{settings.epochs} epoch{'s' * (settings.epochs != 1)}"
     return (
         f"stage 1   {epochs} of {recipe.method.name}, {trained}: about "
-        f"{spell_seconds(cost.seconds)}, {cost.bytes / 2**20:,.0f} MiB of memory per step"
+        f"{format_duration(cost.seconds)}, {cost.bytes / 2**20:,.0f} MiB of memory per step"
     )
 
 
