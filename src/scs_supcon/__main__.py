@@ -26,10 +26,7 @@ def main() -> None:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        extra = EXTRAS[package]
-        sys.exit(
-            _print_error(f"error: {package} is not installed: pip install 'scs-supcon[{extra}]'", 2)
-        )
+        _exit(f"error: {package} is not installed: pip install 'scs-supcon[{EXTRAS[package]}]'", 2)
     except Exception as error:
         # Compared by name, because not every command imports torch.
         if type(error).__name__ == "OutOfMemoryError":
