@@ -88,7 +88,7 @@ def compute_evaluation(  # noqa: PLR0913
     """
     labels = evaluated.labels
     predicted = probabilities.argmax(1)
-    confusion = confusion_matrix(labels, predicted, labels=range(len(classes)))
+    confusion = confusion_matrix(labels.numpy(), predicted.numpy(), labels=range(len(classes)))
     nll = metrics.negative_log_likelihood(probabilities, labels)
     unscaled = (temperature * probabilities.double().log()).softmax(1)
     unknown = rejected[:0] if unknown_rejected is None else unknown_rejected
@@ -166,7 +166,7 @@ def class_scores(
 ) -> tuple[ClassScores, ...]:
     """Return the scores of each class."""
     precision, recall, f1, support = precision_recall_fscore_support(
-        labels, predicted, labels=range(len(classes)), zero_division=0
+        labels.numpy(), predicted.numpy(), labels=range(len(classes)), zero_division=0
     )
     rejected_images = torch.bincount(labels[rejected], minlength=len(classes))
     return tuple(
