@@ -2,14 +2,14 @@ import pytest
 import torch
 
 from scs_supcon.kernels import full_precision
-from scs_supcon.kernels.autograd import refuse_double_backward
+from scs_supcon.kernels.autograd import forbid_double_backward
 
 
 def test_a_second_derivative_is_an_error_that_names_the_cause() -> None:
     with torch.no_grad():
-        refuse_double_backward()
+        forbid_double_backward()
     with pytest.raises(RuntimeError, match=r"cannot be differentiated twice.*create_graph"):
-        refuse_double_backward()
+        forbid_double_backward()
 
 
 def test_full_precision_switches_autocast_off() -> None:

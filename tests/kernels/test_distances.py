@@ -122,9 +122,9 @@ def test_a_large_batch_in_pieces_of_the_usual_size(classes: int, dtype: torch.dt
     expected = (same * torch.cdist(z, z) / same.sum(1).clamp_min(1)[:, None]).sum() / 1100
     expected.backward()
     assert y.grad is not None and z.grad is not None
-    room = 1e-10 if dtype == torch.float64 else 1e-6
-    torch.testing.assert_close(distance.double(), expected, rtol=room, atol=0)
-    torch.testing.assert_close(y.grad.double(), z.grad, rtol=room, atol=room * 1e-2)
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-6
+    torch.testing.assert_close(distance.double(), expected, rtol=tolerance, atol=0)
+    torch.testing.assert_close(y.grad.double(), z.grad, rtol=tolerance, atol=tolerance * 1e-2)
 
 
 @pytest.mark.parametrize("piece", [10, PIECE])
@@ -153,7 +153,7 @@ def test_near_duplicates_in_float32(n: int, gap: float, piece: int) -> None:
 @pytest.mark.parametrize("n", [8, 140])
 @pytest.mark.parametrize("gap", [1e-4, 1e-7, 1e-10])
 def test_near_duplicates_in_float64(n: int, gap: float) -> None:
-    """Subtracted, not multiplied: as exact as any other distance."""
+    """float64 rows are subtracted, so that small distances are exact."""
     one = torch.randn(n // 2, 3, dtype=torch.float64)
     x = torch.cat([one, one + gap * torch.randn(one.shape, dtype=torch.float64)])
     for piece in (10, PIECE, None):

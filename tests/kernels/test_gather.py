@@ -51,13 +51,13 @@ BATCHES = {
 
 Loss = Callable[..., Tensor]
 LOSSES: dict[str, Loss] = {
-    f"sigmoid {weighting}{'' if own else ' without self'}": (
-        lambda x, labels, t, b, w=weighting, s=own, **options: sigmoid_pair_loss(
+    f"sigmoid {weighting}{'' if include_self else ' without self'}": (
+        lambda x, labels, t, b, w=weighting, s=include_self, **options: sigmoid_pair_loss(
             x, labels, t, b, weighting=w, include_self=s, tile=4, **options
         )[0]
     )
     for weighting in ("all", "balanced", "positives")
-    for own in (True, False)
+    for include_self in (True, False)
 }
 LOSSES["solved"] = lambda x, labels, t, b, **options: sigmoid_pair_loss(
     x, labels, t, None, tile=4, **options
@@ -86,27 +86,27 @@ def scalars() -> tuple[Tensor, Tensor]:
 
 
 def numbers(loss: Tensor, *leaves: Tensor) -> list[np.ndarray]:
-    """Value and gradients; 0 for t and b if the loss does not use them."""
+    """Return value and gradients; 0 for t and b if the loss does not use them."""
     loss.backward()
     grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in leaves]
     return [v.detach().numpy() for v in (loss, *grads)]
 
 
 def on_this_rank(rank: int, world: int) -> Arrays:
-    """The results of this rank for each case."""
+    """Return the results of this rank for each case."""
     results: Arrays = {}
     for k, (sizes, labels) in enumerate(BATCHES[world]):
         x, y = joined_batch(sizes, labels)
-        here = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-        (all_rows, all_labels), own = gather_rows(x[here].requires_grad_(), y[here])
-        assert own == here and not all_rows.requires_grad
+        local = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+        (all_rows, all_labels), gathered = gather_rows(x[local].requires_grad_(), y[local])
+        assert gathered == local and not all_rows.requires_grad
         results[f"{k} rows"], results[f"{k} labels"] = all_rows.numpy(), all_labels.numpy()
         for name, loss in LOSSES.items():
-            x = joined_batch(sizes, labels)[0][here].requires_grad_()
+            x = joined_batch(sizes, labels)[0][local].requires_grad_()
             t, b = scalars()
-            value = loss(x, y[here], t, b, gather=True)
-            for part, v in zip("vxtb", numbers(value, x, t, b), strict=True):
-                results[f"{k} {name} {part}"] = v
+            value = loss(x, y[local], t, b, gather=True)
+            for key, v in zip("vxtb", numbers(value, x, t, b), strict=True):
+                results[f"{k} {name} {key}"] = v
     return results
 
 
@@ -128,8 +128,8 @@ def equal_to_one_process(ranks: list[Arrays], k: int, name: str, x: Tensor, y: T
     value, grad, by_t, by_b = numbers(LOSSES[name](x, y, t, b), x, t, b)
     close(np.concatenate([rank[f"{k} {name} x"] for rank in ranks]), grad, f"{k} {name} x")
     for rank in ranks:
-        for part, expected in (("v", value), ("t", by_t), ("b", by_b)):
-            close(rank[f"{k} {name} {part}"], expected, f"{k} {name} {part}")
+        for key, expected in (("v", value), ("t", by_t), ("b", by_b)):
+            close(rank[f"{k} {name} {key}"], expected, f"{k} {name} {key}")
 
 
 def close(got: np.ndarray, expected: np.ndarray, what: str) -> None:

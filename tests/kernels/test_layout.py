@@ -17,9 +17,9 @@ from scs_supcon.kernels.layout import (
 label_lists = st.lists(st.integers(-3, 3), max_size=14)
 
 
-def sorted_labels(labels: list[int], own: list[int] | None = None) -> SortedLabels:
-    where = None if own is None else torch.tensor(own, dtype=torch.long)
-    return SortedLabels(torch.tensor(sorted(labels), dtype=torch.long), where)
+def sorted_labels(labels: list[int], local: list[int] | None = None) -> SortedLabels:
+    positions = None if local is None else torch.tensor(local, dtype=torch.long)
+    return SortedLabels(torch.tensor(sorted(labels), dtype=torch.long), positions)
 
 
 def pairs_in(tile: Tile) -> list[tuple[int, int]]:
@@ -54,9 +54,9 @@ def test_tiles_of_rows_among_themselves_hold_every_pair_once(labels: list[int], 
     rows = sorted_labels(labels)
     pairs: list[tuple[int, int]] = []
     for tile in tiles(PairLabels(rows), size):
-        here = pairs_in(tile)
-        pairs += here if tile.diagonal else here + [(v, u) for u, v in here]
-        assert tile.diagonal == any(u == v for u, v in here)
+        in_tile = pairs_in(tile)
+        pairs += in_tile if tile.diagonal else in_tile + [(v, u) for u, v in in_tile]
+        assert tile.diagonal == any(u == v for u, v in in_tile)
     n = len(labels)
     assert sorted(pairs) == [(u, v) for u in range(n) for v in range(n)]
 
@@ -106,7 +106,7 @@ def test_counts(labels: list[int], others: list[int]) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 def test_self_pairs_of_gathered_rows(size: int) -> None:
-    everyone = sorted_labels([0, 0, 0, 1, 1, 2, 2], own=[1, 3, 6])
+    everyone = sorted_labels([0, 0, 0, 1, 1, 2, 2], local=[1, 3, 6])
     mine = sorted_labels([0, 1, 2])
     positions = []
     for tile in tiles(PairLabels(mine, everyone), size):

@@ -69,7 +69,7 @@ def reference(
 def tiled(
     x: Tensor, labels: Tensor, t: Tensor, b: Tensor, *, tile: int = 512, **options: Any
 ) -> Tensor:
-    """The loss by tiles, whatever the size of the batch."""
+    """Return the tiled loss of a batch of any size."""
     loss, bias = sigmoid_pair_loss(x, labels, t, b, tile=tile, **options)
     assert bias is b
     return loss
@@ -162,7 +162,7 @@ def test_float32_is_accurate_even_if_the_loss_is_tiny(
 
 
 def test_a_tiny_loss_is_accurate() -> None:
-    """Eq. 4 by subtraction of large sums would leave nothing of a loss of 1e-21."""
+    """Subtracting large sums would lose all digits of a loss of 1e-21."""
     x, labels = blobs(24, 4, 6, 0.01)
     loss = tiled(x, labels, scalar(100), scalar(50), tile=7)
     value, *_ = reference(x.tolist(), labels.tolist(), 100, 50)
@@ -220,8 +220,8 @@ def test_an_incoming_gradient_scales_all_others() -> None:
     x.requires_grad_()
     b = scalar(1.0, True)
     (once,) = torch.autograd.grad(tiled(x, labels, scalar(2.0), b), x)
-    many = torch.autograd.grad(-3 * tiled(x, labels, scalar(2.0), b), (x, b))
-    torch.testing.assert_close(many[0], -3 * once, rtol=1e-12, atol=0)
+    multiplied = torch.autograd.grad(-3 * tiled(x, labels, scalar(2.0), b), (x, b))
+    torch.testing.assert_close(multiplied[0], -3 * once, rtol=1e-12, atol=0)
 
 
 def test_double_backward_is_an_error() -> None:

@@ -76,16 +76,16 @@ def test_a_row_on_both_sides_gets_both_gradients() -> None:
 
 
 def test_many_pairs_are_computed_in_chunks() -> None:
-    """Value and gradient are the mean of those of the same list in 64 parts."""
+    """Value and gradient are the mean over 64 chunks of the list."""
     x = torch.nn.functional.normalize(torch.randn(50, 4, dtype=torch.float64)).requires_grad_()
     pairs, same = some_pairs(50, 1 << 17)
     t, b = scalar(10.0), scalar(5.0)
-    parts = [
+    chunks = [
         sigmoid_loss_on_pairs(x, x, (pairs[0][k::64], pairs[1][k::64]), same[k::64], t, b)
         for k in range(64)
     ]
     whole = sigmoid_loss_on_pairs(x, x, pairs, same, t, b)
-    mean = torch.stack(parts).mean()
+    mean = torch.stack(chunks).mean()
     torch.testing.assert_close(whole, mean, rtol=1e-12, atol=0)
     for one, other in zip(
         torch.autograd.grad(whole, (x, t, b)), torch.autograd.grad(mean, (x, t, b)), strict=True
@@ -95,9 +95,9 @@ def test_many_pairs_are_computed_in_chunks() -> None:
 
 @pytest.mark.parametrize("x", [-45.0, -20.5, 15.0, 19.9, 20.1, 25.0, 35.0, 39.9, 40.1])
 def test_softplus_has_no_step_at_its_threshold(x: float) -> None:
-    one, here = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.long)
+    row, index = torch.ones(1, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.long)
     loss = sigmoid_loss_on_pairs(
-        one, one, (here, here), torch.tensor([False]), scalar(0.0), scalar(-x)
+        row, row, (index, index), torch.tensor([False]), scalar(0.0), scalar(-x)
     )
     assert loss.item() == pytest.approx(max(x, 0) + math.log1p(math.exp(-abs(x))), rel=1e-14)
 

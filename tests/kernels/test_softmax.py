@@ -59,11 +59,11 @@ def reference(
 def tiled(
     x: Tensor, labels: Tensor, temperature: float, *, tile: int = 512, **options: Any
 ) -> Tensor:
-    """The loss by tiles, whatever the size of the batch."""
+    """Return the tiled loss of a batch of any size."""
     return softmax_pair_loss(x, labels, temperature, tile=tile, **options)
 
 
-# 0.01 makes logits too far apart for one shift: each row then needs its own.
+# At 0.01 the logits are too far apart for one shift: each row needs a separate shift.
 temperatures = st.sampled_from([0.01, 0.1, 0.5, 5.0])
 
 
@@ -138,7 +138,7 @@ def test_gradcheck(temperature: float, apart: bool) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("length", [1e-20, 1.0, 1e3])
 def test_any_length_of_rows_stays_finite(length: float, dtype: torch.dtype) -> None:
-    """Logits of 1e8 overflow every exponential that is not shifted by its row's maximum."""
+    """Logits of 1e8 overflow exponentials that are not shifted by the maximum of the row."""
     x, labels = unit_rows(20, 4, 4)
     x = (x * length).to(dtype).requires_grad_()
     loss = tiled(x, labels, 0.01, tile=8)
@@ -150,7 +150,7 @@ def test_any_length_of_rows_stays_finite(length: float, dtype: torch.dtype) -> N
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("temperature", [0.04, 0.02, 0.005, 1e-4])
 def test_a_row_opposite_to_all_others(temperature: float, dtype: torch.dtype) -> None:
-    """All its logits are far below the largest: exponentials of one shift for all would vanish."""
+    """All logits of this row are far below the largest; with one shift they would vanish."""
     x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.96, 0.28], [0.8, 0.6]], dtype=dtype)
     labels = torch.tensor([0, 0, 1, 1])
     x.requires_grad_()
@@ -166,8 +166,8 @@ def test_an_incoming_gradient_scales_the_gradient() -> None:
     x, labels = unit_rows(12, 3, 4)
     x.requires_grad_()
     (once,) = torch.autograd.grad(tiled(x, labels, 0.1), x)
-    (many,) = torch.autograd.grad(-3 * tiled(x, labels, 0.1), x)
-    torch.testing.assert_close(many, -3 * once, rtol=1e-12, atol=0)
+    (multiplied,) = torch.autograd.grad(-3 * tiled(x, labels, 0.1), x)
+    torch.testing.assert_close(multiplied, -3 * once, rtol=1e-12, atol=0)
     with torch.no_grad():
         assert not tiled(x, labels, 0.1).requires_grad
 

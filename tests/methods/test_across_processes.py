@@ -89,9 +89,9 @@ def trained(sizes_of_steps: list[Sizes], rank: int | None) -> Arrays:
     )
     for sizes in sizes_of_steps:
         z, labels = joined_batch(sizes)
-        here = slice(None) if rank is None else rows_of_rank(sizes, rank)
+        local = slice(None) if rank is None else rows_of_rank(sizes, rank)
         optimiser.zero_grad()
-        loss(run(z[here].flatten(0, 1)), labels[here].repeat_interleave(2)).backward()
+        loss(run(z[local].flatten(0, 1)), labels[local].repeat_interleave(2)).backward()
         optimiser.step()
     values = [*net.named_parameters(), *loss.named_parameters()]
     return {name: p.detach().numpy() for name, p in values}
@@ -103,9 +103,9 @@ def centred(sizes: Sizes, rank: int | None) -> Arrays:
     head = Projection(8, 6, centre=True).double()
     loss = SCSSupCon(preset="siglip", gather_across_devices=rank is not None)
     z, labels = joined_batch(sizes)
-    here = slice(None) if rank is None else rows_of_rank(sizes, rank)
-    rows = head(z[here, 0])
-    loss(rows, labels[here]).backward()
+    local = slice(None) if rank is None else rows_of_rank(sizes, rank)
+    rows = head(z[local, 0])
+    loss(rows, labels[local]).backward()
     results = {"rows": rows.detach(), **dict(head.named_buffers())}
     for name, p in head.named_parameters():
         assert p.grad is not None
@@ -123,9 +123,9 @@ def on_this_rank(rank: int, world: int) -> Arrays:
     results: Arrays = {}
     for k, sizes in enumerate(SIZES[world]):
         z, labels = joined_batch(sizes)
-        here = rows_of_rank(sizes, rank)
+        local = rows_of_rank(sizes, rank)
         for name, make in LOSSES.items():
-            values = value_and_gradients(make(True), z[here], labels[here])
+            values = value_and_gradients(make(True), z[local], labels[local])
             results |= {f"{k} {name}: {part}": v for part, v in values.items()}
         results |= {f"{k} centred: {part}": v for part, v in centred(sizes, rank).items()}
     if world == 2:  # building DDP takes seconds: once is enough
@@ -149,11 +149,11 @@ def test_several_processes_equal_one_process(
 
 def equal(ranks: list[Arrays], prefix: str, expected: Arrays) -> None:
     """Compare: `rows` are spread over the ranks, all other values are the same on each rank."""
-    for part, want in expected.items():
-        values = [rank[prefix + part] for rank in ranks]
-        for got in [np.concatenate(values)] if part == "rows" else values:
-            room = 1e-10 * max(np.abs(want).max(initial=0), 1e-4)
-            np.testing.assert_allclose(got, want, rtol=1e-10, atol=room, err_msg=prefix + part)
+    for name, value in expected.items():
+        results = [rank[prefix + name] for rank in ranks]
+        for actual in [np.concatenate(results)] if name == "rows" else results:
+            atol = 1e-10 * max(np.abs(value).max(initial=0), 1e-4)
+            np.testing.assert_allclose(actual, value, rtol=1e-10, atol=atol, err_msg=prefix + name)
 
 
 def test_gathering_in_one_process_changes_nothing() -> None:

@@ -49,10 +49,10 @@ def reference(
     for i in range(len(z)):
         positives = [p for p in range(len(z)) if p != i and labels[p] == labels[i]]
         for p in positives:
-            here = -log_softmax(common, i, p)
+            value = -log_softmax(common, i, p)
             if style[i]:
-                here += alpha * log_softmax(style, i, p) - beta * math.dist(style[i], style[p])
-            total += here / len(positives) / len(z)
+                value += alpha * log_softmax(style, i, p) - beta * math.dist(style[i], style[p])
+            total += value / len(positives) / len(z)
     return total
 
 
@@ -68,7 +68,7 @@ def test_gold_value() -> None:
     assert 4 * loss(*GOLD).item() == pytest.approx(2.6939310700, abs=1e-9)  # the printed sum
 
 
-readings = st.fixed_dictionaries(
+option_sets = st.fixed_dictionaries(
     {
         "common_dim": st.sampled_from([4, 6]),
         "temperature": st.sampled_from([0.05, 0.1, 1.0]),
@@ -80,13 +80,13 @@ readings = st.fixed_dictionaries(
 )
 
 
-@given(batches(6), readings)
+@given(batches(6), option_sets)
 def test_all_options_equal_the_reference(
-    batch: tuple[Tensor, Tensor], reading: dict[str, Any]
+    batch: tuple[Tensor, Tensor], options: dict[str, Any]
 ) -> None:
     z, labels = batch
-    expected = reference(z.tolist(), labels.tolist(), **reading)
-    value = CSSupCon(**reading)(z, labels).item()
+    expected = reference(z.tolist(), labels.tolist(), **options)
+    value = CSSupCon(**options)(z, labels).item()
     assert value == pytest.approx(expected, rel=1e-10, abs=1e-12)
 
 
@@ -111,16 +111,16 @@ def test_gradcheck(normalize: Any) -> None:
     assert torch.autograd.gradcheck(lambda z: loss(z, labels), (z,))
 
 
-@pytest.mark.parametrize(("normalize", "touched"), [("separate", False), ("joint", True)])
+@pytest.mark.parametrize(("normalize", "changed"), [("separate", False), ("joint", True)])
 def test_style_terms_change_the_common_field_only_if_normalised_jointly(
-    normalize: Any, touched: bool
+    normalize: Any, changed: bool
 ) -> None:
     z = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([0, 1, 0, 2, 1, 1])
     terms = CSSupCon(4, alpha=0.3, beta=0.7, normalize=normalize).loss_terms(z, labels)
     (terms["style_contrast"] + terms["style"]).backward()
     assert z.grad is not None
-    assert bool(z.grad[:, :4].any()) is touched
+    assert bool(z.grad[:, :4].any()) is changed
     assert z.grad[:, 4:].any()
 
 
@@ -132,6 +132,6 @@ def test_the_terms_have_names_and_the_total_may_be_negative() -> None:
     assert loss(z, torch.arange(8) % 2).item() < 0
 
 
-def test_a_temperature_must_be_positive() -> None:
+def test_the_temperature_must_be_positive() -> None:
     with pytest.raises(UserError, match=r"temperature must be .*, got 0"):
         CSSupCon(temperature=0)

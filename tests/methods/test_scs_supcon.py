@@ -139,7 +139,7 @@ def test_gold_value_with_style() -> None:
         (10, 2, 0.0111129048, 0.0077795715),
     ],
 )
-def test_gold_values_drawn_by_hand(t: float, b: float, contrast: float, total: float) -> None:
+def test_gold_values_computed_by_hand(t: float, b: float, contrast: float, total: float) -> None:
     """Commons at 0°, 60° and 180°, styles (0, 0), (3, 4) and (1, 1), labels 0, 0, 1."""
     commons = [[math.cos(x), math.sin(x)] for x in (0, math.pi / 3, math.pi)]
     z = torch.cat([double(commons), double([[0, 0], [3, 4], [1, 1]])], 1)
@@ -154,7 +154,7 @@ def test_gold_values_drawn_by_hand(t: float, b: float, contrast: float, total: f
         assert without["contrast"].item() == pytest.approx(0.6604386520, abs=1e-9)
 
 
-readings = st.fixed_dictionaries(
+option_sets = st.fixed_dictionaries(
     {
         "pairs": st.sampled_from(["all", "balanced", "positives"]),
         "scale": st.sampled_from(["multiply", "divide"]),
@@ -170,43 +170,43 @@ starts = st.sampled_from([(0.1, 0.0), (10.0, 5.0), (1.0, -2.0), (50.0, 20.0)])
 
 
 @settings(max_examples=150)
-@given(batches(6), readings, biases, starts)
+@given(batches(6), option_sets, biases, starts)
 def test_all_options_equal_the_reference(
-    batch: tuple[Tensor, Tensor], reading: dict[str, Any], bias: Any, start: tuple[float, float]
+    batch: tuple[Tensor, Tensor], options: dict[str, Any], bias: Any, start: tuple[float, float]
 ) -> None:
     z, labels = batch
     t, b = start
-    loss = SCSSupCon(preset="paper", t0=t, b0=b, bias=bias, **reading)
+    loss = SCSSupCon(preset="paper", t0=t, b0=b, bias=bias, **options)
     terms = loss.loss_terms(z, labels)
-    contrast, style = reference(z.tolist(), labels.tolist(), t, float(loss.b.detach()), **reading)
+    contrast, style = reference(z.tolist(), labels.tolist(), t, float(loss.b.detach()), **options)
     assert terms["contrast"].item() == pytest.approx(contrast, rel=1e-10, abs=0)
     assert terms["contrast"].item() >= 0
     if "style" in terms:
         assert terms["style"].item() == pytest.approx(style, rel=1e-10, abs=1e-300)
     else:
-        assert reading["beta"] == 0 or reading["common_dim"] - reading["overlap"] == 6
+        assert options["beta"] == 0 or options["common_dim"] - options["overlap"] == 6
     assert loss(z, labels).item() == pytest.approx(contrast + style, rel=1e-10, abs=1e-15)
 
 
 @settings(max_examples=80)
-@given(batches(6), batches(6), readings, biases, starts)
-def test_references_equal_the_reference_code(
+@given(batches(6), batches(6), option_sets, biases, starts)
+def test_the_loss_with_references_equals_the_reference(
     batch: tuple[Tensor, Tensor],
     others: tuple[Tensor, Tensor],
-    reading: dict[str, Any],
+    options: dict[str, Any],
     bias: Any,
     start: tuple[float, float],
 ) -> None:
     (z, labels), (ref_z, ref_labels) = batch, others
     t, b = start
-    loss = SCSSupCon(preset="paper", t0=t, b0=b, bias=bias, **reading)
+    loss = SCSSupCon(preset="paper", t0=t, b0=b, bias=bias, **options)
     terms = loss.loss_with_references(z, labels, ref_z, ref_labels)
     contrast, style = reference(
         z.tolist(),
         labels.tolist(),
         t,
         float(loss.b.detach()),
-        **reading,
+        **options,
         ref_z=ref_z.tolist(),
         ref_labels=ref_labels.tolist(),
     )
@@ -216,14 +216,14 @@ def test_references_equal_the_reference_code(
 
 
 @given(
-    readings,
+    option_sets,
     biases,
     starts,
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.booleans()), max_size=9),
     st.integers(0, 1 << 20),
 )
 def test_listed_pairs_equal_the_reference(
-    reading: dict[str, Any],
+    options: dict[str, Any],
     bias: Any,
     start: tuple[float, float],
     listed: list[tuple[int, int, bool]],
@@ -233,11 +233,11 @@ def test_listed_pairs_equal_the_reference(
     source = torch.Generator().manual_seed(seed)
     z, refs = (torch.randn(n, 6, generator=source, dtype=torch.float64) for n in (5, 7))
     t, b = start
-    loss = SCSSupCon(preset="paper", t0=t, b0=b, bias=bias, **reading)
+    loss = SCSSupCon(preset="paper", t0=t, b0=b, bias=bias, **options)
     first, second = (torch.tensor([p[k] for p in listed], dtype=torch.long) for k in (0, 1))
     same = torch.tensor([p[2] for p in listed], dtype=torch.bool)
     terms = loss.loss_on_pairs(z, (first, second), same, refs)
-    single = reading | {"pairs": "all"}
+    single = options | {"pairs": "all"}
     costs = [
         reference(
             [z[u].tolist()],
@@ -246,9 +246,9 @@ def test_listed_pairs_equal_the_reference(
             loss.b.item(),
             **single,
             ref_z=[refs[v].tolist()],
-            ref_labels=[0 if alike else 1],
+            ref_labels=[0 if same_class else 1],
         )
-        for u, v, alike in listed
+        for u, v, same_class in listed
     ]
     contrast = math.fsum(c for c, _ in costs) / max(len(listed), 1)
     style = math.fsum(s for _, s in costs) / max(int(same.sum()), 1)
@@ -330,7 +330,7 @@ def test_float32_from_raw_embeddings(t: float, b: float, spread: float) -> None:
 
 @given(batches(6))
 def test_the_first_value_lies_in_the_range_of_unit_vectors(batch: tuple[Tensor, Tensor]) -> None:
-    """A value outside means: not normalised, or the wrong scale."""
+    """A value outside of it means that rows are not normalised, or that the scale is wrong."""
     z, labels = batch
     if len(z):
         assert 0.6443966 <= SCSSupCon(6, preset="paper")(z, labels).item() <= 0.7443967
@@ -381,8 +381,7 @@ def test_rescaling_raw_embeddings_changes_nothing() -> None:
     torch.testing.assert_close(SCSSupCon(4)(long, labels), SCSSupCon(4)(z, labels))
 
 
-def test_sum_over_both_triangles() -> None:
-    """n² L is twice the upper triangle plus the diagonal."""
+def test_the_loss_is_twice_the_upper_triangle_plus_the_diagonal() -> None:
     z, labels = random_batch()
     loss = SCSSupCon(6, preset="siglip")
     self_pair = loss.loss_with_references(z[:1], labels[:1], z[:1], labels[:1])["contrast"]

@@ -43,7 +43,7 @@ def test_the_default_is_solved() -> None:
     assert torch.equal(SCSSupCon()(z, labels), SCSSupCon(preset="solved")(z, labels))
 
 
-def test_given_arguments_win_over_the_preset() -> None:
+def test_arguments_override_the_preset() -> None:
     loss = SCSSupCon(preset="paper", t0=2.0, b0=-1.0, pairs="balanced", learn=("t",))
     assert loss.t.item() == pytest.approx(2.0, rel=1e-15)
     assert loss.b.item() == -1
@@ -70,11 +70,11 @@ def test_given_arguments_win_over_the_preset() -> None:
         ({"t0": -1.0}, "t0 must be .*, got -1.0"),
         ({"t0": math.nan}, "t0 must be .*, got nan"),
         ({"t0": math.inf}, "t0 must be .*, got inf"),
-        ({"t0": 101.0}, "t0 is 101.0.*t0 ≤ 100"),
-        ({"t0": 0.009, "scale": "divide"}, "t0 is 0.009.*t0 ≥ 0.01"),
+        ({"t0": 101.0}, "t0 ≤ 100 is required, got t0 = 101.0"),
+        ({"t0": 0.009, "scale": "divide"}, "t0 ≥ 0.01 is required, got t0 = 0.009"),
         ({"beta": math.nan}, "beta must be .*, got nan"),
         ({"beta": -0.1}, "beta must be .*, got -0.1"),
-        ({"b0": math.nan}, "b0 is nan"),
+        ({"b0": math.nan}, "b0 must be finite, got nan"),
     ],
 )
 def test_contradictory_or_unknown_arguments_are_errors(
@@ -132,7 +132,7 @@ def test_the_multiplier_stays_within_100_and_keeps_its_gradient(
 ) -> None:
     """t' is moved back to the bound instead of clamped, so it keeps its gradient."""
     loss = SCSSupCon(preset="paper", b0=50.0, scale=scale)
-    torch.nn.init.constant_(loss.log_t, math.log(start))  # where an optimiser may take it
+    torch.nn.init.constant_(loss.log_t, math.log(start))  # as after a step of an optimiser
     evaluated = copy.deepcopy(loss).eval()
     value = loss(*batch())
     assert evaluated(*batch()).item() == value.item(), (

@@ -67,7 +67,7 @@ def test_b_of_a_batch_equals_the_reference(
 
 
 @given(batches(), batches())
-def test_b_with_references_equals_the_reference_code(
+def test_b_with_references_equals_the_reference(
     batch: tuple[Tensor, Tensor], refs: tuple[Tensor, Tensor]
 ) -> None:
     loss = SCSSupCon(3)
@@ -83,9 +83,9 @@ def test_b_of_listed_pairs_equals_the_reference(batch: tuple[Tensor, Tensor], se
     same = labels[u] == labels[v]
     loss = SCSSupCon(3)
     loss.loss_on_pairs(z, (u, v), same, z)
-    every = similarities(z, labels)
-    chosen = [every[int(i) * len(z) + int(j)] for i, j in zip(u, v, strict=True)]
-    assert loss.b.item() == pytest.approx(reference(chosen, 10.0), abs=1e-5)
+    all_pairs = similarities(z, labels)
+    listed = [all_pairs[int(i) * len(z) + int(j)] for i, j in zip(u, v, strict=True)]
+    assert loss.b.item() == pytest.approx(reference(listed, 10.0), abs=1e-5)
 
 
 def random_batch(n: int = 12, classes: int = 3) -> tuple[Tensor, Tensor]:
@@ -146,12 +146,12 @@ def test_the_last_solved_b_is_kept_after_training() -> None:
     value = loss(*random_batch(20))
     assert torch.equal(loss.b, solved)
     assert loss.scalars()["boundary"] == pytest.approx(solved.item() / 10)
-    assert torch.equal(loss.train()(*random_batch(20)), value)  # a function of its batch alone
+    assert torch.equal(loss.train()(*random_batch(20)), value)  # depends only on the batch
     assert not torch.equal(loss.b, solved)
     assert torch.equal(SCSSupCon().eval()(*random_batch()), SCSSupCon()(*random_batch()))
 
 
-def test_a_learnt_t_gets_its_gradient_at_the_solved_b() -> None:
+def test_the_gradient_of_t_is_computed_at_the_solved_b() -> None:
     z, labels = random_batch()
     loss = SCSSupCon(learn=("t",), bias="solve")
     loss(z, labels).backward()

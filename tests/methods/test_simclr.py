@@ -10,10 +10,8 @@ from scs_supcon import SimCLR, SupCon
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Batch, Output
 
-ImageDataset = list[list[list[float]]]
 
-
-def reference(images: ImageDataset, temperature: float) -> float:
+def reference(images: list[list[list[float]]], temperature: float) -> float:
     """NT-Xent, Chen et al. (2020), Eq. 1: mean over all views of −log softmax of the other view.
 
     With more than two views: the mean over the other views of the image.
@@ -23,8 +21,8 @@ def reference(images: ImageDataset, temperature: float) -> float:
     total = 0.0
     for i, (k, z) in enumerate(units):
         logits = [
-            (own == k, math.fsum(x * y for x, y in zip(z, w, strict=True)) / temperature)
-            for j, (own, w) in enumerate(units)
+            (image == k, math.fsum(x * y for x, y in zip(z, w, strict=True)) / temperature)
+            for j, (image, w) in enumerate(units)
             if j != i
         ]
         others = [x for same, x in logits if same]
@@ -44,7 +42,7 @@ def views(draw: st.DrawFn) -> Tensor:
 
 @given(views(), st.sampled_from([0.02, 0.1, 0.5]))
 def test_the_loss_equals_the_reference(z: Tensor, temperature: float) -> None:
-    """Pair by the view axis, and by image ids for the same rows in any order."""
+    """Rows are paired by the view axis, or by image ids in any order."""
     expected = pytest.approx(reference(z.tolist(), temperature), rel=1e-10, abs=1e-13)
     loss = SimCLR(temperature)
     assert loss(z).item() == expected
@@ -77,7 +75,7 @@ def test_swapping_the_views_changes_nothing() -> None:
 
 
 def test_rows_without_views_need_image_ids() -> None:
-    with pytest.raises(UserError, match="give the image ids"):
+    with pytest.raises(UserError, match=r"pass image ids with \(N, D\) embeddings"):
         SimCLR()(torch.randn(4, 5))
 
 

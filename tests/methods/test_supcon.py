@@ -69,9 +69,9 @@ def test_gold_values_per_anchor() -> None:
     """One anchor with the other rows as references."""
     z, labels = T4
     for i, expected in enumerate([0.3089573461, 1.0271230573, 1.0271230573, 0.3089573461]):
-        rest = torch.arange(4) != i
+        others = torch.arange(4) != i
         terms = SupCon(0.5).loss_with_references(
-            z[i : i + 1], labels[i : i + 1], z[rest], labels[rest]
+            z[i : i + 1], labels[i : i + 1], z[others], labels[others]
         )
         assert terms["contrast"].item() == pytest.approx(expected, abs=1e-9)
 
@@ -95,7 +95,7 @@ def test_the_loss_equals_the_reference(batch: tuple[Tensor, Tensor], temperature
 
 
 @given(batches(), batches(), temperatures)
-def test_references_equal_the_reference_code(
+def test_the_loss_with_references_equals_the_reference(
     batch: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor], temperature: float
 ) -> None:
     (z, labels), (ref_z, ref_labels) = batch, others
@@ -109,7 +109,7 @@ def test_references_equal_the_reference_code(
 
 @settings(max_examples=25)
 @given(st.integers(2, 5), st.integers(2, 4), temperatures, st.integers(0, 1 << 20))
-def test_equal_to_pytorch_metric_learning(
+def test_the_loss_equals_pytorch_metric_learning(
     classes: int, each: int, temperature: float, seed: int
 ) -> None:
     """Compare value and gradient; every anchor has a positive, and there are negatives."""
@@ -152,7 +152,7 @@ def test_gradcheck(temperature: float) -> None:
     assert torch.autograd.gradcheck(value, (z, refs), eps=1e-7, rtol=1e-4)
 
 
-def test_an_anchor_without_positives_adds_zero_and_counts_in_the_mean() -> None:
+def test_an_anchor_without_positives_contributes_zero_to_the_mean() -> None:
     z, labels = T4
     with_single = torch.cat([z, -z[:1]]), torch.cat([labels, torch.tensor([9])])
     anchors = reference(with_single[0].tolist(), with_single[1].tolist(), 0.5)
@@ -178,6 +178,6 @@ def test_float32_from_raw_embeddings() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, -0.1, math.nan, math.inf])
-def test_a_temperature_must_be_positive(temperature: float) -> None:
+def test_the_temperature_must_be_positive(temperature: float) -> None:
     with pytest.raises(UserError, match=f"temperature must be .*, got {temperature}"):
         SupCon(temperature)

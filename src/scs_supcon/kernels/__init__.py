@@ -1,6 +1,6 @@
-"""Sums over all pairs of a batch: exact, fast, and small in memory at any batch size.
+"""Exact sums over all pairs of a batch, fast and with little memory at any batch size.
 
-Functions take rows and labels in any order; sorting, tiling and gathering happen inside.
+Rows and labels may be in any order; sorting, tiling and gathering happen inside.
 """
 
 from scs_supcon.kernels.autograd import full_precision

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 
-def refuse_double_backward() -> None:
+def forbid_double_backward() -> None:
     """Raise an error if a second derivative is requested; call it first in a backward pass.
 
-    Autograd runs a backward pass with gradients enabled only under `create_graph=True`.
-    `once_differentiable` would stay silent as long as the incoming gradient is a constant.
+    Autograd enables gradients in a backward pass only under `create_graph=True`.
+    `once_differentiable` raises no error if the incoming gradient is a constant.
     """
     if torch.is_grad_enabled():
         raise RuntimeError(
@@ -19,14 +19,16 @@ def refuse_double_backward() -> None:
         )
 
 
-def scaled(saved: Tensor, grad: Tensor) -> Tensor:
-    """Return the saved gradient times the incoming one, without a copy if that is 1."""
+def scale_gradient(saved: Tensor, grad: Tensor) -> Tensor:
+    """Return the saved gradient times the incoming gradient, without a copy if the latter is 1."""
     if grad.device.type == "cpu" and float(grad) == 1.0:
         return saved
     return saved * grad
 
 
 def full_precision(x: Tensor) -> AbstractContextManager[object]:
-    """Switch autocast off for the device of x, so that products keep the precision of x."""
-    kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+    """Return a context without autocast on the device of x, so that products keep its precision."""
+    device = x.device.type
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()

@@ -8,8 +8,8 @@ from torch import Tensor
 from scs_supcon.kernels.autograd import full_precision
 from scs_supcon.kernels.layout import PairLabels, SortedLabels, members
 
-EXACT_PAIRS = 1 << 20  # up to so many pairs, all are used; of more, a sample
-MANY = 1 << 14  # pairs above which a sixteenth of them gives the first guess
+EXACT_PAIRS = 1 << 20  # above this number of pairs a sample is used
+MANY = 1 << 14  # above this number of pairs a sixteenth of them gives the first guess
 SAMPLED_ROWS = 1152
 PARTNERS = 4  # positives sampled per row
 
@@ -20,8 +20,8 @@ def solve_bias(
 ) -> float:
     """Solve mean σ(logits − b) = positive / total for b.
 
-    The share is kept half a pair away from 0 and 1, so that batches with pairs of one kind have a
-    solution too.
+    The share is kept half a pair away from 0 and 1, so that there is a solution even if all pairs
+    are positive or all are negative.
 
     Args:
         logits: t r for each pair, in any shape.
@@ -38,18 +38,19 @@ def solve_bias(
 
 
 def _root(x: Tensor, weights: Tensor | None, share: float) -> float:
-    """Find the root of log(mean σ(x − b) / share) by Newton's method in a shrinking bracket.
+    """Return the root of log(mean σ(x − b) / share), by Newton's method in a shrinking bracket.
 
     For large b the function is linear in b, so a few steps are enough.
     """
     b = math.log((1 - share) / share)
-    least, most = (float(end) for end in torch.aminmax(x))
-    low, high = b + least, b + most  # there every σ is at least, or at most, the share
+    smallest, largest = (float(end) for end in torch.aminmax(x))
+    # At these bounds every σ is at least, or at most, the share.
+    low, high = b + smallest, b + largest
     if len(x) > MANY:
         w = None if weights is None else weights[::16] / weights[::16].sum()
         b = _root(x[::16].contiguous(), w, share)
     b = min(max(b, low), high)
-    s, weighted = torch.empty_like(x), torch.empty_like(x)  # new memory would cost more than a pass
+    s, weighted = torch.empty_like(x), torch.empty_like(x)  # allocating costs more than a pass
     while high - low > 1e-6:
         torch.sub(x, b, out=s).sigmoid_()
         if weights is None:
@@ -78,7 +79,7 @@ def solve_sorted_bias(
     *,
     include_self: bool = True,
 ) -> float:
-    """Solve the bias of sorted rows; for more than 2^20 pairs from a weighted sample of them."""
+    """Return the solved bias of sorted rows; above 2^20 pairs, from a weighted sample of them."""
     if references is None:
         x = y = queries
     else:
@@ -95,42 +96,43 @@ def solve_sorted_bias(
 
 
 def _sample(x: Tensor, y: Tensor, pairs: PairLabels, include_self: bool) -> tuple[Tensor, Tensor]:
-    """Return similarities and weights of a sample that stands for all pairs.
+    """Return similarities and weights of a sample of the pairs.
 
     Negative pairs, positive pairs of two rows, and pairs (u, u) are sampled separately and
-    weighted by their exact numbers: an even sample of rows holds too few pairs of small classes
-    and too many pairs (u, u).
+    weighted by their exact numbers: an even sample of rows has too few pairs of small classes and
+    too many pairs (u, u).
     """
     rows, columns = pairs.left, pairs.right
     total, positive = pairs.count(include_self=False)
     if pairs.contains_self:
-        chosen = _evenly(rows, SAMPLED_ROWS)
-        every_third = torch.arange(len(chosen), device=x.device) % 3 == 0
-        u, v = chosen[every_third], chosen[~every_third]
+        sampled = _evenly_spaced(rows, SAMPLED_ROWS)
+        every_third = torch.arange(len(sampled), device=x.device) % 3 == 0
+        u, v = sampled[every_third], sampled[~every_third]
     else:
-        u, v = _evenly(rows, SAMPLED_ROWS // 3), _evenly(columns, SAMPLED_ROWS * 2 // 3)
+        u = _evenly_spaced(rows, SAMPLED_ROWS // 3)
+        v = _evenly_spaced(columns, SAMPLED_ROWS * 2 // 3)
     p, q, count = _same_class_sample(pairs)
-    own = len(p) if include_self and pairs.contains_self else 0
-    sizes = [len(u) * len(v), q.numel(), own]
+    self_pairs = len(p) if include_self and pairs.contains_self else 0
+    sizes = [len(u) * len(v), q.numel(), self_pairs]
     # One block of memory: allocating and copying would cost as much as the product.
     values, weights = x.new_empty(2, sum(sizes)).unbind()
     negative, same, itself = torch.split(values, sizes)
     torch.mm(x[u], y[v].T, out=negative.view(len(u), len(v)))
     torch.bmm(x[p, None], y[q].mT, out=same.view(len(p), 1, PARTNERS))
-    torch.sum(x[p[:own]].square(), 1, out=itself)
+    torch.sum(x[p[:self_pairs]].square(), 1, out=itself)
     negative, same, itself = torch.split(weights, sizes)
     negative.view(len(u), len(v)).copy_(rows.labels[u][:, None] != columns.labels[v])
     negative.mul_((total - positive) / max(float(negative.sum()), 1))
     same.view(len(p), PARTNERS).copy_(count[:, None])
     same.mul_(positive / max(float(same.sum()), 1))
-    itself.fill_(len(rows) / max(own, 1))
+    itself.fill_(len(rows) / max(self_pairs, 1))
     return values, weights.div_(weights.sum())
 
 
 def _same_class_sample(pairs: PairLabels) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (rows `(k,)`, some positives of each `(k, p)`, number of positives of each `(k,)`)."""
+    """Return rows `(k,)`, p positives of each row `(k, p)`, and numbers of positives `(k,)`."""
     rows, columns = pairs.left, pairs.right
-    u = _evenly(rows, SAMPLED_ROWS * 2 // 3)
+    u = _evenly_spaced(rows, SAMPLED_ROWS * 2 // 3)
     itself = int(pairs.contains_self)
     count = members(rows.labels[u], columns) - itself
     u, count = u[count > 0], count[count > 0]
@@ -140,7 +142,7 @@ def _same_class_sample(pairs: PairLabels) -> tuple[Tensor, Tensor, Tensor]:
     return u, first + (start + steps) % (count[:, None] + itself), count
 
 
-def _evenly(rows: SortedLabels, most: int) -> Tensor:
-    """Return at most `most` evenly spaced positions."""
-    n = len(rows)
-    return torch.arange(min(n, most), device=rows.labels.device) * n // max(min(n, most), 1)
+def _evenly_spaced(rows: SortedLabels, limit: int) -> Tensor:
+    """Return at most `limit` evenly spaced positions."""
+    count = min(len(rows), limit)
+    return torch.arange(count, device=rows.labels.device) * len(rows) // max(count, 1)

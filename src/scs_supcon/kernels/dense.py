@@ -1,7 +1,7 @@
-"""The pair losses as formulas, in plain torch with whole matrices.
+"""The formulas of the pair losses in plain torch, with whole matrices.
 
-These functions compute small batches, and serve as the readable form of the tiled kernels. Rows
-come in any order and are already of unit length; gradients come from autograd.
+These functions compute small batches and document the tiled kernels. Rows may be in any order;
+gradients are computed by autograd.
 """
 
 from typing import Any, Literal
@@ -25,11 +25,11 @@ def dense_sigmoid_loss(
     weighting: Weighting = "all",
     include_self: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Compute `sigmoid_pair_loss` with whole matrices."""
+    """Return `sigmoid_pair_loss`, computed with whole matrices."""
     logits = t * similarities(common)
     same = labels[:, None] == labels
-    own = 0 if include_self else len(labels)
-    total, positive = same.numel() - own, int(same.sum()) - own
+    excluded = 0 if include_self else len(labels)
+    total, positive = same.numel() - excluded, int(same.sum()) - excluded
     if b is None:
         counted = logits.detach() if include_self else logits.detach()[~_diagonal(labels)]
         b = t.new_tensor(solve_bias(counted, positive))
@@ -43,7 +43,7 @@ def dense_sigmoid_loss(
 
 
 def dense_softmax_loss(x: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """Compute `softmax_pair_loss` with whole matrices."""
+    """Return `softmax_pair_loss`, computed with whole matrices."""
     positive = positives(labels).to(x.dtype)
     weight = positive / positive.sum(1, keepdim=True).clamp(min=1)
     logits = similarities(x) / temperature
@@ -52,17 +52,17 @@ def dense_softmax_loss(x: Tensor, labels: Tensor, temperature: float) -> Tensor:
 
 
 def dense_style_distance(style: Tensor, labels: Tensor) -> Tensor:
-    """Compute `style_distance` from the list of all positive pairs."""
+    """Return `style_distance`, computed from a list of all positive pairs."""
     same = labels[:, None] == labels
     u, v = same.triu(1).nonzero().unbind(1)
-    # Subtracted, not by way of a Gram matrix: two views of an image are near-duplicates.
+    # A Gram matrix would be inaccurate: two views of an image are near-duplicates.
     distance = torch.linalg.vector_norm(style.index_select(0, u) - style.index_select(0, v), dim=1)
     count = same.sum(1, dtype=style.dtype).index_select(0, u) - 1
     return torch.dot(distance, 2 / (count * len(style)))
 
 
 def similarities(x: Tensor) -> Tensor:
-    """Return x xᵀ. Its gradient needs one product instead of two and ignores autocast."""
+    """Return x xᵀ. The gradient needs one product instead of two and ignores autocast."""
     product: Tensor = _Similarities.apply(x)
     return product
 
@@ -92,12 +92,12 @@ def _diagonal(labels: Tensor) -> Tensor:
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x)); torch's default threshold would leave 2e-9, too much for float64."""
+    """Return log(1 + exp(x)); the error of torch's default threshold is too large in float64."""
     return F.softplus(x, threshold=40.0 if x.dtype == torch.float64 else 20.0)
 
 
 def pair_weights(total: int, positive: int, weighting: Weighting) -> tuple[float, float]:
-    """Return the weights of a same-class pair and of another pair."""
+    """Return the weights of a same-class pair and of a different-class pair."""
     if weighting == "balanced":
         return 0.5 / max(positive, 1), 0.5 / max(total - positive, 1)
     divisor = max(positive if weighting == "positives" else total, 1)

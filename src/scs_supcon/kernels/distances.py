@@ -1,11 +1,11 @@
-"""The mean distance to positives; it touches same-class pairs only.
+"""The mean distance to positives, computed from same-class pairs only.
 
     D = (1/n) Σ_i (1/|P_i|) Σ_{p∈P_i} ‖s_i − s_p‖
 
 A short list of pairs is subtracted pair by pair. Otherwise classes of similar size are processed
 together, in pieces of bounded size. Two views of one image are near-duplicates, for which a float32
 Gram matrix is badly off (35 % at a distance of 1e-3), so float32 rows are multiplied in float64;
-float64 rows are subtracted. Small batches take `dense`.
+float64 rows are subtracted. Small batches are computed in `dense`.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scs_supcon.kernels.autograd import full_precision, refuse_double_backward, scaled
+from scs_supcon.kernels.autograd import forbid_double_backward, full_precision, scale_gradient
 from scs_supcon.kernels.dense import dense_style_distance
 from scs_supcon.kernels.gather import arrange_pairs, several_processes
 from scs_supcon.kernels.layout import PairLabels, members
 
-DENSE_ROWS = 64  # up to so many rows the dense form is no slower (measured)
+DENSE_ROWS = 64  # up to this size the dense form is no slower (measured)
 PIECE = 1 << 19  # pairs held at once: 4 MiB of float64
 TINY = 1e-37  # below any distance of two different rows; its inverse is a finite float32
 LISTED = 1 << 20  # numbers in the differences of listed pairs: 4 MiB of float32
@@ -35,14 +35,14 @@ def style_distance(
     gather: bool = False,
     piece: int | None = None,
 ) -> Tensor:
-    """Return the mean over rows of their mean distance to positives; 0 for rows without any.
+    """Return the mean over rows of the mean distance to their positives; 0 for rows without any.
 
     Args:
         style: `(n, d)` rows, in any order.
         labels: `(n,)`.
         references: `(m, d)` rows that hold the positives; default: the rows themselves.
         reference_labels: `(m,)`.
-        gather: look for positives in the rows of all processes; all get the same value.
+        gather: use the positives of all processes. The value is then the same on all processes.
         piece: pairs held in memory at once; affects speed and memory, not the result.
     """
     gather = gather and several_processes()
@@ -74,12 +74,12 @@ class _StyleDistance(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_double_backward()
+        forbid_double_backward()
         grad, grad_references = ctx.saved_tensors
         need_queries, need_references, *_ = ctx.needs_input_grad
         return (
-            scaled(grad, grad_output) if need_queries else None,
-            scaled(grad_references, grad_output) if need_references else None,
+            scale_gradient(grad, grad_output) if need_queries else None,
+            scale_gradient(grad_references, grad_output) if need_references else None,
             None,
             None,
         )
@@ -110,7 +110,7 @@ class _DistanceSums:
         self.total += torch.dot(distance, weight)
         if self.grad is None:
             return
-        # The gap of coincident rows is 0, so their gradient is 0 with any finite divisor.
+        # The gap of equal rows is 0, so their gradient is 0 with any finite divisor.
         inverse = weight.div_(distance.clamp_min_(TINY)).to(gap.dtype)
         gap.mul_(inverse[:, None])
         self.grad.index_add_(0, u, gap, alpha=2 if self.pairs.joined else 1)
@@ -130,9 +130,9 @@ class _DistanceSums:
 
 
 class _Spans(NamedTuple):
-    """For each row where its positives start and stop among the columns.
+    """Start and stop of the positives of each row, among the columns.
 
-    Of symmetric pairs only the positives after the row, so that each pair occurs once.
+    For symmetric pairs only positives after the row are included, so that each pair occurs once.
     """
 
     first: Tensor
@@ -176,32 +176,32 @@ class _Block(NamedTuple):
 
 
 def _blocks(pairs: PairLabels, piece: int) -> Iterator[_Block]:
-    """Yield classes of similar size together; a class too big for a piece in bands of rows."""
+    """Yield blocks of classes of similar size; a class too large for a piece is cut into bands."""
     rows, columns = pairs.rows, pairs.right
     classes, counts = rows.counts
     stops = counts.cumsum(0)
     column_counts = members(classes, columns)
     positives = column_counts - int(pairs.contains_self)
-    left = torch.searchsorted(columns.labels, classes)
-    (chosen,) = torch.where(positives > 0)
-    chosen = chosen[torch.argsort(column_counts[chosen])]
-    row_spans = torch.stack([stops - counts, stops], 1)[chosen]
-    column_spans = torch.stack([left, left + column_counts], 1)[chosen]
-    weights = 1 / (len(pairs.left) * positives[chosen].double())
-    heights, widths = counts[chosen].tolist(), column_counts[chosen].tolist()
+    column_starts = torch.searchsorted(columns.labels, classes)
+    (order,) = torch.where(positives > 0)
+    order = order[torch.argsort(column_counts[order])]
+    row_spans = torch.stack([stops - counts, stops], 1)[order]
+    column_spans = torch.stack([column_starts, column_starts + column_counts], 1)[order]
+    weights = 1 / (len(pairs.left) * positives[order].double())
+    heights, widths = counts[order].tolist(), column_counts[order].tolist()
     for start, stop in _similar_sizes(heights, widths, piece):
         spans = row_spans[start:stop]
         band = max(1, piece // widths[stop - 1])
         if stop - start > 1 or heights[start] <= band:
-            yield _padded(spans, column_spans[start:stop], weights[start:stop])
+            yield _pad(spans, column_spans[start:stop], weights[start:stop])
             continue
         first, last = spans[0].tolist()
         for low in range(first, last, band):
             cut = torch.tensor([[low, min(low + band, last)]], device=spans.device)
-            yield _padded(cut, column_spans[start:stop], weights[start:stop])
+            yield _pad(cut, column_spans[start:stop], weights[start:stop])
 
 
-def _padded(row_spans: Tensor, column_spans: Tensor, weights: Tensor) -> _Block:
+def _pad(row_spans: Tensor, column_spans: Tensor, weights: Tensor) -> _Block:
     row_index, row_real = _rectangle(row_spans)
     if torch.equal(row_spans, column_spans):
         column_index, column_real = row_index, row_real
@@ -213,7 +213,7 @@ def _padded(row_spans: Tensor, column_spans: Tensor, weights: Tensor) -> _Block:
 
 
 def _rectangle(spans: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the indices of each span, padded to one length, and which are not padding."""
+    """Return the indices of each span, padded to one length, and a mask that excludes padding."""
     starts, stops = spans[:, :1], spans[:, 1:]
     index = starts + torch.arange(int((stops - starts).max()), device=spans.device)
     return torch.minimum(index, stops - 1), index < stops
@@ -238,12 +238,15 @@ def _similar_sizes(heights: list[int], widths: list[int], piece: int) -> Iterato
 def _block_distances(
     queries: Tensor, others: Tensor, block: _Block, need: bool, need_others: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return (weighted sum of distances, its gradient by the rows, by their positives)."""
+    """Return the weighted sum of distances and its gradients for the rows and their positives."""
     exact = queries.dtype == torch.float64
-    x = _gathered(queries, block.rows)
+    x = _take_rows(queries, block.rows)
     identical = others is queries and block.columns is block.rows
-    y = x if identical else _gathered(others, block.columns)
-    distance = _subtracted(x, y) if exact else _multiplied(x, y)
+    y = x if identical else _take_rows(others, block.columns)
+    if exact:
+        distance = torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
+    else:
+        distance = _distances_from_products(x, y)
     if block.real is not None:
         distance *= block.real
     value = (distance.sum(2) * block.weight).sum()
@@ -265,18 +268,14 @@ def _block_distances(
     return value, grad, (y * inverse.sum(1)[:, :, None]).baddbmm_(inverse.mT, x, alpha=-1)
 
 
-def _gathered(x: Tensor, index: Tensor) -> Tensor:
+def _take_rows(x: Tensor, index: Tensor) -> Tensor:
     """Return rows `(k, m)` of x in float64."""
     return x.index_select(0, index.reshape(-1)).double().view(*index.shape, x.shape[1])
 
 
-def _multiplied(x: Tensor, y: Tensor) -> Tensor:
-    """Return distances from products in float64; values within rounding error become 0."""
+def _distances_from_products(x: Tensor, y: Tensor) -> Tensor:
+    """Return distances, computed from products in float64; rounding errors become 0."""
     x_squared, y_squared = (x * x).sum(2)[:, :, None], (y * y).sum(2)[:, None, :]
     rounding = 1e-14 * float(x_squared.amax() + y_squared.amax())
     squared = (x_squared + y_squared).baddbmm_(x, y.mT, alpha=-2)
     return torch.threshold_(squared, rounding, 0.0).sqrt_()
-
-
-def _subtracted(x: Tensor, y: Tensor) -> Tensor:
-    return torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,4 +1,4 @@
-"""Rows of all processes, and the matching rule for gradients."""
+"""Gather rows from all processes, and sum gradients over them."""
 
 from typing import Any
 
@@ -17,10 +17,10 @@ def several_processes() -> bool:
 def gather_rows(*tensors: Tensor) -> tuple[list[Tensor], slice]:
     """Collect tensors of equal length from all processes, in the order of their ranks.
 
-    Lengths may differ between processes or be zero. The copies carry no gradient.
+    Lengths may differ between processes or be zero. The copies have no gradient.
 
     Returns:
-        The joined tensors, and where this process's rows are in them.
+        The joined tensors, and the slice that holds the rows of this process.
     """
     n, rank = len(tensors[0]), dist.get_rank()
     sizes = torch.zeros(dist.get_world_size(), dtype=torch.long, device=tensors[0].device)
@@ -46,14 +46,14 @@ def arrange_pairs(
     reference_labels: Tensor | None = None,
     gather: bool = False,
 ) -> tuple[Tensor, Tensor | None, PairLabels]:
-    """Sort both sides of the pairs by label and return (queries, references, labels).
+    """Sort both sides of the pairs by label; return queries, references and their labels.
 
     Args:
         x: `(n, d)` queries.
         labels: `(n,)`.
         references: `(m, d)` right side of the pairs; default: the queries themselves.
         reference_labels: `(m,)`.
-        gather: take the rows of all processes as references, without gradient.
+        gather: use the rows of all processes as references, without gradient.
     """
     queries, rows = sort_rows(x, labels)
     if references is not None:
@@ -62,11 +62,11 @@ def arrange_pairs(
         return queries, others, PairLabels(rows, columns)
     if not (gather and several_processes()):
         return queries, None, PairLabels(rows)
-    (others, other_labels), here = gather_rows(queries, rows.labels)
+    (others, other_labels), local = gather_rows(queries, rows.labels)
     ordered, order = torch.sort(other_labels, stable=True)
     position = torch.empty_like(order)
     position[order] = torch.arange(len(order), device=order.device)
-    return queries, others[order], PairLabels(rows, SortedLabels(ordered, position[here]))
+    return queries, others[order], PairLabels(rows, SortedLabels(ordered, position[local]))
 
 
 def sum_gradients(
@@ -75,8 +75,8 @@ def sum_gradients(
 ) -> torch.futures.Future[Tensor]:
     """Sum gradients over processes instead of averaging them.
 
-    A communication hook for DistributedDataParallel: a gathered loss is already the mean over the
-    rows of all processes, so register it with `ddp_model.register_comm_hook(None, sum_gradients)`.
+    Register this hook with `ddp_model.register_comm_hook(None, sum_gradients)`: a gathered loss is
+    already the mean over the rows of all processes.
     """
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None

@@ -22,18 +22,18 @@ class SortedLabels:
 
     Attributes:
         labels: `(n,)`, ascending.
-        own: for rows gathered from all processes, the positions of this process's rows.
+        local: for rows gathered from all processes, the positions of this process's rows.
     """
 
     labels: Tensor
-    own: Tensor | None = None
+    local: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @cached_property
     def counts(self) -> tuple[Tensor, Tensor]:
-        """(distinct labels, number of rows of each)."""
+        """The distinct labels, and the number of rows of each."""
         classes, counts = torch.unique_consecutive(self.labels, return_counts=True)
         return classes, counts
 
@@ -44,10 +44,10 @@ class SortedLabels:
         return values
 
     def self_pairs(self, tile: "Tile") -> tuple[Tensor, Tensor] | None:
-        """Return where a tile with these columns holds pairs of a row with itself."""
-        if self.own is None:
+        """Return the positions of pairs (u, u) in a tile with these columns, if possible."""
+        if self.local is None:
             return None
-        inside = self.own[tile.rows] - tile.columns.start
+        inside = self.local[tile.rows] - tile.columns.start
         (row,) = torch.where((inside >= 0) & (inside < tile.columns.stop - tile.columns.start))
         return row, inside[row]
 
@@ -72,11 +72,11 @@ class PairLabels:
     @property
     def joined(self) -> bool:
         """Whether the references are the rows of all processes, the queries among them."""
-        return self.columns is not None and self.columns.own is not None
+        return self.columns is not None and self.columns.local is not None
 
     @property
     def contains_self(self) -> bool:
-        """Whether each query is one of its own references."""
+        """Whether each query is also one of the references."""
         return self.symmetric or self.joined
 
     @property
@@ -91,15 +91,15 @@ class PairLabels:
 
     def count(self, include_self: bool = True) -> tuple[int, int]:
         """Return (number of pairs, number of same-class pairs) over all processes."""
-        own = 0 if include_self or not self.contains_self else len(self.left)
-        total = len(self.left) * len(self.right) - own
-        return total, same_class_pairs(self.left, self.right) - own
+        excluded = 0 if include_self or not self.contains_self else len(self.left)
+        total = len(self.left) * len(self.right) - excluded
+        return total, same_class_pairs(self.left, self.right) - excluded
 
 
 def count_pairs(
     labels: Tensor, reference_labels: Tensor | None = None, *, include_self: bool = True
 ) -> tuple[int, int, int]:
-    """Return (number of pairs, of same-class pairs, of rows without positives)."""
+    """Return the numbers of pairs, of same-class pairs, and of rows without positives."""
     rows = SortedLabels(labels.sort().values)
     columns = None if reference_labels is None else SortedLabels(reference_labels.sort().values)
     pairs = PairLabels(rows, columns)
@@ -123,7 +123,7 @@ def sort_rows(x: Tensor, labels: Tensor) -> tuple[Tensor, SortedLabels]:
 
 
 def tiles(pairs: PairLabels, size: int = TILE) -> Iterator[Tile]:
-    """Yield the tiles of all pairs; of symmetric pairs those of the upper triangle."""
+    """Yield the tiles of all pairs, or of the upper triangle if the pairs are symmetric."""
     rows, columns = pairs.rows, pairs.right
     if pairs.symmetric and 0 < len(rows) <= size:
         whole = slice(0, len(rows))
@@ -142,14 +142,14 @@ def tiles(pairs: PairLabels, size: int = TILE) -> Iterator[Tile]:
 
 
 def _span(labels: list[int], within: slice, low: int, high: int) -> slice:
-    """Return where, relative to the start of `within`, labels lie between low and high."""
+    """Return the positions of labels from low to high, relative to the start of `within`."""
     left = bisect_left(labels, low, within.start, within.stop)
     right = bisect_right(labels, high, within.start, within.stop)
     return slice(left - within.start, right - within.start)
 
 
 def same_class_pairs(rows: SortedLabels, columns: SortedLabels) -> int:
-    """Count ordered pairs with equal labels, pairs (u, u) included."""
+    """Return the number of ordered pairs with equal labels, including pairs (u, u)."""
     classes, counts = rows.counts
     if columns is rows:
         return int((counts * counts).sum())
@@ -157,7 +157,7 @@ def same_class_pairs(rows: SortedLabels, columns: SortedLabels) -> int:
 
 
 def members(labels: Tensor, rows: SortedLabels) -> Tensor:
-    """Count the rows of each label."""
+    """Return the number of rows with each of the labels."""
     first = torch.searchsorted(rows.labels, labels)
     return torch.searchsorted(rows.labels, labels, right=True) - first
 
@@ -168,7 +168,7 @@ def longest(x: Tensor) -> float:
 
 
 class _Permute(torch.autograd.Function):
-    """Reorder rows; the gradient is a gather too, not a slower scatter."""
+    """Reorder rows; the gradient is also a gather, which is faster than a scatter."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ Value and gradient come from one pass over the tiles. With ζ_uv = ∂cost/∂a 
     ∂/∂c_u = 2t Σ_v ζ_uv c_v,   ∂/∂t = Σ_u c_u·Σ_v ζ_uv c_v,   ∂/∂b = −Σ_uv ζ_uv
 
 each times the pair's weight. Memory is O(n·d + tile²). No result is a difference of large sums, so
-a loss of 1e-20 has as many correct digits as a loss of 1. Small batches take `dense`.
+a loss of 1e-20 has as many correct digits as a loss of 1. Small batches are computed in `dense`.
 """
 
 from typing import Any
@@ -17,17 +17,17 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from scs_supcon.kernels.autograd import full_precision, refuse_double_backward, scaled
+from scs_supcon.kernels.autograd import forbid_double_backward, full_precision, scale_gradient
 from scs_supcon.kernels.bias import solve_sorted_bias
 from scs_supcon.kernels.dense import Weighting, dense_sigmoid_loss, pair_weights, softplus
 from scs_supcon.kernels.gather import arrange_pairs, several_processes
 from scs_supcon.kernels.layout import TILE, PairLabels, Tile, longest, tiles
 
-DENSE_ROWS = 128  # up to so many rows the dense form is no slower (measured)
+DENSE_ROWS = 128  # up to this size the dense form is no slower (measured)
 SAFE_LOGIT = 5.0  # up to here −log(1 − σ) loses less than the rounding of the logit
-MANY, WIDE_TILE = 4096, 768  # above so many rows larger products are faster, by 2 to 7 %
+MANY, WIDE_TILE = 4096, 768  # above MANY rows wide tiles are faster by 2 to 7 %
 FEW = 1 << 14  # numbers that are summed in one step
-LISTED = 1 << 15  # listed pairs held at once
+LISTED = 1 << 15  # listed pairs held in memory
 
 
 def sigmoid_pair_loss(
@@ -43,7 +43,7 @@ def sigmoid_pair_loss(
     gather: bool = False,
     tile: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return (weighted mean cost of all pairs, b).
+    """Return the weighted mean cost of all pairs, and b.
 
     Args:
         common: `(n, d)` rows, in any order.
@@ -51,8 +51,8 @@ def sigmoid_pair_loss(
         t: scalar that multiplies the similarity.
         b: scalar bias; None: solved such that the mean of σ(a) is the share of same-class pairs.
         weighting: "all": the mean over pairs. "balanced": half the mean over same-class pairs plus
-            half the mean over the others; an empty set adds 0. "positives": the sum divided by the
-            number of same-class pairs (by 1 if there are none).
+            half the mean over the others; an empty set contributes 0. "positives": the sum divided
+            by the number of same-class pairs (by 1 if there are none).
         include_self: whether pairs (u, u) count.
         references: `(m, d)` right side of the pairs; default: the rows themselves.
         reference_labels: `(m,)`.
@@ -88,7 +88,7 @@ def sigmoid_loss_on_pairs(
     t: Tensor,
     b: Tensor,
 ) -> Tensor:
-    """Return the mean cost of listed pairs (u, v) of queries and references; 0 for no pairs.
+    """Return the mean cost of listed pairs (u, v) of queries and references; 0 without pairs.
 
     Args:
         queries: `(n, d)`.
@@ -136,13 +136,13 @@ class _SigmoidPairs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_double_backward()
+        forbid_double_backward()
         grad_queries, grad_references, by_t, by_b = ctx.saved_tensors
         t, b = ctx.scalars
         need_queries, need_references, need_t, need_b, *_ = ctx.needs_input_grad
         return (
-            scaled(grad_queries, grad) if need_queries else None,
-            scaled(grad_references, grad) if need_references else None,
+            scale_gradient(grad_queries, grad) if need_queries else None,
+            scale_gradient(grad_references, grad) if need_references else None,
             (by_t * grad).to(t) if need_t else None,
             (by_b * grad).to(b) if need_b else None,
             *[None] * 4,
@@ -182,7 +182,7 @@ class _TileSums:
         area = min(tile, len(queries)) * min(tile, len(references))
         self.costs, self.logits = queries.new_empty(area), queries.new_empty(area)
         self.minus_b = queries.new_full((1,), -self.b)
-        # Whether log(1 − σ(a)) is accurate for all logits; not worth finding out for one tile.
+        # Whether log(1 − σ(a)) is accurate for all logits; not checked for a single tile.
         self.safe = area < len(queries) * len(references) and (
             abs(self.t) * longest(queries) * longest(references) - self.b <= SAFE_LOGIT
         )
@@ -250,7 +250,7 @@ class _TileSums:
         return (across == down).to(self.queries.dtype)
 
     def _self_pairs(self, tile: Tile) -> tuple[Tensor, Tensor] | None:
-        """Return where the tile holds pairs (u, u)."""
+        """Return the positions of pairs (u, u) in the tile, if there can be any."""
         if tile.diagonal:
             index = torch.arange(tile.rows.stop - tile.rows.start, device=self.queries.device)
             return index, index
@@ -265,30 +265,30 @@ class _TileSums:
             x[itself] = 0
         if tile.same is None or positive == negative:
             return
-        part = x[tile.same]
+        block = x[tile.same]
         if same is None:
-            part.mul_(positive / negative)
+            block.mul_(positive / negative)
         else:
-            part.copy_(torch.where(same > 0, part * (positive / negative), part))
+            block.copy_(torch.where(same > 0, block * (positive / negative), block))
 
 
 def _negate_positives(x: Tensor, tile: Tile, same: Tensor | None) -> None:
     if tile.same is None:
         return
-    part = x[tile.same]
+    block = x[tile.same]
     if same is None:
-        part.neg_()
+        block.neg_()
     else:
-        part.addcmul_(part, same, value=-2)  # x − 2x is −x exactly
+        block.addcmul_(block, same, value=-2)  # x − 2x is −x exactly
 
 
 def _total(x: Tensor) -> Tensor:
-    """Sum in float64; large tiles by row in the working precision first, which is faster."""
+    """Return the sum in float64; rows of large tiles are first summed in their precision."""
     return (x if x.numel() <= FEW else x.sum(1)).sum(dtype=torch.float64)
 
 
 def _inner_product(x: Tensor, y: Tensor, chunk: int = 8192) -> Tensor:
-    """Σ_u x_u·y_u in float64, without a third matrix of this size."""
+    """Return Σ_u x_u·y_u in float64, without allocating a third matrix of this size."""
     if len(x) <= chunk:
         return _total(x * y)
     return _inner_product(x[:chunk], y[:chunk]) + _inner_product(x[chunk:], y[chunk:])

@@ -2,12 +2,13 @@
 
     L = (1/n) Σ_i [ log Σ_{a≠i} exp(x_i·x_a/τ) − (1/|P_i|) Σ_{p∈P_i} x_i·x_p/τ ]   where P_i ≠ ∅
 
-The second sum needs no pairs: Σ_p x_i·x_p = x_i·(S_{y_i} − x_i) with class sums S. The first takes
-one pass over the tiles; with p_uv = exp(x_u·x_v/τ)/Z_u a second pass gives the gradient
+The second sum needs no pairs: Σ_p x_i·x_p = x_i·(S_{y_i} − x_i) with class sums S. The first needs
+one pass over the tiles; with p_uv = exp(x_u·x_v/τ)/Z_u a second pass computes the gradient
 
     ∂/∂x_u = (1/nτ) [ Σ_v (p_uv + p_vu) x_v − 2 (S_{y_u} − x_u)/|P_u| ]
 
-where rows without positives contribute no p. Memory is O(n·d + tile²). Small batches take `dense`.
+where rows without positives contribute no p. Memory is O(n·d + tile²). Small batches are computed
+in `dense`.
 """
 
 from collections.abc import Iterator
@@ -17,15 +18,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scs_supcon.kernels.autograd import full_precision, refuse_double_backward, scaled
+from scs_supcon.kernels.autograd import forbid_double_backward, full_precision, scale_gradient
 from scs_supcon.kernels.dense import dense_softmax_loss
 from scs_supcon.kernels.gather import arrange_pairs, several_processes
 from scs_supcon.kernels.layout import TILE, PairLabels, SortedLabels, Tile, longest, members, tiles
 
-DENSE_ROWS = 512  # up to so many rows the dense form is no slower (measured)
-# exp(−80) is still a normal float32: below this spread one shift serves all rows.
+DENSE_ROWS = 512  # up to this size the dense form is no slower (measured)
+# exp(−80) is still a normal float32: below this spread all rows can use the same shift.
 SAFE_SPREAD = 80.0
-CHUNK = 4096  # rows whose class sums are held at once
+CHUNK = 4096  # rows whose class sums are held in memory
 
 
 def softmax_pair_loss(
@@ -40,8 +41,8 @@ def softmax_pair_loss(
 ) -> Tensor:
     """Return the mean over rows of −log softmax, averaged over the positives of each row.
 
-    A row without positives adds 0 and counts in the mean. In float32 a value far below 1 has the
-    rounding error of its logits, about 1e-7/τ, as in any form that subtracts them.
+    A row without positives contributes 0 to the mean. In float32 a value far below 1 has the
+    rounding error of its logits, about 1e-7/τ, as in any form that subtracts logits.
 
     Args:
         x: `(n, d)` rows, in any order.
@@ -49,7 +50,8 @@ def softmax_pair_loss(
         temperature: τ.
         references: `(m, d)` right side of the pairs; default: the other rows.
         reference_labels: `(m,)`.
-        gather: compare the rows with those of all processes; all get the same value.
+        gather: compare the rows with those of all processes. The value is then the same on all
+            processes.
         tile: side of a tile; affects speed and memory, not the result. Default: chosen by size.
     """
     gather = gather and several_processes()
@@ -80,12 +82,12 @@ class _SoftmaxPairs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_double_backward()
+        forbid_double_backward()
         by_queries, by_references = ctx.saved_tensors
         need_queries, need_references, *_ = ctx.needs_input_grad
         return (
-            scaled(by_queries, grad) if need_queries else None,
-            scaled(by_references, grad) if need_references else None,
+            scale_gradient(by_queries, grad) if need_queries else None,
+            scale_gradient(by_references, grad) if need_references else None,
             *[None] * 3,
         )
 
@@ -98,7 +100,7 @@ def _value_and_gradients(
     tile: int,
     need: tuple[bool, bool],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return (L, its gradient by the queries, its gradient by the references)."""
+    """Return L and its gradients for the queries and the references."""
     count = members(pairs.rows.labels, pairs.right) - int(pairs.contains_self)
     n = max(len(pairs.left), 1)
     tile_pass = _TilePass(queries, others, pairs, scale, tile)
@@ -121,9 +123,9 @@ def _value_and_gradients(
 
 
 class _PositiveMean:
-    """(Σ over positives)/|P| of each row, in float64: it is subtracted from the log-sum-exp.
+    """The mean of each row's positives, in float64 because of later subtractions.
 
-    Only a chunk of rows is held at a time, besides the class sums.
+    Only the class sums and one chunk of rows are held in memory.
     """
 
     def __init__(self, queries: Tensor, others: Tensor, pairs: PairLabels, count: Tensor) -> None:
@@ -132,29 +134,30 @@ class _PositiveMean:
 
     def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
         for k in range(0, len(self.queries), CHUNK):
-            part = slice(k, k + CHUNK)
-            mean = self.sums[self.position[part]]
+            rows = slice(k, k + CHUNK)
+            mean = self.sums[self.position[rows]]
             if self.contains_self:
-                mean -= self.queries[part]
-            count = self.count[part, None]
-            yield part, mean.div_(count.clamp_min(1)).masked_fill_(count == 0, 0)
+                mean -= self.queries[rows]
+            count = self.count[rows, None]
+            yield rows, mean.div_(count.clamp_min(1)).masked_fill_(count == 0, 0)
 
     def inner_product(self) -> Tensor:
-        """Return its inner product with each query."""
+        """Return the inner product of each query with its mean."""
         product = torch.zeros(len(self.queries), dtype=torch.float64, device=self.queries.device)
-        for part, mean in self._chunks():
-            product[part] = mean.mul_(self.queries[part]).sum(1)
+        for rows, mean in self._chunks():
+            product[rows] = mean.mul_(self.queries[rows]).sum(1)
         return product
 
     def subtract_from(self, grad: Tensor, times: int) -> None:
-        for part, mean in self._chunks():
-            grad[part] -= mean.mul_(times)
+        """Subtract a multiple of the means from a gradient."""
+        for rows, mean in self._chunks():
+            grad[rows] -= mean.mul_(times)
 
 
 def _class_sums(x: Tensor, rows: SortedLabels, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (float64 sums of the rows of each class, then zeros; index of the sum of each label).
+    """Return the float64 sum of the rows of each class, and the index of each label's sum.
 
-    A label without rows has the index of the zeros.
+    The last sum is zero, for labels without rows.
     """
     classes, counts = rows.counts
     number = torch.repeat_interleave(torch.arange(len(classes), device=x.device), counts)
@@ -170,8 +173,8 @@ def _class_sums(x: Tensor, rows: SortedLabels, labels: Tensor) -> tuple[Tensor, 
 class _TilePass:
     """The passes over the tiles.
 
-    If no logit is far from the largest possible one, all exponentials share one shift; otherwise
-    (tiny temperatures, rows of any length) a first pass finds the maximum of each row.
+    If no logit is far from the largest possible one, all exponentials use the same shift. Otherwise
+    (tiny temperatures, long rows) a first pass computes the maximum of each row.
     """
 
     def __init__(
@@ -180,8 +183,8 @@ class _TilePass:
         self.queries, self.others, self.pairs = queries, others, pairs
         self.scale, self.tile = scale, tile
         self.buffer = queries.new_empty(min(tile, len(queries)) * min(tile, len(others)))
-        most = longest(queries) * longest(others) * scale  # no |logit| is larger
-        self.shift = most if 2 * most <= SAFE_SPREAD else None
+        bound = longest(queries) * longest(others) * scale  # of all |logits|
+        self.shift = bound if 2 * bound <= SAFE_SPREAD else None
 
     def log_sum_exp(self) -> Tensor:
         """Return log Σ_v exp(logit_uv) of each query, in float64."""
@@ -214,7 +217,11 @@ class _TilePass:
         return largest.masked_fill(largest.isinf(), 0)
 
     def weighted_sums(self, log_z: Tensor, need_others: bool) -> tuple[Tensor, Tensor | None]:
-        """Return Σ_v (p_uv + p_vu) x_v of each query; for references Σ_v p_uv x_v, and theirs."""
+        """Return Σ_v (p_uv + p_vu) x_v of each query.
+
+        If the references are other rows, return Σ_v p_uv x_v of each query and, if needed, of each
+        reference.
+        """
         grad = torch.zeros_like(self.queries)
         grad_others = torch.zeros_like(self.others) if need_others else None
         log_z_columns = self._log_z_of_columns(log_z).to(grad.dtype)
@@ -244,7 +251,7 @@ class _TilePass:
             return log_z
         joined = log_z.new_zeros(len(self.others))
         if self.pairs.joined:
-            joined[self.pairs.right.own] = log_z
+            joined[self.pairs.right.local] = log_z
             dist.all_reduce(joined)
         return joined
 

@@ -19,7 +19,14 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.kernels import full_precision
-from scs_supcon.methods.shared.base import Batch, TaskInfo, after_setup, like, needs_images, share
+from scs_supcon.methods.shared.base import (
+    Batch,
+    TaskInfo,
+    after_setup,
+    check_share,
+    like,
+    needs_images,
+)
 from scs_supcon.methods.shared.joint import JointMethod
 from scs_supcon.methods.shared.momentum import add_momentum_encoder, momentum_encoder
 from scs_supcon.nn.head import unit
@@ -42,7 +49,7 @@ class BYOL(JointMethod):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__(gather_across_devices=gather_across_devices)
-        share(momentum=momentum)
+        check_share(momentum=momentum)
         if hidden < 1:
             raise UserError(f"hidden must be at least 1, got {hidden}")
         self.momentum, self.hidden = momentum, hidden

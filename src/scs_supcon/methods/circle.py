@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.kernels import full_precision
-from scs_supcon.methods.shared.base import TaskInfo, after_setup, like, positive
+from scs_supcon.methods.shared.base import TaskInfo, after_setup, check_positive, like
 from scs_supcon.methods.shared.classifier import check_labels
 from scs_supcon.methods.shared.joint import JointMethod
 from scs_supcon.nn.head import unit
@@ -43,7 +43,7 @@ class Circle(JointMethod):
         self, *, margin: float = 0.25, gamma: float = 256.0, gather_across_devices: bool = False
     ) -> None:
         super().__init__(gather_across_devices=gather_across_devices)
-        positive(gamma=gamma)
+        check_positive(gamma=gamma)
         if not 0 <= margin < 1:
             raise UserError(f"margin must be at least 0 and below 1, got {margin}")
         self.margin, self.gamma = margin, gamma

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from scs_supcon.errors import UserError
 from scs_supcon.kernels import full_precision, positives
-from scs_supcon.methods.shared.base import one_of, positive
+from scs_supcon.methods.shared.base import check_one_of, check_positive
 from scs_supcon.methods.shared.joint import JointMethod
 from scs_supcon.nn.head import unit
 
@@ -44,10 +44,10 @@ class CirclePair(JointMethod):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__(gather_across_devices=gather_across_devices)
-        positive(gamma=gamma)
+        check_positive(gamma=gamma)
         if not 0 <= margin < 1:
             raise UserError(f"margin must be at least 0 and below 1, got {margin}")
-        one_of("reduction", reduction, ("anchor", "batch"))
+        check_one_of("reduction", reduction, ("anchor", "batch"))
         self.margin, self.gamma, self.reduction = margin, gamma, reduction
 
     def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:

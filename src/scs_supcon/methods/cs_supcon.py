@@ -9,7 +9,7 @@ mean. It gives no values for α and τ: see docs/paper_choices.md. The total may
 from torch import Tensor
 
 from scs_supcon.kernels import softmax_pair_loss, style_distance
-from scs_supcon.methods.shared.base import flatten, not_negative, positive
+from scs_supcon.methods.shared.base import check_not_negative, check_positive, flatten
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
 from scs_supcon.nn.head import Normalise
 
@@ -44,8 +44,8 @@ class CSSupCon(CommonStyleMethod):
             normalize=normalize,
             gather_across_devices=gather_across_devices,
         )
-        positive(temperature=temperature)
-        not_negative(alpha=alpha, beta=beta)
+        check_positive(temperature=temperature)
+        check_not_negative(alpha=alpha, beta=beta)
         self.temperature, self.alpha, self.beta = temperature, alpha, beta
 
     def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:

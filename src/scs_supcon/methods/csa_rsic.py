@@ -13,7 +13,7 @@ because no other method here has additional modules.
 
 from torch import Tensor
 
-from scs_supcon.methods.shared.base import not_negative, positive
+from scs_supcon.methods.shared.base import check_not_negative, check_positive
 from scs_supcon.methods.shared.joint import JointMethod, supcon, two_views
 from scs_supcon.nn.head import unit
 
@@ -37,8 +37,8 @@ class CSARSIC(JointMethod):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__(gather_across_devices=gather_across_devices)
-        positive(temperature=temperature)
-        not_negative(weight=weight)
+        check_positive(temperature=temperature)
+        check_not_negative(weight=weight)
         self.temperature, self.weight = temperature, weight
 
     def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:

@@ -27,9 +27,9 @@ from scs_supcon.methods.shared.base import (
     EncodeTrainingSet,
     TaskInfo,
     after_setup,
+    check_not_negative,
+    check_positive,
     like,
-    not_negative,
-    positive,
 )
 from scs_supcon.methods.shared.joint import JointMethod, supcon, two_views
 from scs_supcon.methods.shared.queue import Queue
@@ -68,8 +68,8 @@ class CSTCN(JointMethod):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__(gather_across_devices=gather_across_devices)
-        positive(temperature=temperature, prototype_temperature=prototype_temperature)
-        not_negative(weight=weight, prototypes=prototypes, queue=queue)
+        check_positive(temperature=temperature, prototype_temperature=prototype_temperature)
+        check_not_negative(weight=weight, prototypes=prototypes, queue=queue)
         self.temperature, self.prototype_temperature = temperature, prototype_temperature
         self.weight, self.prototype_count, self.queue_size = weight, prototypes, queue
         self.alternate = alternate

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from scs_supcon.errors import UserError
 from scs_supcon.kernels import full_precision, positives
-from scs_supcon.methods.shared.base import TaskInfo, not_negative, positive
+from scs_supcon.methods.shared.base import TaskInfo, check_not_negative, check_positive
 from scs_supcon.methods.shared.classifier import ClassifierMethod, check_labels
 from scs_supcon.nn.head import unit
 
@@ -54,8 +54,8 @@ class DACL(ClassifierMethod):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__(gather_across_devices=gather_across_devices)
-        positive(temperature=temperature)
-        not_negative(weight=weight, margin=margin, rate=rate)
+        check_positive(temperature=temperature)
+        check_not_negative(weight=weight, margin=margin, rate=rate)
         if not margin <= cap <= 2:
             raise UserError(f"cap must be between margin ({margin}) and 2, got {cap}")
         self.temperature, self.weight, self.margin = temperature, weight, margin

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.kernels import full_precision, positives
-from scs_supcon.methods.shared.base import Batch, TaskInfo, not_negative, positive
+from scs_supcon.methods.shared.base import Batch, TaskInfo, check_not_negative, check_positive
 from scs_supcon.methods.shared.classifier import ClassifierMethod, cross_entropy
 from scs_supcon.methods.shared.joint import check_views
 from scs_supcon.nn.head import unit
@@ -51,8 +51,8 @@ class FNCL(ClassifierMethod):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__(gather_across_devices=gather_across_devices)
-        positive(temperature=temperature)
-        not_negative(attract=attract, classifier_weight=classifier_weight)
+        check_positive(temperature=temperature)
+        check_not_negative(attract=attract, classifier_weight=classifier_weight)
         if not -1 <= threshold <= 1:
             raise UserError(f"threshold must be between -1 and 1, got {threshold}")
         self.temperature, self.attract, self.threshold = temperature, attract, threshold

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from scs_supcon.kernels import full_precision
 from scs_supcon.methods.scs_supcon import SCSSupCon
-from scs_supcon.methods.shared.base import not_negative, one_of
+from scs_supcon.methods.shared.base import check_not_negative, check_one_of
 from scs_supcon.methods.shared.joint import gather
 from scs_supcon.nn.head import unit
 
@@ -51,8 +51,8 @@ class OSCSSupCon(SCSSupCon):
         **options: Any,
     ) -> None:
         super().__init__(common_dim, **options)
-        one_of("orthogonality", orthogonality, ("projected", "xcov"))
-        not_negative(weight=weight)
+        check_one_of("orthogonality", orthogonality, ("projected", "xcov"))
+        check_not_negative(weight=weight)
         self.orthogonality, self.weight = orthogonality, weight
 
     def loss_on_pairs(

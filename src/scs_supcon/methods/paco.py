@@ -32,12 +32,12 @@ from scs_supcon.methods.shared.base import (
     Batch,
     TaskInfo,
     after_setup,
+    check_not_negative,
+    check_positive,
+    check_share,
     flatten,
     like,
     needs_images,
-    not_negative,
-    positive,
-    share,
 )
 from scs_supcon.methods.shared.classifier import ClassifierMethod, check_labels
 from scs_supcon.methods.shared.momentum import add_momentum_encoder, momentum_encoder
@@ -74,9 +74,9 @@ class PaCo(ClassifierMethod):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__(gather_across_devices=gather_across_devices)
-        positive(temperature=temperature)
-        not_negative(alpha=alpha, beta=beta, gamma=gamma, queue=queue)
-        share(momentum=momentum)
+        check_positive(temperature=temperature)
+        check_not_negative(alpha=alpha, beta=beta, gamma=gamma, queue=queue)
+        check_share(momentum=momentum)
         if alpha + beta == 0:
             raise UserError("alpha and beta must not both be 0: nothing would be learnt")
         self.temperature, self.alpha, self.beta, self.gamma = temperature, alpha, beta, gamma

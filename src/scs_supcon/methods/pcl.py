@@ -34,9 +34,9 @@ from scs_supcon.methods.shared.base import (
     EncodeTrainingSet,
     TaskInfo,
     after_setup,
+    check_positive,
+    check_share,
     like,
-    positive,
-    share,
 )
 from scs_supcon.methods.shared.joint import JointMethod, supcon
 from scs_supcon.methods.shared.momentum import add_momentum_encoder, momentum_encoder
@@ -70,8 +70,8 @@ class PCL(JointMethod):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__(gather_across_devices=gather_across_devices)
-        positive(temperature=temperature)
-        share(warmup=warmup, momentum=momentum)
+        check_positive(temperature=temperature)
+        check_share(warmup=warmup, momentum=momentum)
         if not granularities or min(granularities) < 1:
             raise UserError(
                 f"granularities must be one or more positive integers, got {granularities}"

@@ -28,7 +28,7 @@ from scs_supcon.kernels import (
     solve_bias,
     style_distance,
 )
-from scs_supcon.methods.shared.base import flatten, not_negative, one_of, positive
+from scs_supcon.methods.shared.base import check_not_negative, check_one_of, check_positive, flatten
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
 from scs_supcon.methods.shared.unused_parameters import UnusedParameterCheck
 from scs_supcon.nn.head import Normalise
@@ -82,7 +82,7 @@ class SCSSupCon(CommonStyleMethod):
 
     @classmethod
     def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:
-        """Centred embeddings suit the solved boundary: their similarities lie around 0."""
+        """Centre the embeddings for the solved boundary, so that similarities lie around 0."""
         return {"head": {"centre": preset in (None, "solved")}}
 
     def __init__(  # noqa: PLR0913
@@ -108,25 +108,25 @@ class SCSSupCon(CommonStyleMethod):
             normalize=normalize,
             gather_across_devices=gather_across_devices,
         )
-        one_of("preset", preset, tuple(PRESETS))
+        check_one_of("preset", preset, tuple(PRESETS))
         defaults = PRESETS[preset]
         self.bias, self.learn = _resolve_bias(defaults, learn, bias)
         self.pairs: Weighting = pairs or defaults["pairs"]
-        one_of("pairs", self.pairs, ("all", "balanced", "positives"))
-        one_of("scale", scale, ("multiply", "divide"))
+        check_one_of("pairs", self.pairs, ("all", "balanced", "positives"))
+        check_one_of("scale", scale, ("multiply", "divide"))
         self.scale, self.beta, self.include_self = scale, beta, include_self
         t0 = defaults["t0"] if t0 is None else t0
         b0 = defaults["b0"] if b0 is None else b0
-        positive(t0=t0)
-        not_negative(beta=beta)
+        check_positive(t0=t0)
+        check_not_negative(beta=beta)
         if math.log(t0) * self._sign > LOG_MAX_SCALE:
             limit = "t0 ≤ 100" if scale == "multiply" else "t0 ≥ 0.01"
             raise UserError(
-                f"t0 is {t0}: similarities may be multiplied by at most 100, so choose {limit}"
+                f"{limit} is required, got t0 = {t0}: similarities are multiplied by at most 100"
             )
         if not math.isfinite(b0):
-            raise UserError(f"b0 is {b0}: give a finite number")
-        # float64: two scalars cost nothing, and t0 = 10 is then 10 in every digit.
+            raise UserError(f"b0 must be finite, got {b0}")
+        # float64 costs nothing for two scalars, and makes t equal t0 in every digit.
         log_t = torch.tensor(math.log(t0), dtype=torch.float64)
         self.log_t = nn.Parameter(log_t, requires_grad="t" in self.learn)
         initial_b = torch.tensor(b0, dtype=torch.float64)
@@ -151,7 +151,7 @@ class SCSSupCon(CommonStyleMethod):
         return float(self.boundary) if self.normalize == "separate" else None
 
     def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
-        """Return {"contrast": sigmoid part, never negative; "style": −β × mean distance}."""
+        """Return "contrast", the sigmoid loss (at least 0), and "style", −β × the mean distance."""
         return self._terms(*flatten(embeddings, labels))
 
     def loss_with_references(
@@ -194,7 +194,7 @@ class SCSSupCon(CommonStyleMethod):
         return self.loss_on_pairs(*arguments)
 
     def scalars(self) -> dict[str, float]:
-        """t, b, boundary; of the last batch the share of positive pairs, rows without positives."""
+        """Return t, b, the boundary, and statistics of the pairs in the last batch."""
         values = {"t": float(self.t), "b": float(self.b.detach()), "boundary": float(self.boundary)}
         if self._last_labels is not None:
             total, same, without = count_pairs(*self._last_labels, include_self=self.include_self)
@@ -203,7 +203,7 @@ class SCSSupCon(CommonStyleMethod):
         return values
 
     def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
-        """t' and b for an optimiser, without weight decay: it would pull t towards 1."""
+        """Return t' and b for an optimiser, without weight decay, which would pull t towards 1."""
         return super().param_groups(lr, 0.0)
 
     def _terms(
@@ -246,10 +246,10 @@ class SCSSupCon(CommonStyleMethod):
     def _scalars(self) -> tuple[Tensor, Tensor | None]:
         """Return the factor of the similarity, t or 1/t, and b unless it is to be solved."""
         if self.log_t.item() * self._sign > LOG_MAX_SCALE:
-            with torch.no_grad():  # moved back, not clamped: a clamp would have no gradient
+            with torch.no_grad():  # t' itself is limited, because a clamp would have no gradient
                 self.log_t.fill_(LOG_MAX_SCALE * self._sign)
         t = self.log_t.exp() if self.scale == "multiply" else (-self.log_t).exp()
-        # Not the parameter itself: a hook on it would stay for good.
+        # A new tensor, because a hook on the parameter itself would never be removed.
         b = self.b * 1 if self.b.requires_grad else self.b
         if self.training and torch.is_grad_enabled():
             self._unused.track("log_t", self.log_t, t)
@@ -271,15 +271,17 @@ def _resolve_bias(
 ) -> tuple[Bias, tuple[str, ...]]:
     """Return (bias, learn): arguments override the preset, and both must agree."""
     if bias is not None:
-        one_of("bias", bias, ("learn", "fixed", "solve"))
+        check_one_of("bias", bias, ("learn", "fixed", "solve"))
     names = tuple(preset["learn"] if learn is None else learn)
     for name in names:
-        one_of("learn", name, ("t", "b"))
+        check_one_of("learn", name, ("t", "b"))
     if learn is None and bias is not None:
         names = tuple(n for n in names if n != "b") + (("b",) if bias == "learn" else ())
     if bias is None:
         unlearned: Bias = "fixed" if preset["bias"] == "learn" else preset["bias"]
         bias = "learn" if "b" in names else unlearned
     if (bias == "learn") != ("b" in names):
-        raise UserError(f"bias={bias!r} contradicts learn={names}: name b in both or in neither")
+        raise UserError(
+            f"bias={bias!r} contradicts learn={names}: learn contains 'b' exactly if bias='learn'"
+        )
     return bias, names

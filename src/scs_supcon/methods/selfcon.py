@@ -20,7 +20,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.methods.shared.base import Batch, TaskInfo, after_setup, flatten, like, positive
+from scs_supcon.methods.shared.base import (
+    Batch,
+    TaskInfo,
+    after_setup,
+    check_positive,
+    flatten,
+    like,
+)
 from scs_supcon.methods.shared.joint import JointMethod, supcon
 from scs_supcon.nn.head import Projection
 from scs_supcon.nn.taps import record_taps, taps_of
@@ -39,7 +46,7 @@ class SelfCon(JointMethod):
 
     def __init__(self, temperature: float = 0.1, *, gather_across_devices: bool = False) -> None:
         super().__init__(gather_across_devices=gather_across_devices)
-        positive(temperature=temperature)
+        check_positive(temperature=temperature)
         self.temperature = temperature
         self.exits: nn.ModuleList | None = None
         self.widths: list[int] = []

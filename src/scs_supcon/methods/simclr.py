@@ -21,7 +21,7 @@ class SimCLR(SupCon):
 
     Args:
         temperature: τ; similarities are divided by it.
-        loss_scale: factor on the loss.
+        loss_scale: factor of the loss.
         gather_across_devices: compare the rows with those of all processes; image ids must then be
             unique over all processes.
     """
@@ -38,11 +38,11 @@ class SimCLR(SupCon):
         )
 
     def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
-        """Pair rows by the view axis of `(B, V, D)`; for `(N, D)` the labels are image ids."""
+        """Return the loss of the views of `(B, V, D)`; for `(N, D)` the labels are image ids."""
         if isinstance(embeddings, Tensor) and embeddings.dim() == 3:
             labels = torch.arange(len(embeddings), device=embeddings.device) + _first_id()
         elif labels is None:
-            raise UserError("labels are missing: for (N, D) embeddings give the image ids")
+            raise UserError("labels are missing: pass image ids with (N, D) embeddings")
         return super().loss_terms(embeddings, labels)
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
@@ -51,5 +51,5 @@ class SimCLR(SupCon):
 
 
 def _first_id() -> int:
-    """Return a number that differs between processes, so that gathered images share no id."""
+    """Return the first image id of this process, so that gathered images have different ids."""
     return dist.get_rank() << 40 if several_processes() else 0

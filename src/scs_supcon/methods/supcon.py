@@ -3,14 +3,14 @@
     L = (1/n) Σ_i (−1/|P_i|) Σ_{p∈P_i} log [ exp(z_i·z_p/τ) / Σ_{a≠i} exp(z_i·z_a/τ) ]
 
 The "out" form: the mean over positives is outside the logarithm. z has unit length; all views are
-anchors. An anchor without positives adds 0 and counts in the mean. The original code multiplies
-the loss by τ/0.07, which is `loss_scale` here and 1 by default.
+anchors. Anchors without positives contribute 0 to the mean. The original code multiplies the loss
+by τ/0.07; this factor is `loss_scale` here and 1 by default.
 """
 
 from torch import Tensor
 
 from scs_supcon.kernels import softmax_pair_loss
-from scs_supcon.methods.shared.base import Method, flatten, positive
+from scs_supcon.methods.shared.base import Method, check_positive, flatten
 from scs_supcon.nn.head import unit
 
 
@@ -19,7 +19,7 @@ class SupCon(Method):
 
     Args:
         temperature: τ; similarities are divided by it.
-        loss_scale: factor on the loss; 0.1/0.07 gives the values of the original code.
+        loss_scale: factor of the loss; 0.1/0.07 gives the values of the original code.
         gather_across_devices: compare the rows with those of all processes.
     """
 
@@ -31,7 +31,7 @@ class SupCon(Method):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__()
-        positive(temperature=temperature, loss_scale=loss_scale)
+        check_positive(temperature=temperature, loss_scale=loss_scale)
         self.temperature, self.loss_scale = temperature, loss_scale
         self.gather_across_devices = gather_across_devices
 

@@ -20,7 +20,12 @@ import torch
 from torch import Tensor
 
 from scs_supcon.kernels import full_precision, positives
-from scs_supcon.methods.shared.base import EncodeTrainingSet, TaskInfo, not_negative, positive
+from scs_supcon.methods.shared.base import (
+    EncodeTrainingSet,
+    TaskInfo,
+    check_not_negative,
+    check_positive,
+)
 from scs_supcon.methods.shared.classifier import ClassifierMethod
 from scs_supcon.nn.head import unit
 
@@ -49,8 +54,8 @@ class TimeSCL(ClassifierMethod):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__(gather_across_devices=gather_across_devices)
-        positive(temperature=temperature, first=first, last=last)
-        not_negative(weight=weight)
+        check_positive(temperature=temperature, first=first, last=last)
+        check_not_negative(weight=weight)
         self.temperature, self.weight, self.first, self.last = temperature, weight, first, last
         self.register_buffer("kappa", torch.tensor(first, dtype=torch.float64))
         self.epochs = 1

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from scs_supcon.kernels.autograd import refuse_double_backward
+from scs_supcon.kernels.autograd import forbid_double_backward
 
 Normalise = Literal["separate", "joint", "none"]
 
@@ -100,7 +100,7 @@ class _Unit(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        refuse_double_backward()
+        forbid_double_backward()
         return unit_gradient(grad, *ctx.saved_tensors)
 
 

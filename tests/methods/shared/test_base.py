@@ -8,7 +8,13 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Batch, Method, Network, Output, TaskInfo, probe_input_for
-from scs_supcon.methods.shared.base import flatten, not_negative, one_of, positive, share
+from scs_supcon.methods.shared.base import (
+    check_not_negative,
+    check_one_of,
+    check_positive,
+    check_share,
+    flatten,
+)
 from scs_supcon.nn.head import Projection
 
 
@@ -102,26 +108,26 @@ def test_flatten_is_view_major_and_at_least_float32() -> None:
 
 @pytest.mark.parametrize("value", [0, -1, math.nan, math.inf])
 def test_positive_rejects_other_numbers(value: float) -> None:
-    positive(weight=1e-9)
+    check_positive(weight=1e-9)
     with pytest.raises(UserError, match=f"weight must be .*, got {value}"):
-        positive(weight=value)
+        check_positive(weight=value)
 
 
 @pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf])
 def test_not_negative_rejects_other_numbers(value: float) -> None:
-    not_negative(weight=0.0)
+    check_not_negative(weight=0.0)
     with pytest.raises(UserError, match=f"weight must be .*, got {value}"):
-        not_negative(weight=value)
+        check_not_negative(weight=value)
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan])
 def test_share_rejects_numbers_outside_0_to_1(value: float) -> None:
-    share(momentum=0.0, warmup=1.0)
+    check_share(momentum=0.0, warmup=1.0)
     with pytest.raises(UserError, match=f"momentum must be between 0 and 1, got {value}"):
-        share(momentum=value)
+        check_share(momentum=value)
 
 
 def test_one_of_rejects_other_values() -> None:
-    one_of("scale", "multiply", ("multiply", "divide"))
+    check_one_of("scale", "multiply", ("multiply", "divide"))
     with pytest.raises(UserError, match="scale must be one of 'multiply', 'divide', got 'add'"):
-        one_of("scale", "add", ("multiply", "divide"))
+        check_one_of("scale", "add", ("multiply", "divide"))

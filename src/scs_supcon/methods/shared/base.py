@@ -127,7 +127,7 @@ class Method(nn.Module):
         }
         if cls.presets:
             preset = preset or defaults["preset"]
-            one_of("preset", preset, tuple(cls.presets))
+            check_one_of("preset", preset, tuple(cls.presets))
             defaults |= cls.presets[preset]
         return defaults | dict(options)
 
@@ -265,28 +265,28 @@ def like(network: nn.Module) -> Tensor:
     return next(network.parameters(), torch.empty(0))
 
 
-def positive(**numbers: float) -> None:
+def check_positive(**numbers: float) -> None:
     """Raise unless every number is positive and finite."""
     for name, value in numbers.items():
         if not 0 < value < math.inf:
             raise UserError(f"{name} must be positive and finite, got {value}")
 
 
-def not_negative(**numbers: float) -> None:
+def check_not_negative(**numbers: float) -> None:
     """Raise unless every number is finite and at least 0."""
     for name, value in numbers.items():
         if not 0 <= value < math.inf:
             raise UserError(f"{name} must be finite and at least 0, got {value}")
 
 
-def share(**numbers: float) -> None:
+def check_share(**numbers: float) -> None:
     """Raise unless every number is between 0 and 1."""
     for name, value in numbers.items():
         if not 0 <= value <= 1:
             raise UserError(f"{name} must be between 0 and 1, got {value}")
 
 
-def one_of(name: str, value: object, options: tuple[object, ...]) -> None:
+def check_one_of(name: str, value: object, options: tuple[object, ...]) -> None:
     """Raise unless the value is one of the options."""
     if value not in options:
         raise UserError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}")

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from scs_supcon.errors import UserError
 from scs_supcon.kernels import several_processes
-from scs_supcon.methods.shared.base import Method, one_of
+from scs_supcon.methods.shared.base import Method, check_one_of
 from scs_supcon.nn.head import Normalise, fields
 
 
@@ -33,7 +33,7 @@ class CommonStyleMethod(Method):
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__()
-        one_of("normalize", normalize, ("separate", "joint", "none"))
+        check_one_of("normalize", normalize, ("separate", "joint", "none"))
         self.common_dim, self.overlap, self.normalize = common_dim, overlap, normalize
         self.gather_across_devices = gather_across_devices
 
