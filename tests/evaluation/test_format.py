@@ -30,7 +30,7 @@ def test_every_number_is_explained(evaluation: Evaluation) -> None:
         "the first prediction is correct",
         "95% confidence intervals",
         "vote of the ten most similar training images",
-        "a linear classifier without stage 1",
+        "a linear classifier on the encoder's features",
         "61.00%",
         "42.00%",
         "0.9100",

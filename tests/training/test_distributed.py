@@ -1,4 +1,7 @@
-"""Two real processes give the result of one, in float64. Under torchrun this file is a worker."""
+"""Two processes compute the same result as one, in float64.
+
+Under torchrun, this file is one of the processes.
+"""
 
 import os
 import subprocess
@@ -56,10 +59,10 @@ class GatheredLoss(nn.Module):
     def forward(self, local):
         rows = local
         if distributed.is_initialized():
-            parts = [None] * distributed.get_world_size()
-            distributed.all_gather_object(parts, local.detach())
-            parts[distributed.get_rank()] = local
-            rows = torch.cat(parts)
+            gathered = [None] * distributed.get_world_size()
+            distributed.all_gather_object(gathered, local.detach())
+            gathered[distributed.get_rank()] = local
+            rows = torch.cat(gathered)
         return {
             "attract": self.t * rows.sum(0).square().sum() / ROWS,
             "size": self.t * rows.square().sum() / ROWS,
@@ -107,15 +110,15 @@ def torchrun(out):
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_result_of_one(tmp_path):
+def test_two_processes_compute_the_same_result_as_one(tmp_path):
     """After one plain step, and after several with clipping and weight decay."""
     for out, settings in SETTINGS.items():
         train(tmp_path / out, **settings)
     torchrun(tmp_path / "two-")
     for out, settings in SETTINGS.items():
-        one = load_file(tmp_path / f"{out}-0.safetensors")
+        single = load_file(tmp_path / f"{out}-0.safetensors")
         first, second = (load_file(tmp_path / f"two-{out}-{rank}.safetensors") for rank in (0, 1))
-        for key, value in one.items():
+        for key, value in single.items():
             assert torch.equal(first[key], second[key]), key
             if key == "count":  # batch statistics are those of the first process
                 assert first[key] == 7 * settings["epochs"]

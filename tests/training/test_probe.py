@@ -207,16 +207,20 @@ def test_the_classifier_of_the_method_is_calibrated_and_the_heads_are_kept(tmp_p
     data = digits()
     probe = train(tmp_path, data, ProbeRecipe(epochs=2))
     sharp = 50 * probe.classifier.weight.float(), 50 * probe.classifier.bias.float()
-    own = select_classifier(probe, sharp, data.val, data.val_labels)
-    assert own.heads[0].own and own.heads[0].chosen
-    assert [(h.lr, h.val_nll) for h in own.heads[1:]] == [(h.lr, h.val_nll) for h in probe.heads]
-    assert not any(head.chosen for head in own.heads[1:])
-    assert own.classifier.temperature == pytest.approx(50 * probe.classifier.temperature, rel=1e-3)
+    selected = select_classifier(probe, sharp, data.val, data.val_labels)
+    assert selected.heads[0].own and selected.heads[0].chosen
+    assert [(h.lr, h.val_nll) for h in selected.heads[1:]] == [
+        (h.lr, h.val_nll) for h in probe.heads
+    ]
+    assert not any(head.chosen for head in selected.heads[1:])
+    assert selected.classifier.temperature == pytest.approx(
+        50 * probe.classifier.temperature, rel=1e-3
+    )
     expected = probe.classifier.probabilities(data.val)
     torch.testing.assert_close(
-        own.classifier.probabilities(data.val), expected, rtol=1e-3, atol=1e-5
+        selected.classifier.probabilities(data.val), expected, rtol=1e-3, atol=1e-5
     )
-    assert [head.own for head in own.heads] == [True] + len(probe.heads) * [False]
+    assert [head.own for head in selected.heads] == [True] + len(probe.heads) * [False]
     wrong = select_classifier(probe, (-sharp[0], -sharp[1]), data.val, data.val_labels)
     assert wrong.heads[0].own and not wrong.heads[0].chosen, "clearly worse than the probe"
     assert wrong.classifier == probe.classifier

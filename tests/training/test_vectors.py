@@ -70,16 +70,16 @@ def test_one_vector_per_class_is_enough(rows):
 def test_the_classifier_of_the_method_is_used():
     vectors, labels = make_blobs(120, 4, centers=3, random_state=0)
     recipe = resolve_vector_recipe(labels, 4, 0, QUICK | {"method": {"name": "circle"}})
-    own = []
+    selected = []
 
     def record(probe, weights, val, val_labels):
-        own.append(select_classifier(probe, weights, val, val_labels))
-        return own[-1]
+        selected.append(select_classifier(probe, weights, val, val_labels))
+        return selected[-1]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("scs_supcon.training.vectors.select_classifier", record)
         model = train_on_vectors(vectors, labels, recipe)
-    assert torch.equal(model.classifier.rule.weight, own[0].classifier.weight)
+    assert torch.equal(model.classifier.rule.weight, selected[0].classifier.weight)
 
 
 @pytest.mark.slow

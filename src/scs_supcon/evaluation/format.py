@@ -27,7 +27,7 @@ BASELINE_TITLES = {
 BASELINE_MEANINGS = {
     "knn_on_probe_input": "vote of the ten most similar training images",
     "nearest_class_mean": "the class with the closest mean",
-    "linear_probe_of_encoder": "a linear classifier without stage 1",
+    "linear_probe_of_encoder": "a linear classifier on the encoder's features",
     "knn_on_encoder": "vote of the ten training images with the most similar features",
 }
 LISTED = 5

@@ -146,8 +146,8 @@ def map_points(vectors: FloatArray) -> FloatArray:
     Fewer than 12 images are placed by their two principal components. Both axes have the same
     scale.
     """
-    few = len(vectors) < FEWEST_FOR_TSNE
-    points = _principal_components(vectors) if few else _tsne(vectors)
+    use_tsne = len(vectors) >= FEWEST_FOR_TSNE
+    points = _tsne(vectors) if use_tsne else _principal_components(vectors)
     if not len(points):
         return points
     low, high = points.min(0), points.max(0)

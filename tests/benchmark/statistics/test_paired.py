@@ -153,7 +153,7 @@ def test_six_and_eleven_columns_of_the_paper(main, pooled):
 def test_five_folds_cannot_be_significant(folds):
     result = wilcoxon(folds[OURS], folds["SupCon"], names=(OURS, "SupCon"))
     assert result.p == result.floor == 0.0625
-    assert "5 differing pairs cannot give p below 0.0625" in result.warnings[0]
+    assert "With 5 differing pairs, p cannot be below 0.0625" in result.warnings[0]
 
 
 def test_equal_pairs_are_left_out_and_counted():
@@ -286,7 +286,7 @@ def test_an_even_split_gives_p_1():
 def test_too_few_disagreements_give_a_warning():
     result = mcnemar(*predictions(900, 5, 0, 10), names=("a", "b"))
     assert result.p == 0.0625
-    assert "disagree about 5 images, which cannot give p below 0.0625" in result.warnings[0]
+    assert "disagree about only 5 images, so p cannot be below 0.0625" in result.warnings[0]
     assert mcnemar(*predictions(900, 6, 0, 10), names=("a", "b")).warnings == ()
 
 

@@ -239,8 +239,8 @@ def wilcoxon(
     warnings: tuple[str, ...] = ()
     if floor >= alpha:
         warnings += (
-            f"{len(unequal)} differing pairs cannot give p below {floor:.4g}, however large the"
-            f" difference: p < {alpha:g} cannot be reached.",
+            f"With {len(unequal)} differing pairs, p cannot be below {floor:.4g}: p < {alpha:g}"
+            " cannot be reached.",
         )
     if len(unequal) < len(gaps):
         warnings += (f"{len(gaps) - len(unequal)} equal pairs were left out.",)
@@ -288,8 +288,9 @@ def wilcoxon_holm(
     warnings = shared_columns(groups, columns)
     if floor >= alpha:
         warnings = (
-            f"{columns} columns cannot give p below {2.0 ** (1 - columns):.4g}, and Holm multiplies"
-            f" the smallest of {len(pairs)} by {len(pairs)}: no pair can reach p < {alpha:g}.",
+            f"With {columns} columns, p cannot be below {2.0 ** (1 - columns):.4g}, and Holm"
+            f" multiplies the smallest of {len(pairs)} by {len(pairs)}: no pair can reach"
+            f" p < {alpha:g}.",
             *warnings,
         )
     different = [f"{pair.first} and {pair.second}" for pair in pairs if pair.significant]
@@ -376,7 +377,7 @@ def mcnemar(
     warnings: tuple[str, ...] = ()
     if floor >= alpha:
         warnings = (
-            f"The methods disagree about {disagreements} images, which cannot give p below"
+            f"The methods disagree about only {disagreements} images, so p cannot be below"
             f" {floor:.4g}: a larger test set is needed.",
         )
     return McNemar(
