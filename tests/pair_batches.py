@@ -39,10 +39,13 @@ def same_width(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def close(gradient: Tensor | None, expected: Any) -> None:
-    """Check that a gradient is within 1e-10 of the reference."""
+    """Check that a gradient is within 1e-10 of the reference, relative to its largest element.
+
+    Where the exact gradient is nearly zero, rounding of the logits leaves up to eps · logits / τ.
+    """
     reference = torch.tensor(expected, dtype=torch.float64)
     assert gradient is not None
-    atol = 1e-10 * max(float(reference.abs().max()) if reference.numel() else 0.0, 1e-3)
+    atol = 1e-10 * max(float(reference.abs().max()) if reference.numel() else 0.0, 0.1)
     torch.testing.assert_close(
         gradient.double(), reference.reshape(gradient.shape), rtol=1e-10, atol=atol
     )
