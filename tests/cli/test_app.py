@@ -28,7 +28,7 @@ def test_version_prints_the_version(scs):
         (["predict", "{run}", "{run}/*.jpeg"], "no images at"),
         (["predict", "{shapes}", "{shapes}"], "has no model"),
         (["predict", "gone", "{shapes}"], "gone does not exist"),
-        (["embed", "{run}", "{shapes}", "-o", "vectors.csv"], "a .parquet or an .npz file"),
+        (["embed", "{run}", "{shapes}", "-o", "vectors.csv"], "must end with .parquet or .npz"),
         (["embed", "{run}", "{shapes}", "-o", "{run}/recipe.toml/v.npz"], "cannot write"),
         (["show", "supcom"], "did you mean 'supcon'?"),
         (["train", "{shapes}", "--out", "y", "--set", "pretrain.lrr=1"], "did you mean 'lr'?"),
