@@ -58,7 +58,12 @@ def doctor(
 
     threads = workers if workers is not None else os.cpu_count() or 1
     with Display(quiet).progress("checking images") as progress:
-        diagnosis = diagnose(load_images(data, forgiving=True), threads, progress)
+        # Each image counts twice, decoded and compared; users count images.
+        diagnosis = diagnose(
+            load_images(data, forgiving=True),
+            threads,
+            lambda done, total: progress(done // 2, total // 2),
+        )
     source = Path(os.path.abspath(data))  # noqa: PTH100 - keeps the name of a symbolic link
     stem = source.name if source.is_dir() else source.stem
     table = out or Path(f"{stem}-problems.csv")

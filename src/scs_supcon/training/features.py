@@ -109,7 +109,7 @@ def encode_images(
     encoder = encoder.to(fabric.device)
     if not fabric.is_global_zero:
         fabric.barrier()
-    with display.progress("features") as progress:
+    with display.progress(f"features of {len(indices):,} images") as progress:
         features = frozen_features(
             images,
             indices,
