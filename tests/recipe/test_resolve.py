@@ -185,6 +185,14 @@ def test_batches_are_balanced_if_shuffling_leaves_anchors_without_positives(imag
     assert chosen.pretrain.batches == "shuffle"
 
 
+@pytest.mark.parametrize("name", ["simclr", "byol"])
+def test_methods_without_labels_get_shuffled_batches(images, name):
+    options = {"method": name, "batch_size": 16}
+    assert resolve(images, **options).pretrain.batches == "shuffle"
+    chosen = resolve(images, **options, settings=["pretrain.batches=balanced"])
+    assert chosen.pretrain.batches == "balanced", "the user's choice is kept"
+
+
 def test_a_batch_has_at_most_all_training_images(images):
     recipe = resolve(images)
     assert recipe.pretrain.batch_size == (split_dataset(images, recipe) == "train").sum() == 42

@@ -39,6 +39,13 @@ def test_requested_values_win_over_defaults():
     )
 
 
+def test_methods_without_labels_get_shuffled_batches_of_vectors():
+    labels = np.arange(40) % 20
+    for name, kind in (("supcon", "balanced"), ("simclr", "shuffle")):
+        requested = {"method": {"name": name}, "pretrain": {"batch_size": 8}}
+        assert resolve_vector_recipe(labels, 10, 0, requested).pretrain.batches == kind
+
+
 def test_a_prediction_does_not_depend_on_the_other_rows():
     vectors, labels = make_blobs(60, 4, centers=3, random_state=0)
     model = fit(vectors, labels)

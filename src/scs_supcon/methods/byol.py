@@ -41,6 +41,8 @@ class BYOL(JointMethod):
         gather_across_devices: compute the mean and the batch norm over the rows of all processes.
     """
 
+    uses_labels = False
+
     def __init__(
         self,
         *,

@@ -26,6 +26,8 @@ class SimCLR(SupCon):
             unique over all processes.
     """
 
+    uses_labels = False
+
     def __init__(
         self,
         temperature: float = 0.5,

@@ -329,7 +329,12 @@ def _schedule(encoder: Values, requested: Values) -> Values:
 
 
 def _batches(recipe: Recipe, labels: NDArray[np.int64]) -> Values:
-    """Return size and kind of the batches for these training labels."""
+    """Return size and kind of the batches for these training labels.
+
+    A method that uses no labels gets shuffled batches: balanced ones would tell it the classes.
+    """
     size = min(MAX_BATCH_SIZE, len(labels))
     kind, per_class = choose_batches(labels, min(recipe.pretrain.batch_size, size))
+    if not method_class(recipe.method.name).uses_labels:
+        kind = "shuffle"
     return {"batch_size": size, "batches": kind, "per_class": per_class}

@@ -72,6 +72,9 @@ def resolve_vector_recipe(
     settings, method = requested.get("pretrain", {}), requested.get("method", {})
     size = min(MAX_BATCH_SIZE, settings.get("batch_size", MAX_BATCH_SIZE), len(labels))
     kind, per_class = choose_batches(labels, size)
+    chosen = method_class(method.get("name", "scs_supcon"))
+    if not chosen.uses_labels:
+        kind = "shuffle"
     epochs = settings.get("epochs", 60)
     defaults = {
         "seed": seed,
@@ -95,9 +98,7 @@ def resolve_vector_recipe(
             "per_class": per_class,
         },
     }
-    method_defaults = method_class(method.get("name", "scs_supcon")).recipe_defaults(
-        method.get("preset")
-    )
+    method_defaults = chosen.recipe_defaults(method.get("preset"))
     return make_recipe(merge(defaults, method_defaults, requested))
 
 

@@ -72,6 +72,8 @@ class Method(nn.Module):
             field); see `probe_input_for`.
         trains_head: False if the loss is computed on the features, so that the projection head
             stays untrained.
+        uses_labels: False if the loss ignores the labels of the images; its batches are then
+            shuffled, because balanced batches are made from labels.
         uses_taps: whether the method needs intermediate outputs of the encoder (`nn.taps`).
         gather_across_devices: whether the loss is computed on the rows of all processes.
         presets: named sets of options; a method with presets has a `preset` argument.
@@ -109,6 +111,7 @@ class Method(nn.Module):
     views = 2
     probe_input: ProbeInput = "features"
     trains_head = True
+    uses_labels = True
     uses_taps = False
     gather_across_devices = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
