@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -46,6 +47,33 @@ def test_the_loss_equals_the_reference(n: int, classes: int, seed: int) -> None:
     w, a = layer(method).weight.tolist(), layer(method).bias.tolist()
     expected = reference(h.tolist(), labels.tolist(), w, a)
     assert method(h, labels).item() == pytest.approx(expected, rel=1e-10, abs=1e-13)
+
+
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 1 << 20))
+def test_soft_labels_weight_the_logarithms(n: int, classes: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    method, network = set_up(classes)
+    images, soft = torch.randn(n, 6).double(), torch.rand(n, classes).double().softmax(1)
+    batch = Batch(images, soft.argmax(1), torch.arange(n), soft)
+    (value,) = method.training_step(batch, network).values()
+    h = network(images).features.tolist()
+    w, a = layer(method).weight.tolist(), layer(method).bias.tolist()
+    expected = math.fsum(
+        soft[i, k].item() * reference([h[i]], [k], w, a) for i in range(n) for k in range(classes)
+    )
+    assert value.item() == pytest.approx(expected / n, rel=1e-10, abs=1e-13)
+    hard = Batch(images, batch.labels, batch.indices)
+    one_hot = nn.functional.one_hot(batch.labels, classes).double()
+    (expected_value,) = method.training_step(hard, network).values()
+    (value,) = method.training_step(replace(hard, label_probabilities=one_hot), network).values()
+    torch.testing.assert_close(value, expected_value, rtol=1e-14, atol=1e-14)
+
+
+def test_soft_labels_need_a_column_for_every_class() -> None:
+    method, network = set_up(3)
+    batch = Batch(torch.randn(2, 6).double(), torch.zeros(2).long(), torch.arange(2))
+    with pytest.raises(UserError, match="one column for each of the 3 classes of this task, got 2"):
+        method.training_step(replace(batch, label_probabilities=torch.eye(2)), network)
 
 
 def test_zero_logits_cost_the_logarithm_of_the_number_of_classes() -> None:

@@ -152,6 +152,14 @@ def test_micro_batches_need_less_memory_and_a_third_more_time(monkeypatch):
     assert chunked.bytes - weights == pytest.approx((whole.bytes - weights) * 8 / 128, abs=1)
 
 
+def test_a_batch_may_have_soft_labels():
+    network, method = Network(nn.Linear(3, 4), nn.Linear(4, 8)), build_method("baseline")
+    method.setup(TaskInfo(network, torch.arange(2), 2, 4, 8, 1))
+    soft = torch.full((40, 2), 0.5)
+    batch = Batch(torch.randn(40, 3), torch.arange(40) % 2, torch.arange(40), soft)
+    assert estimate.estimate_stage_1(network, method, batch, 40, 1, CPU).bytes > 0
+
+
 def test_a_batch_may_be_smaller_than_the_sample():
     network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
     batch = Batch(torch.randn(6, 3), torch.arange(3), torch.arange(3))

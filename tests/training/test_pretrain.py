@@ -20,7 +20,7 @@ from scs_supcon.data.load import load_images
 from scs_supcon.data.sampler import plan_epoch
 from scs_supcon.data.transforms import ViewDataset, eval_view, seeded, train_view
 from scs_supcon.errors import UserError
-from scs_supcon.methods import Method, Network, build_method
+from scs_supcon.methods import Method, Network, TaskInfo, build_method
 from scs_supcon.progress import Display
 from scs_supcon.recipe import make_recipe, write_toml
 from scs_supcon.runs.run_dir import RunDir
@@ -302,6 +302,24 @@ def test_a_non_finite_batch_is_reported_with_its_images(tmp_path):
         train(tmp_path, network, build_method("supcon"), settings, training_set)
     assert IMAGES.names[INDICES[5]] in str(error.value)
     assert all(p.isfinite().all() for p in network.parameters())
+
+
+def test_soft_labels_reach_methods_that_support_them_only(tmp_path):
+    settings = recipe()
+    hard = training_set_from_images(IMAGES, INDICES, settings, 1, 0)
+    classes = int(hard.labels.max()) + 1
+
+    def mixed(*arguments):
+        for batch in hard.batches(*arguments):
+            soft = torch.full((len(batch.labels), classes), 1 / classes)
+            yield dataclasses.replace(batch, label_probabilities=soft)
+
+    training_set = dataclasses.replace(hard, batches=mixed)
+    network, method = small_network(), build_method("baseline")
+    method.setup(TaskInfo(network, torch.from_numpy(hard.labels), classes, 6, 256, 2))
+    train(tmp_path / "a", network, method, settings, training_set)
+    with pytest.raises(UserError, match="SupCon cannot use the soft labels"):
+        train(tmp_path / "b", small_network(), build_method("supcon"), settings, training_set)
 
 
 def test_the_method_gets_the_facts_of_its_task():

@@ -57,6 +57,17 @@ def parse(text: str) -> tuple[str, str | None]:
     return module + colon + name, preset or None
 
 
+def check_soft_labels(method: Method | type[Method]) -> None:
+    """Raise an error unless a method can train on soft labels (`Batch.label_probabilities`)."""
+    if not method.supports_soft_labels:
+        cls = method if isinstance(method, type) else type(method)
+        able = [name for name in available() if method_class(name).supports_soft_labels]
+        raise UserError(
+            f"{cls.__name__} cannot use the soft labels of mixed images: turn off MixUp and "
+            f"CutMix, or choose one of {', '.join(able)}"
+        )
+
+
 def build_method(name: str, preset: str | None = None, **options: Any) -> Method:
     """Build a method from its name and options; unknown options are errors."""
     method = method_class(name)
@@ -107,6 +118,7 @@ __all__ = [
     "TaskInfo",
     "available",
     "build_method",
+    "check_soft_labels",
     "code_digest",
     "constructor_parameters",
     "flatten",

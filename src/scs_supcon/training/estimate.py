@@ -109,8 +109,13 @@ def estimate_stage_1(
     count = min(SAMPLE, len(batch.labels))
     views = len(batch.images) // len(batch.labels)
     rows = torch.cat([torch.arange(count) + view * len(batch.labels) for view in range(views)])
-    tensors = batch.images[rows], batch.labels[:count], batch.indices[:count]
-    sample = Batch(*(tensor.to(device) for tensor in tensors))
+    soft = batch.label_probabilities
+    sample = Batch(
+        batch.images[rows],
+        batch.labels[:count],
+        batch.indices[:count],
+        None if soft is None else soft[:count],
+    ).map(lambda tensor: tensor.to(device))
     saved_bytes = 0
 
     def count_bytes(tensor: Tensor) -> Tensor:

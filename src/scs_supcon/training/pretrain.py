@@ -17,7 +17,16 @@ from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.sampler import Plan, batch_keys, plan_epoch
 from scs_supcon.data.transforms import ViewDataset, eval_view, seeded, train_view
 from scs_supcon.errors import UserError
-from scs_supcon.methods import Batch, Method, Network, Output, TaskInfo, build_method, method_class
+from scs_supcon.methods import (
+    Batch,
+    Method,
+    Network,
+    Output,
+    TaskInfo,
+    build_method,
+    check_soft_labels,
+    method_class,
+)
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
 from scs_supcon.progress import Display
 from scs_supcon.recipe import PretrainRecipe, Recipe
@@ -183,13 +192,17 @@ def pretrain(
 
     def batches(epoch: int, skip: int) -> Iterator[Batch]:
         for batch in training_set.batches(plan(epoch), epoch, fabric.global_rank, skip):
-            tensors = (batch.images, batch.labels, batch.indices)
-            yield Batch(*(fabric.to_device(tensor) for tensor in tensors))
+            yield batch.map(fabric.to_device)
+
+    def losses(batch: Batch) -> dict[str, Tensor]:
+        if batch.label_probabilities is not None:
+            check_soft_labels(method)
+        return method.training_step(batch, wrapped)
 
     stage = Stage(
         name="pretrain",
         modules=modules,
-        losses=lambda batch: method.training_step(batch, wrapped),
+        losses=losses,
         optimizer=optimizer,
         schedule=_schedule(settings, per_epoch),
         batches=batches,

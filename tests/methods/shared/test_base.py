@@ -7,13 +7,23 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods import Batch, Method, Network, Output, TaskInfo, probe_input_for
+from scs_supcon.methods import (
+    Batch,
+    Method,
+    Network,
+    Output,
+    TaskInfo,
+    check_soft_labels,
+    method_class,
+    probe_input_for,
+)
 from scs_supcon.methods.shared.base import (
     check_not_negative,
     check_one_of,
     check_positive,
     check_share,
     flatten,
+    flatten_soft_labels,
 )
 from scs_supcon.nn.head import Projection
 
@@ -92,6 +102,48 @@ def test_labels_are_repeated_for_every_view() -> None:
     Recorder().training_step(Batch(images, torch.tensor([7, 8, 9]), torch.arange(3)), network)
     assert torch.equal(received["embeddings"], images)
     assert received["labels"].tolist() == [7, 8, 9, 7, 8, 9]
+
+
+def test_a_function_is_applied_to_all_tensors_of_a_batch() -> None:
+    hard = Batch(torch.ones(4, 1), torch.tensor([0, 1]), torch.tensor([5, 6]))
+    assert hard.map(lambda x: x + 1).labels.tolist() == [1, 2]
+    assert hard.map(lambda x: x + 1).label_probabilities is None
+    soft = Batch(hard.images, hard.labels, hard.indices, torch.eye(2))
+    half = soft.map(lambda x: x.to(torch.float16)).label_probabilities
+    assert half is not None and half.dtype == torch.float16
+
+
+def test_methods_without_soft_labels_name_those_with_them() -> None:
+    with pytest.raises(UserError, match=r"Sum cannot use the soft labels .* baseline"):
+        check_soft_labels(Sum())
+    with pytest.raises(UserError, match="SupCon cannot use"):
+        check_soft_labels(method_class("supcon"))
+    check_soft_labels(method_class("baseline"))
+
+
+def test_soft_labels_are_flattened_with_the_embeddings() -> None:
+    x, soft = torch.arange(12.0).view(3, 2, 2), torch.tensor([[1.0, 0], [0.5, 0.5], [0.2, 0.8]])
+    rows, probabilities = flatten_soft_labels(x.half(), soft)
+    assert rows.dtype == probabilities.dtype == torch.float32
+    assert rows.tolist() == [[0, 1], [4, 5], [8, 9], [2, 3], [6, 7], [10, 11]]
+    assert torch.equal(probabilities, soft.repeat(2, 1))
+    assert flatten_soft_labels(x[:0, 0], soft[:0])[1].shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("soft", "message"),
+    [
+        (torch.tensor([0, 1]), r"shape \(2, classes\), got \(2,\)"),
+        (torch.eye(2).long(), "floating-point numbers, got torch.int64"),
+        (torch.eye(3), r"\(3\) must equal that of the embeddings \(2\)"),
+        (torch.tensor([[1.0, 0], [0.5, 0.4]]), r"sum to 1, got \[0.5, 0.4.*\] in row 1"),
+        (torch.tensor([[1.5, -0.5], [0.5, 0.5]]), r"at least 0 .* row 0"),
+        (torch.tensor([[1.0, 0], [math.nan, 0.5]]), "row 1"),
+    ],
+)
+def test_wrong_soft_labels_are_explained(soft: Tensor, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        flatten_soft_labels(torch.ones(2, 3), soft)
 
 
 def test_flatten_is_view_major_and_at_least_float32() -> None:

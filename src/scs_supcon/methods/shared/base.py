@@ -14,6 +14,8 @@ from scs_supcon.nn.network import Network, Output, ProbeInput
 
 Module = TypeVar("Module")
 
+SUM_TOLERANCE = 1e-2  # of the sum of label probabilities, which may be in half precision
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -23,11 +25,25 @@ class Batch:
         images: all views in view-major order: view 1 of every image, then view 2, …
         labels: `(B,)` class of each image.
         indices: `(B,)` index of each image among the training images.
+        label_probabilities: `(B, K)` soft labels of mixed images (MixUp, CutMix), the same for all
+            views of an image; rows sum to 1. Methods with `supports_soft_labels` use them instead
+            of `labels`.
     """
 
     images: Tensor
     labels: Tensor
     indices: Tensor
+    label_probabilities: Tensor | None = None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """Return the batch with a function applied to each of its tensors."""
+        soft = self.label_probabilities
+        return Batch(
+            function(self.images),
+            function(self.labels),
+            function(self.indices),
+            None if soft is None else function(soft),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +92,7 @@ class Method(nn.Module):
             shuffled, because balanced batches are made from labels.
         uses_taps: whether the method needs intermediate outputs of the encoder (`nn.taps`).
         gather_across_devices: whether the loss is computed on the rows of all processes.
+        supports_soft_labels: whether `training_step` uses `Batch.label_probabilities`.
         presets: named sets of options; a method with presets has a `preset` argument.
         adapted: whether the original method is for other data or could not be found.
 
@@ -114,6 +131,7 @@ class Method(nn.Module):
     uses_labels = True
     uses_taps = False
     gather_across_devices = False
+    supports_soft_labels = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     adapted = False
 
@@ -243,6 +261,44 @@ def flatten(embeddings: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
     if embeddings.dtype in (torch.float16, torch.bfloat16):
         embeddings = embeddings.float()
     return embeddings, labels.to(embeddings.device, torch.long)
+
+
+def flatten_soft_labels(embeddings: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor]:
+    """Check a batch with soft labels; return `(N, D)` rows and `(N, K)` probabilities (`flatten`).
+
+    Args:
+        embeddings: `(N, D)` or `(B, V, D)`.
+        probabilities: `(N, K)` or `(B, K)`; rows sum to 1.
+    """
+    _check_embeddings(embeddings)
+    if not isinstance(probabilities, Tensor) or probabilities.dim() != 2:
+        raise UserError(
+            f"label_probabilities must be a tensor of shape ({len(embeddings)}, classes), got "
+            f"{_describe(probabilities)}"
+        )
+    if not probabilities.is_floating_point():
+        raise UserError(
+            f"label_probabilities must be floating-point numbers, got {probabilities.dtype}"
+        )
+    if len(probabilities) != len(embeddings):
+        raise UserError(
+            f"the number of rows of label_probabilities ({len(probabilities)}) must equal that of "
+            f"the embeddings ({len(embeddings)})"
+        )
+    far = (probabilities.sum(1) - 1).abs() > SUM_TOLERANCE
+    wrong = far | ~(probabilities >= 0).all(1)  # NaN is wrong, too
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise UserError(
+            "each row of label_probabilities must be at least 0 and sum to 1, got "
+            f"{probabilities[row].tolist()} in row {row}"
+        )
+    if embeddings.dim() == 3:
+        probabilities = probabilities.repeat(embeddings.shape[1], 1)
+        embeddings = embeddings.transpose(0, 1).flatten(0, 1)
+    if embeddings.dtype in (torch.float16, torch.bfloat16):
+        embeddings = embeddings.float()
+    return embeddings, probabilities.to(embeddings)
 
 
 def after_setup(method: Method, module: Module | None) -> Module:

@@ -51,6 +51,17 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
 
 
+def soft_cross_entropy(logits: Tensor, probabilities: Tensor) -> Tensor:
+    """Return −(1/n) Σ_i Σ_k p_ik log softmax(logits_i)_k; 0 without rows."""
+    if probabilities.shape[1] != logits.shape[1]:
+        raise UserError(
+            f"label_probabilities must have one column for each of the {logits.shape[1]} classes "
+            f"of this task, got {probabilities.shape[1]}"
+        )
+    loss = F.cross_entropy(logits, probabilities.to(logits.dtype), reduction="sum")
+    return loss / max(len(logits), 1)
+
+
 def check_labels(labels: Tensor, classes: int) -> None:
     """Raise an error unless every label is one of the task's classes."""
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
