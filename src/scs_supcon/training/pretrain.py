@@ -194,15 +194,10 @@ def pretrain(
         for batch in training_set.batches(plan(epoch), epoch, fabric.global_rank, skip):
             yield batch.map(fabric.to_device)
 
-    def losses(batch: Batch) -> dict[str, Tensor]:
-        if batch.label_probabilities is not None:
-            check_soft_labels(method)
-        return method.training_step(batch, wrapped)
-
     stage = Stage(
         name="pretrain",
         modules=modules,
-        losses=losses,
+        losses=lambda batch: _training_step(method, batch, wrapped),
         optimizer=optimizer,
         schedule=_schedule(settings, per_epoch),
         batches=batches,
@@ -240,6 +235,12 @@ def pretrain(
                 raise UserError(f"{error}\nImages of the batch: {names}") from error
     network.eval()
     method.eval()
+
+
+def _training_step(method: Method, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+    if batch.label_probabilities is not None:
+        check_soft_labels(method)
+    return method.training_step(batch, network)
 
 
 def _planner(
