@@ -16,6 +16,7 @@ from scs_supcon.data.dataset import problem_title
 from scs_supcon.data.load import load_images
 from scs_supcon.errors import UserError
 from scs_supcon.inference import load
+from scs_supcon.inference.onnx import export_onnx
 from scs_supcon.methods import available
 from scs_supcon.recipe import from_toml, write_toml
 from scs_supcon.runs.run_dir import RunDir
@@ -191,6 +192,30 @@ def test_every_method_trains_and_predicts(method, frozen, shapes, weights, train
         trained = load_file(tmp_path / "run" / "model" / "weights.safetensors")
         for name, tensor in load_file(weights).items():
             assert torch.equal(trained[f"encoder/body.{name}"], tensor), "unchanged"
+
+
+def test_style_is_projected_from_features_without_the_class(
+    shapes, weights, train_small, tmp_path, capsys
+):
+    options = {"encoder": "tiny", "weights": weights, "quiet": False}
+    train_small(shapes, tmp_path / "run", ["head.style_input=erased"], **options)
+    assert "from features without the class (3 directions are erased)" in capsys.readouterr().err
+    trained = load_file(tmp_path / "run" / "model" / "weights.safetensors")
+    assert trained["head/erasure.left"].shape == (128, 3)
+    images = sorted(shapes.rglob("*.png"))
+    model = load(tmp_path / "run")
+    parity = export_onnx(model, tmp_path / "model.onnx", images)
+    assert parity.embedding < 1e-4
+    model.save(tmp_path / "copy")
+    again = load(tmp_path / "copy")
+    assert np.array_equal(again.embed(images).style, model.embed(images).style)
+
+
+def test_nothing_is_erased_for_a_trained_encoder(shapes, train_small, tmp_path, capsys):
+    train_small(shapes, tmp_path / "run", ["head.style_input=erased"], epochs=1, quiet=False)
+    assert "from all features, because the encoder is trained" in capsys.readouterr().err
+    trained = load_file(tmp_path / "run" / "model" / "weights.safetensors")
+    assert trained["head/erasure.left"].shape == (128, 0)
 
 
 def test_training_makes_no_network_connection(shapes, weights, train_small, tmp_path, monkeypatch):

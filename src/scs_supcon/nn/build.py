@@ -27,7 +27,9 @@ def build_network(recipe: Recipe, feature_dim: int | None = None) -> Network:
         )
         encoder, feature_dim = image_encoder, image_encoder.num_features
     head = recipe.head
-    projection = Projection(feature_dim, head.dim, head.hidden, head.centre)
+    projection = Projection(
+        feature_dim, head.dim, head.hidden, head.centre, erased_dim=head.erased_dim
+    )
     return Network(encoder, projection, 0 if recipe.encoder.frozen else recipe.pretrain.micro_batch)
 
 

@@ -7,6 +7,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scs_supcon.kernels.autograd import forbid_double_backward
+from scs_supcon.nn.erase import Erasure
+
+STYLE_HIDDEN = 256  # hidden layer of the style field's own projection
 
 Normalise = Literal["separate", "joint", "none"]
 
@@ -14,23 +17,48 @@ Normalise = Literal["separate", "joint", "none"]
 class Projection(nn.Module):
     """The projection head of every contrastive method: Linear → ReLU → Linear, optionally centred.
 
+    With `erased_dim`, the last columns (the style field) come from a smaller projection of their
+    own, whose input is the features without the class (`nn.erase`):
+
+        [layers(h) | style_layers(h⊥)]
+
     Args:
         width: number of columns of the features.
         dim: number of columns of the embeddings (common + style).
         hidden: width of the hidden layer; 0 means the width of the features.
         centre: standardise every column over the batch (no learnable scale or shift), so that
             similarities start around 0 rather than all close to 1.
+        erased_dim: number of columns that are projected from features without the class; 0: none.
     """
 
-    def __init__(self, width: int, dim: int = 256, hidden: int = 0, centre: bool = False) -> None:
+    def __init__(
+        self,
+        width: int,
+        dim: int = 256,
+        hidden: int = 0,
+        centre: bool = False,
+        erased_dim: int = 0,
+    ) -> None:
         super().__init__()
         hidden = hidden or width
-        self.layers = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, dim))
+        self.layers = nn.Sequential(
+            nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, dim - erased_dim)
+        )
+        self.erasure: Erasure | None = None
+        if erased_dim:
+            self.erasure = Erasure(width)  # the identity until `fit_erasures`
+            self.style_layers = nn.Sequential(
+                nn.Linear(width, STYLE_HIDDEN), nn.ReLU(), nn.Linear(STYLE_HIDDEN, erased_dim)
+            )
         self.centre = Centre(dim) if centre else nn.Identity()
 
     def forward(self, features: Tensor) -> Tensor:
-        embeddings: Tensor = self.centre(self.layers(features))
-        return embeddings
+        embeddings: Tensor = self.layers(features)
+        if self.erasure is not None:
+            style = self.style_layers(self.erasure(features))
+            embeddings = torch.cat([embeddings, style], 1)
+        centred: Tensor = self.centre(embeddings)
+        return centred
 
 
 class Centre(nn.Module):

@@ -124,6 +124,8 @@ class HeadRecipe(Section):
     """Width of the hidden layer; 0: the width of the features."""
     centre: bool = True
     """Standardise each column over the batch, without learnable scale and shift."""
+    style_input: Literal["features", "erased"] = "features"
+    """Input of the style field: features, or erased: features without the class, if frozen."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> "HeadRecipe":
@@ -132,12 +134,21 @@ class HeadRecipe(Section):
             self.overlap <= narrow,
             f"overlap must be at most {narrow} (the narrower field), got {self.overlap}",
         )
+        _require(
+            self.style_input == "features" or not self.overlap,
+            f"style_input = 'erased' requires overlap = 0, got {self.overlap}",
+        )
         return self
 
     @property
     def dim(self) -> int:
         """Width of the embedding: both fields, with the overlap counted once."""
         return self.common_dim + self.style_dim - self.overlap
+
+    @property
+    def erased_dim(self) -> int:
+        """Number of columns that are projected from features without the class."""
+        return self.style_dim if self.style_input == "erased" else 0
 
 
 class MethodRecipe(Section):

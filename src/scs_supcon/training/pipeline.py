@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
 
@@ -21,6 +22,7 @@ from scs_supcon.io.atomic import replacing
 from scs_supcon.io.hashing import file_sha256
 from scs_supcon.methods import probe_input_for
 from scs_supcon.nn.build import build_network, split_frozen
+from scs_supcon.nn.erase import fit_erasures
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe, write_toml
 from scs_supcon.recipe.resolve import split_dataset
@@ -28,7 +30,12 @@ from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.artifacts import write_artifacts
 from scs_supcon.training.checkpointing import Stopped
 from scs_supcon.training.distributed import make_fabric
-from scs_supcon.training.estimate import describe_batches, describe_data, describe_stage_1
+from scs_supcon.training.estimate import (
+    describe_batches,
+    describe_data,
+    describe_erasure,
+    describe_stage_1,
+)
 from scs_supcon.training.features import encode_images, extract_features, load_initial_weights
 from scs_supcon.training.pretrain import (
     make_method,
@@ -112,12 +119,16 @@ def _run_stages(
 
     encode = partial(encode_images, encoder, images, recipe, fabric, compute, display)
     display.line(describe_batches(labels, recipe, method.views))
+    erased = 0
     if frozen:
         cached = encode(train, "train", recipe.encoder.frozen_views, compute.cache)
+        erased = fit_erasures(trained.projection, cached, torch.from_numpy(labels), classes)
         training_set = training_set_from_features(cached, images, train, recipe, method.views)
     else:
         workers = compute.workers
         training_set = training_set_from_images(images, train, recipe, method.views, workers)
+    if recipe.head.style_input == "erased":
+        display.line(describe_erasure(erased, classes, frozen))
     display.line(describe_stage_1(trained, method, training_set, recipe, fabric.device))
     pretrain(fabric, run_dir, trained, method, training_set, recipe, display)
 

@@ -1,0 +1,144 @@
+"""Remove the class from features linearly, with the least change (LEACE, Belrose et al., 2023).
+
+    h⊥ = h − W⁻¹ P W (h − μ)
+
+W = Σ^(−1/2) with Σ the covariance of the features h, shrunk towards a multiple of the identity, and
+P the orthogonal projector onto the columns of W Σ_hy, where Σ_hy is the covariance of the features
+and the one-hot labels. All classes then have the same mean, so no linear classifier fitted by least
+squares is better than a constant, whatever the shrinkage. P has rank K − 1 for K classes with
+different means.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scs_supcon.errors import UserError
+
+SHRINKAGE = 0.1  # chosen on held-out training images (docs/paper_choices.md)
+ROWS = 8192  # per pass
+NEGLIGIBLE = 1e-6  # standard deviations between classes, in a direction without class
+
+
+class Erasure(nn.Module):
+    """h -> h − L Rᵀ (h − μ), with L and R of shape `(width, rank)`; at first the identity.
+
+    The rank is part of the state: `load_state_dict` accepts any rank.
+    """
+
+    mean: Tensor
+    left: Tensor
+    right: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("left", torch.zeros(width, 0))
+        self.register_buffer("right", torch.zeros(width, 0))
+
+    @property
+    def rank(self) -> int:
+        """Number of directions that are erased."""
+        return self.left.shape[1]
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the features without the class, in their shape."""
+        if not self.rank:
+            return features
+        return features - ((features - self.mean) @ self.right) @ self.left.T
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        for name in ("left", "right"):
+            stored = state_dict.get(prefix + name)
+            if isinstance(stored, Tensor) and stored.dim() == 2:
+                current = getattr(self, name)
+                setattr(self, name, current.new_zeros(len(current), stored.shape[1]))
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def can_erase(classes: int, width: int) -> bool:
+    """Return whether erasing `classes` classes leaves at least half of the directions."""
+    return classes - 1 <= width / 2
+
+
+@torch.no_grad()
+def fit_erasure(
+    features: Tensor, labels: Tensor, classes: int, shrinkage: float = SHRINKAGE
+) -> Erasure:
+    """Return the erasure of the classes, computed in float64.
+
+    Args:
+        features: `(n, width)`, or `(n, views, width)` for several views of each image.
+        labels: `(n,)` class of each image.
+        classes: number of classes; some may have no image.
+        shrinkage: share of the identity in the covariance, above 0 and at most 1.
+
+    Raises:
+        UserError: more than half of the directions would be erased; see `can_erase`.
+    """
+    if not 0 < shrinkage <= 1:
+        raise UserError(f"shrinkage must be above 0 and at most 1, got {shrinkage}")
+    rows = features if features.dim() == 3 else features[:, None]
+    n, views, width = rows.shape
+    counts = torch.bincount(labels, minlength=classes).double()
+    present = int((counts > 0).sum())
+    if not can_erase(present, width):
+        raise UserError(
+            f"cannot erase {present} classes from features with {width} columns: at most "
+            f"{width // 2 + 1} classes leave half of the directions. Set "
+            'head.style_input = "features" and use the style_scatter option of the method'
+        )
+    erasure = Erasure(width)
+    if not n or not views:
+        return erasure
+    parts = torch.split(rows, ROWS)
+    mean = torch.stack([part.double().sum((0, 1)) for part in parts]).sum(0) / (n * views)
+    scatter = torch.zeros(width, width, dtype=torch.float64)
+    sums = torch.zeros(classes, width, dtype=torch.float64)
+    for part, part_labels in zip(parts, torch.split(labels, ROWS), strict=True):
+        for view in part.unbind(1):
+            centred = view.double() - mean
+            scatter += centred.T @ centred
+            sums.index_add_(0, part_labels, centred)
+    covariance = scatter / (n * views)
+    variance = covariance.diagonal().mean()
+    if variance <= 0:
+        return erasure
+    covariance *= 1 - shrinkage
+    covariance.diagonal().add_(shrinkage * variance)
+    values, vectors = torch.linalg.eigh(covariance)
+    whiten = (vectors * values.rsqrt()) @ vectors.T
+    colour = (vectors * values.sqrt()) @ vectors.T
+    # The columns of Σ_hy are class means, up to factors, which do not change what they span.
+    cross = (sums / (views * counts.clamp_min(1).sqrt()[:, None])).T
+    directions, sizes, _ = torch.linalg.svd(whiten @ cross, full_matrices=False)
+    directions = directions[:, sizes > NEGLIGIBLE * n**0.5]
+    erasure.mean = mean.float()
+    erasure.left, erasure.right = (colour @ directions).float(), (whiten @ directions).float()
+    return erasure
+
+
+def fit_erasures(module: nn.Module, features: Tensor, labels: Tensor, classes: int) -> int:
+    """Fit every `Erasure` inside a module to the same features; return the number of directions.
+
+    With too many classes (see `can_erase`) they stay the identity and the number is 0.
+
+    Args:
+        module: such as a projection head.
+        features: `(n, views, width)`; further columns after the features are ignored.
+        labels: `(n,)` class of each image.
+        classes: number of classes.
+    """
+    erasures = [child for child in module.modules() if isinstance(child, Erasure)]
+    if not erasures:
+        return 0
+    width = len(erasures[0].mean)
+    if not can_erase(len(set(labels.tolist())), width):
+        return 0
+    fitted = fit_erasure(features[..., :width], labels, classes)
+    for erasure in erasures:
+        erasure.load_state_dict(fitted.state_dict())
+    return fitted.rank

@@ -1,0 +1,155 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from scs_supcon.errors import UserError
+from scs_supcon.nn.erase import Erasure, can_erase, fit_erasure, fit_erasures
+from scs_supcon.nn.head import Projection
+
+
+def blobs(n: int = 60, width: int = 7, classes: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Correlated features whose class means differ."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % classes
+    mixing = torch.randn(width, width, generator=generator)
+    means = 3 * torch.randn(classes, width, generator=generator)
+    return torch.randn(n, width, generator=generator) @ mixing + means[labels] + 5, labels
+
+
+def reference(features: Tensor, labels: Tensor, classes: int, shrinkage: float) -> Tensor:
+    """h − W⁻¹ P W (h − μ), step by step in float64."""
+    h = features.double()
+    n, width = h.shape
+    mean = h.mean(0)
+    sigma = torch.zeros(width, width, dtype=torch.float64)
+    cross = torch.zeros(width, classes, dtype=torch.float64)
+    for row, label in zip(h, labels.tolist(), strict=True):
+        sigma += torch.outer(row - mean, row - mean) / n
+        for c in range(classes):
+            share = float((labels == c).double().mean())
+            cross[:, c] += (row - mean) * (float(label == c) - share) / n
+    sigma = (1 - shrinkage) * sigma + shrinkage * sigma.trace() / width * torch.eye(width)
+    values, vectors = torch.linalg.eigh(sigma)
+    w = vectors @ torch.diag(values.pow(-0.5)) @ vectors.T
+    basis = torch.linalg.svd(w @ cross)[0][:, : torch.linalg.matrix_rank(w @ cross)]
+    p = basis @ basis.T
+    return torch.stack([row - torch.linalg.inv(w) @ p @ w @ (row - mean) for row in h])
+
+
+def least_squares_accuracy(features: Tensor, labels: Tensor) -> float:
+    ones = torch.ones(len(features), 1, dtype=torch.float64)
+    rows = torch.cat([features.double(), ones], 1)
+    scores = rows @ torch.linalg.lstsq(rows, nn.functional.one_hot(labels).double()).solution
+    return float((scores.round(decimals=6).argmax(1) == labels).double().mean())
+
+
+@pytest.mark.parametrize("shrinkage", [1e-3, 0.1, 1.0])
+def test_the_erasure_equals_the_reference(shrinkage: float) -> None:
+    features, labels = blobs()
+    erased = fit_erasure(features, labels, 3, shrinkage)(features)
+    expected = reference(features, labels, 3, shrinkage).float()
+    torch.testing.assert_close(erased, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shrinkage", [1e-3, 0.1, 1.0])
+def test_no_linear_classifier_is_better_than_a_constant(shrinkage: float) -> None:
+    features, labels = blobs()
+    assert least_squares_accuracy(features, labels) > 0.9
+    erasure = fit_erasure(features, labels, 3, shrinkage).double()
+    erased = erasure(features.double())
+    means = torch.stack([erased[labels == c].mean(0) for c in range(3)])
+    torch.testing.assert_close(means, means[:1].expand(3, -1), rtol=0, atol=1e-4)
+    # Exact in float64, where the class means are equal to the last digits.
+    exact = reference(features, labels, 3, shrinkage)
+    assert least_squares_accuracy(exact, labels) == pytest.approx(1 / 3)
+
+
+def test_the_rank_is_the_number_of_classes_minus_1() -> None:
+    features, labels = blobs(classes=4)
+    assert fit_erasure(features, labels, 4).rank == 3
+    assert fit_erasure(features, labels, 9).rank == 3  # five classes without an image
+
+
+def test_erasing_twice_is_erasing_once() -> None:
+    features, labels = blobs()
+    erasure = fit_erasure(features, labels, 3).double()
+    once = erasure(features.double())
+    torch.testing.assert_close(erasure(once), once, rtol=0, atol=1e-4)
+
+
+def test_classes_with_equal_means_leave_the_features_unchanged() -> None:
+    features, labels = blobs()
+    for c in range(3):
+        features[labels == c] -= features[labels == c].mean(0)
+    erasure = fit_erasure(features, labels, 3)
+    between = (erasure(features) - features).norm() / features.norm()
+    assert between < 1e-5
+
+
+def test_views_count_as_images_of_the_same_class() -> None:
+    features, labels = blobs()
+    views = features.view(20, 3, 7)
+    flat = fit_erasure(views.flatten(0, 1), labels[:20].repeat_interleave(3), 3)
+    torch.testing.assert_close(
+        fit_erasure(views, labels[:20], 3)(features), flat(features), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_one_class_and_constant_features_and_no_images_are_left_alone() -> None:
+    features, labels = blobs()
+    assert fit_erasure(features, torch.zeros_like(labels), 1).rank == 0
+    assert fit_erasure(torch.ones(6, 4), torch.arange(6) % 2, 2).rank == 0
+    empty = fit_erasure(torch.ones(0, 4), torch.zeros(0, dtype=torch.long), 2)
+    assert torch.equal(empty(features[:, :4]), features[:, :4])
+
+
+def test_too_many_classes_are_an_error() -> None:
+    features, labels = blobs(classes=5)
+    assert can_erase(4, 7) and not can_erase(5, 7)
+    with pytest.raises(UserError, match="at most 4 classes leave half of the directions"):
+        fit_erasure(features, labels, 5)
+    with pytest.raises(UserError, match="shrinkage must be above 0"):
+        fit_erasure(*blobs(), 3, 0.0)
+
+
+def test_the_state_has_the_rank_of_the_fit() -> None:
+    features, labels = blobs()
+    erasure = fit_erasure(features, labels, 3)
+    loaded = Erasure(7)
+    assert torch.equal(loaded(features), features)
+    loaded.load_state_dict(erasure.state_dict())
+    assert torch.equal(loaded(features), erasure(features))
+
+
+def test_a_projection_takes_style_from_erased_features() -> None:
+    features, labels = blobs()
+    head = Projection(7, 6, centre=True, erased_dim=2)
+    assert fit_erasures(head, features[:, None], labels, 3) == 2
+    assert head.erasure is not None and head.erasure.rank == 2
+    common = head.layers(features)
+    style = head.style_layers(head.erasure(features))
+    torch.testing.assert_close(head(features), head.centre(torch.cat([common, style], 1)))
+    again = Projection(7, 6, centre=True, erased_dim=2)
+    again.load_state_dict(head.state_dict())
+    assert torch.equal(again.eval()(features), head.eval()(features))
+
+
+def test_an_erased_style_field_does_not_see_the_class_means() -> None:
+    features, labels = blobs()
+    head = Projection(7, 6, erased_dim=2).eval()
+    fit_erasures(head, features[:, None], labels, 3)
+    assert head.erasure is not None
+    shift = head.erasure.left[:, 0]  # a direction in which the classes differ
+    moved = head(features + 10 * shift)
+    assert not torch.allclose(moved[:, :4], head(features)[:, :4], atol=1e-2)
+    torch.testing.assert_close(moved[:, 4:], head(features)[:, 4:], rtol=0, atol=1e-3)
+
+
+def test_projections_without_erasure_and_too_many_classes_are_not_fitted() -> None:
+    features, labels = blobs(classes=5)
+    assert fit_erasures(Projection(7, 6), features[:, None], labels, 5) == 0
+    head = Projection(7, 6, erased_dim=2)
+    assert fit_erasures(head, features[:, None], labels, 5) == 0
+    assert math.isclose(float((head.erasure(features) - features).abs().max()), 0)  # type: ignore[misc]
