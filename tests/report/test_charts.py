@@ -75,13 +75,14 @@ def test_text_in_a_chart_is_never_markup_or_a_formula():
 
 def test_curves_are_grouped_by_topic():
     epochs = [1, 2, 3]
-    names = ("contrast", "style", "t", "b", "boundary", "lr")
+    names = ("contrast", "style", "t", "b", "boundary", "lr", "val_accuracy")
     curves = {("pretrain", name): (epochs, [1.0, 2.0, 3.0]) for name in names}
     curves["probe", "cross_entropy"] = (epochs, [3.0, float("nan"), 1.0])
     curves["pretrain", "diverged"] = (epochs, [float("inf")] * 3)
     groups = charts.curve_groups(curves)
-    assert [len(keys) for keys in groups.values()] == [3, 3, 1]
+    assert [len(keys) for keys in groups.values()] == [1, 3, 3, 1]
     assert "contrast term" in charts.curve_chart(curves, groups["Loss terms"][0])
+    assert "validation accuracy" in charts.curve_chart(curves, groups["Validation"][0])
     drawing = charts.curve_chart(curves, ("probe", "cross_entropy"))
     assert "nan" not in drawing.lower()
     assert "3 to 1" in drawing

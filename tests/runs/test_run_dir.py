@@ -308,3 +308,13 @@ def test_a_read_only_folder_is_an_error():
         )
     for path, line in zip(paths, result.stdout.splitlines(), strict=True):
         assert line.startswith(f"cannot write {path}: no permission to write there: choose another")
+
+
+def test_a_field_that_a_later_version_added_has_the_default_of_the_schema(tmp_path):
+    old = '[data]\nsource = "x"\n[pretrain]\nlr = 0.1\n'
+    with RunDir.open(tmp_path, old) as run:
+        run.finish({"accuracy": 0.5})
+    with RunDir.open(tmp_path, old + "ema = 0.0\n[head]\nhidden = 0\n") as run:
+        assert run.finished == {"accuracy": 0.5}
+    with pytest.raises(UserError, match=r"pretrain\.ema: not set then, 0\.9 now"):
+        RunDir.open(tmp_path, old + "ema = 0.9\n")

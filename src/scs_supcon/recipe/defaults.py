@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scs_supcon.methods import method_class, method_defaults
-from scs_supcon.recipe.schema import Option
+from scs_supcon.recipe.schema import SECTIONS, Option
 
 _SCS: dict[str, Option] = {
     "beta": 0.001,
@@ -91,11 +91,13 @@ def complete_old_options(
 
 
 def complete_old_values(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the recipe `then` with all options of its method.
+    """Return the values of the recipe `then` with all options of its method and new fields.
 
-    The method is imported only if the recipe `now` uses the same one, because reading a file must
+    The default of a field that a later version added is the behaviour of earlier versions. The
+    method is imported only if the recipe `now` uses the same one, because reading a file must
     never import a plug-in.
     """
+    then = _with_new_fields(then, now)
     method = then.get("method", {})
     name = method.get("name")
     if name is None or name != now.get("method", {}).get("name"):
@@ -104,3 +106,22 @@ def complete_old_values(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict
     options = complete_old_options(name, preset, method.get("options", {}))
     complete = method | {"options": options} | ({"preset": preset} if preset is not None else {})
     return dict(then) | {"method": complete}
+
+
+def _with_new_fields(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of `then` with the fields that only `now` sets, to their defaults."""
+    complete = dict(then)
+    for name in SECTIONS.keys() & now.keys() - {"method"}:
+        fields = SECTIONS[name].model_fields
+        defaults = {
+            key: value
+            for key, value in now[name].items()
+            if key in fields and _plain(fields[key].default) == value
+        }
+        complete[name] = defaults | complete.get(name, {})
+    return complete
+
+
+def _plain(value: Any) -> Any:
+    """Return a default as TOML reads it."""
+    return list(value) if isinstance(value, tuple) else value

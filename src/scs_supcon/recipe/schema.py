@@ -193,6 +193,10 @@ class PretrainRecipe(Section):
     """Images of each class in a balanced batch."""
     micro_batch: Annotated[int, Field(ge=0)] = 0
     """Views that are encoded at a time, to save memory; 0: all views of a batch."""
+    ema: Momentum = 0.0
+    """Decay of the running average of the weights, which replaces them at the end; 0: none."""
+    patience: Annotated[int, Field(ge=0)] = 0
+    """Stop after this many epochs without a higher validation accuracy; 0: train all epochs."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> "PretrainRecipe":

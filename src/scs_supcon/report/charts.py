@@ -38,20 +38,24 @@ CURVE_TITLES = {
     ("pretrain", "b"): "bias b",
     ("pretrain", "boundary"): "decision boundary",
     ("pretrain", "lr"): "learning rate",
+    ("pretrain", "val_accuracy"): "validation accuracy",
     ("pretrain", "positive_share"): "share of positive pairs",
     ("pretrain", "anchors_without_positives"): "images without a positive in the batch",
     ("probe", "cross_entropy"): "stage 2: cross-entropy",
 }
 SCALARS = ("t", "b", "boundary")
 MINOR = ("lr", "positive_share", "anchors_without_positives")
+VALIDATION = ("pretrain", "val_accuracy")
 PROBE_LOSS = ("probe", "cross_entropy")
 
 
 def curve_groups(curves: Curves) -> dict[str, list[tuple[str, str]]]:
     """Return the keys of the training curves by topic; a group may be empty."""
     names = [name for stage, name in curves if stage == "pretrain"]
-    terms = [("pretrain", name) for name in names if name not in SCALARS + MINOR]
+    others = (*SCALARS, *MINOR, VALIDATION[1])
+    terms = [("pretrain", name) for name in names if name not in others]
     groups = {
+        "Validation": [VALIDATION],
         "Loss terms": [*terms, PROBE_LOSS],
         "Decision boundary": [("pretrain", name) for name in SCALARS],
         "Other metrics": [("pretrain", name) for name in MINOR],
@@ -251,7 +255,7 @@ def write_figures(
     evaluation, curves = records.evaluation, records.curves
     with figure_style():
         groups = curve_groups(curves)
-        keys = [*groups["Loss terms"], *groups["Decision boundary"]]
+        keys = [*groups["Validation"], *groups["Loss terms"], *groups["Decision boundary"]]
         figure, panels = new_figure(3.4, 2.4, panels=max(1, len(keys)), columns=3)
         for axes, key in zip(panels, keys, strict=False):
             draw_curve(axes, _finite_points(curves, key))

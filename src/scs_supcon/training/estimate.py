@@ -91,6 +91,8 @@ def describe_stage_1(
     cost = estimate_stage_1(network, method, batch, size, steps, device)
     trained = "head on cached features" if recipe.encoder.frozen else "whole network"
     epochs = f"{settings.epochs} epoch{'s' * (settings.epochs != 1)}"
+    if settings.patience:
+        epochs = f"at most {epochs}"
     return (
         f"stage 1   {epochs} of {recipe.method.name}, {trained}: about "
         f"{format_duration(cost.seconds)}, {cost.bytes / 2**20:,.0f} MiB of memory per step"

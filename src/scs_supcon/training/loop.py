@@ -66,12 +66,14 @@ class Hooks:
     """Callbacks of the loop. Their `position` is always the one to resume from.
 
     `before_epoch` is not called when an epoch is resumed: its effect on the modules is part of
-    their state. `after_epoch` is called when `position` points at the next epoch.
+    their state. `after_epoch` is called when `position` points at the next epoch. Training ends
+    before the last epoch if `stop` returns True between two epochs.
     """
 
     before_epoch: Callable[[TrainPosition], None] = _do_nothing
     after_step: Callable[[TrainPosition, dict[str, float]], None] = _do_nothing
     after_epoch: Callable[[TrainPosition], None] = _do_nothing
+    stop: Callable[[], bool] = bool
 
 
 class NonFiniteLossError(NonFiniteError):
@@ -90,9 +92,12 @@ class NonFiniteLossError(NonFiniteError):
 
 
 def train_loop(fabric: Fabric, stage: Stage, position: TrainPosition, hooks: Hooks) -> None:
-    """Train `stage` from `position` to its last epoch; `position` is updated in place."""
+    """Train `stage` from `position` to its last epoch, or until `hooks.stop`.
+
+    `position` is updated in place.
+    """
     local = local_parameters(stage.modules.values()) if fabric.world_size > 1 else []
-    while position.epoch < stage.epochs:
+    while position.epoch < stage.epochs and not hooks.stop():
         if position.step == 0:
             hooks.before_epoch(position)
         for module in stage.modules.values():

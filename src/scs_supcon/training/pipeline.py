@@ -43,6 +43,8 @@ from scs_supcon.training.pretrain import (
     set_up_method,
     training_set_from_features,
     training_set_from_images,
+    validation_set_from_features,
+    validation_set_from_images,
 )
 from scs_supcon.training.probe import fit_probes, select_classifier
 from scs_supcon.training.result import RunResult, headline, summarise
@@ -120,17 +122,25 @@ def _run_stages(
     encode = partial(encode_images, encoder, images, recipe, fabric, compute, display)
     display.line(describe_batches(labels, recipe, method.views))
     erased = 0
+    validation, val = None, np.flatnonzero(splits == "val")
     if frozen:
         cached = encode(train, "train", recipe.encoder.frozen_views, compute.cache)
         erased = fit_erasures(trained.projection, cached, torch.from_numpy(labels), classes)
         training_set = training_set_from_features(cached, images, train, recipe, method.views)
+        if recipe.pretrain.patience:
+            val_rows = encode(val, "train", 0, compute.cache)[:, 0]
+            rows = (cached[:, 0], torch.from_numpy(labels))
+            val_labels = torch.from_numpy(images.labels[val])
+            validation = validation_set_from_features(rows, (val_rows, val_labels))
     else:
         workers = compute.workers
         training_set = training_set_from_images(images, train, recipe, method.views, workers)
+        if recipe.pretrain.patience:
+            validation = validation_set_from_images(images, train, val, recipe, workers)
     if recipe.head.style_input == "erased":
         display.line(describe_erasure(erased, classes, frozen))
     display.line(describe_stage_1(trained, method, training_set, recipe, fabric.device))
-    pretrain(fabric, run_dir, trained, method, training_set, recipe, display)
+    pretrain(fabric, run_dir, trained, method, training_set, recipe, display, validation)
 
     probe_input = probe_input_for(method, frozen=frozen)
     cache = compute.cache if frozen else run_dir.path / "features"

@@ -26,6 +26,7 @@ from scs_supcon.methods import (
     build_method,
     check_soft_labels,
     method_class,
+    probe_input_for,
 )
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
 from scs_supcon.progress import Display
@@ -42,6 +43,12 @@ from scs_supcon.training.loop import (
     parameter_groups,
     train_loop,
 )
+from scs_supcon.training.validation import (
+    ValidationSet,
+    first_of_each_class,
+    validation_accuracy,
+)
+from scs_supcon.training.weight_copy import FinalWeights, describe_best
 
 EVAL_BATCH = 64
 
@@ -68,7 +75,6 @@ def training_set_from_images(
 ) -> TrainingSet:
     """Return a training set of images with new random views in every epoch."""
     train_views = ViewDataset(images, indices, train_view(recipe.data), views, recipe.seed)
-    eval_views = ViewDataset(images, indices, eval_view(recipe.data), 1, recipe.seed)
 
     def batches(plan: Plan, epoch: int, rank: int, skip: int) -> Iterator[Batch]:
         keys = batch_keys(plan, epoch, rank, skip)
@@ -77,14 +83,51 @@ def training_set_from_images(
             positions = torch.tensor([position for _, position, _ in batch])
             yield Batch(pixels.transpose(0, 1).flatten(0, 1), labels, positions)
 
+    names = [images.names[index] for index in indices]
+    apply_network = _apply_to_images(images, indices, recipe, workers)
+    return TrainingSet(names, images.labels[indices], batches, apply_network)
+
+
+def validation_set_from_images(
+    images: ImageDataset,
+    train: NDArray[np.int64],
+    val: NDArray[np.int64],
+    recipe: Recipe,
+    workers: int,
+) -> ValidationSet:
+    """Return the validation images and a few training images of each class."""
+    references = train[first_of_each_class(images.labels[train])]
+    indices = np.concatenate([references, val])
+    labels = torch.from_numpy(images.labels[indices])
+    apply_network = _apply_to_images(images, indices, recipe, workers)
+    return ValidationSet(labels, len(references), apply_network)
+
+
+def validation_set_from_features(
+    train: tuple[Tensor, Tensor], val: tuple[Tensor, Tensor]
+) -> ValidationSet:
+    """Return the features (n, d) and labels of all training images and of validation images."""
+    features, labels = (torch.cat(parts) for parts in zip(train, val, strict=True))
+
+    def apply_network(network: nn.Module) -> Output:
+        return _apply_in_eval_mode(network, torch.split(features, 4096))
+
+    return ValidationSet(labels, len(train[0]), apply_network)
+
+
+def _apply_to_images(
+    images: ImageDataset, indices: NDArray[np.int64], recipe: Recipe, workers: int
+) -> Callable[[nn.Module], Output]:
+    """Return a function that applies a network to the evaluation view of each image."""
+    eval_views = ViewDataset(images, indices, eval_view(recipe.data), 1, recipe.seed)
+
     def apply_network(network: nn.Module) -> Output:
         keys = [(0, position) for position in range(len(indices))]
         chunks = [keys[k : k + EVAL_BATCH] for k in range(0, len(keys), EVAL_BATCH)]
         loaded = _load(eval_views, chunks, workers)
         return _apply_in_eval_mode(network, (pixels[:, 0] for pixels, _, _ in loaded))
 
-    names = [images.names[index] for index in indices]
-    return TrainingSet(names, images.labels[indices], batches, apply_network)
+    return apply_network
 
 
 def training_set_from_features(
@@ -166,8 +209,12 @@ def pretrain(
     training_set: TrainingSet,
     recipe: Recipe,
     display: Display | None = None,
+    validation: ValidationSet | None = None,
 ) -> None:
     """Train network and method in place, or resume from the last checkpoint.
+
+    They end with their last weights, the running average (`pretrain.ema`), or those of the best
+    epoch (`pretrain.patience`).
 
     Args:
         fabric: where to compute.
@@ -177,14 +224,22 @@ def pretrain(
         training_set: images or cached features.
         recipe: of the run.
         display: shows progress.
+        validation: measures each epoch, if `pretrain.patience` is set.
     """
     settings, display = recipe.pretrain, display or Display(quiet=True)
     method.to(fabric.device)
     wrapped: Any = fabric.setup_module(network.to(fabric.device))
-    modules = {"network": wrapped, "method": method}
+    modules: dict[str, nn.Module] = {"network": wrapped, "method": method}
     groups = parameter_groups(modules.values(), settings.lr, settings.weight_decay)
     optimizer: Any = fabric.setup_optimizers(
         make_optimizer(settings.optimizer, groups, settings.lr, settings.momentum)
+    )
+    weights = FinalWeights(
+        network,
+        method,
+        settings.ema,
+        settings.patience,
+        _scorer(fabric, validation, recipe) if validation is not None else None,
     )
     plan = _planner(training_set.labels, settings, recipe.seed, fabric.world_size)
     per_epoch = len(plan(0))
@@ -196,7 +251,7 @@ def pretrain(
 
     stage = Stage(
         name="pretrain",
-        modules=modules,
+        modules=modules | weights.copies,
         losses=lambda batch: _training_step(method, batch, wrapped),
         optimizer=optimizer,
         schedule=_schedule(settings, per_epoch),
@@ -205,7 +260,8 @@ def pretrain(
         clip_norm=settings.clip_norm,
     )
     with CheckpointManager(run, fabric, stage) as checkpoints:
-        if 0 < checkpoints.position.global_step < total:
+        memo = checkpoints.memo
+        if 0 < checkpoints.position.global_step < total and not memo.get("stopped"):
             epoch = checkpoints.position.epoch + 1
             display.line(f"resuming from epoch {epoch} of {settings.epochs} ({run.path})")
         with display.progress("stage 1") as progress:
@@ -215,24 +271,29 @@ def pretrain(
 
             def after_step(position: TrainPosition, terms: dict[str, float]) -> None:
                 method.after_step(wrapped, position.global_step / total)
+                weights.after_step(position.global_step - 1)
                 if position.step == per_epoch:  # some need the last batch, lost in a restart
-                    checkpoints.memo["scalars"] = method.scalars()
+                    memo["scalars"] = method.scalars()
                 checkpoints.after_step(position, terms)
                 progress(position.global_step, total)
 
             def after_epoch(position: TrainPosition) -> None:
                 rate = {"lr": stage.schedule(position.global_step)}
-                values = checkpoints.means() | checkpoints.memo["scalars"] | rate
+                values = checkpoints.means() | memo["scalars"] | rate
+                values |= weights.after_epoch(position.epoch, memo)
                 run.append_metrics(stage.name, position.epoch, position.global_step, values)
                 checkpoints.after_epoch(position)
 
             progress(checkpoints.position.global_step, total)
-            hooks = Hooks(before_epoch, after_step, after_epoch)
+            hooks = Hooks(before_epoch, after_step, after_epoch, lambda: memo.get("stopped", False))
             try:
                 train_loop(fabric, stage, checkpoints.position, hooks)
             except NonFiniteLossError as error:
                 names = ", ".join(training_set.names[index] for index in error.indices)
                 raise UserError(f"{error}\nImages of the batch: {names}") from error
+        if line := describe_best(memo, checkpoints.position.epoch, settings.epochs):
+            display.line(line)
+    weights.finish()
     network.eval()
     method.eval()
 
@@ -241,6 +302,20 @@ def _training_step(method: Method, batch: Batch, network: nn.Module) -> dict[str
     if batch.label_probabilities is not None:
         check_soft_labels(method)
     return method.training_step(batch, network)
+
+
+def _scorer(
+    fabric: Fabric, validation: ValidationSet, recipe: Recipe
+) -> Callable[[Network, Method], float]:
+    """Return the function that measures an epoch; all processes get the result of the first."""
+
+    def score(network: Network, method: Method) -> float:
+        probe_input = probe_input_for(method, frozen=recipe.encoder.frozen)
+        common_dim = recipe.head.common_dim
+        accuracy = validation_accuracy(network, method, validation, probe_input, common_dim)
+        return fabric.broadcast(accuracy)
+
+    return score
 
 
 def _planner(

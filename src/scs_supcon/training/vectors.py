@@ -36,6 +36,7 @@ from scs_supcon.training.pretrain import (
     pretrain,
     set_up_method,
     training_set_from_features,
+    validation_set_from_features,
 )
 from scs_supcon.training.probe import ProbeData, fit_probe, select_classifier
 
@@ -129,7 +130,10 @@ def train_on_vectors(
         views = _add_noise(features[train], recipe.encoder.frozen_views)
         fit_erasures(network.projection, views, train_labels, classes)
         training_set = training_set_from_features(views, rows, train, recipe, method.views)
-        pretrain(fabric, run_dir, network, method, training_set, recipe)
+        validation = validation_set_from_features(
+            (features[train], train_labels), (features[val], val_labels)
+        )
+        pretrain(fabric, run_dir, network, method, training_set, recipe, validation=validation)
         probe_input = probe_input_for(method, frozen=True)
         train_inputs, val_inputs = (
             probe_inputs(view, network.projection, probe_input, recipe.head.common_dim)

@@ -1,0 +1,144 @@
+"""The weights that a stage ends with: the last ones, their running average, or the best epoch."""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from scs_supcon.methods import Method, Network
+
+
+class WeightCopy(nn.Module):
+    """A copy of network and method, without gradients, that is saved with the checkpoints.
+
+    Args:
+        network: is copied.
+        method: is copied.
+    """
+
+    def __init__(self, network: Network, method: Method) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(network).requires_grad_(False)
+        self.method = copy.deepcopy(method).requires_grad_(False)
+
+    @torch.no_grad()
+    def move_towards(self, network: nn.Module, method: nn.Module, share: float = 1.0) -> None:
+        """Move every number by `share` of its distance to the given modules; 1 copies them.
+
+        Buffers are included, so that the running statistics of batch normalisation fit the
+        weights. Integers are copied.
+        """
+        for own, other in (*_pairs(self.network, network), *_pairs(self.method, method)):
+            if own.is_floating_point() and share < 1:
+                own.lerp_(other.to(own), share)
+            else:
+                own.copy_(other)
+
+    @torch.no_grad()
+    def load_into(self, network: nn.Module, method: nn.Module) -> None:
+        """Copy all numbers to the given modules."""
+        for own, other in (*_pairs(self.network, network), *_pairs(self.method, method)):
+            other.copy_(own)
+
+
+def ema_decay(decay: float, step: int) -> float:
+    """Return min(decay, (1 + step)/(10 + step)), the weight of the average in step 0, 1, 2, ….
+
+    The ramp lets the average forget the initial weights, also in short runs.
+    """
+    return min(decay, (1 + step) / (10 + step))
+
+
+class FinalWeights:
+    """Keeps the running average and the best epoch of network and method during training.
+
+    The best epoch is the one with the highest validation accuracy, the latest of several. Its
+    state is in `memo` and `copies`, which the checkpoints of the stage contain.
+
+    Args:
+        network: the trained network.
+        method: the trained method.
+        ema: decay of the running average; 0 means no average.
+        patience: stop after this many epochs in which the accuracy has not risen; 0 means never.
+        validate: (network, method) -> validation accuracy; needed if `patience` is set.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        method: Method,
+        ema: float = 0.0,
+        patience: int = 0,
+        validate: Callable[[Network, Method], float] | None = None,
+    ) -> None:
+        if patience and validate is None:
+            raise ValueError("patience needs a validation set")
+        self.network, self.method = network, method
+        self.ema, self.patience, self.validate = ema, patience, validate
+        self.average = WeightCopy(network, method) if ema else None
+        self.best = WeightCopy(network, method) if patience else None
+
+    @property
+    def copies(self) -> dict[str, nn.Module]:
+        """The copies to save with the checkpoints, by name."""
+        named = {"average": self.average, "best": self.best}
+        return {name: module for name, module in named.items() if module is not None}
+
+    def after_step(self, step: int) -> None:
+        """Update the running average after step `step`, counted from 0."""
+        if self.average is not None:
+            decay = ema_decay(self.ema, step)
+            self.average.move_towards(self.network, self.method, 1 - decay)
+
+    def after_epoch(self, epoch: int, memo: dict[str, Any]) -> dict[str, float]:
+        """Measure epoch `epoch`, counted from 1, and return the values to log."""
+        if self.best is None or self.validate is None:
+            return {}
+        network, method = self._current()
+        accuracy = self.validate(network, method)
+        before = memo.get("best", {"accuracy": -1.0, "risen": 0})
+        if accuracy >= before["accuracy"]:
+            self.best.move_towards(network, method)
+            risen = epoch if accuracy > before["accuracy"] else before["risen"]
+            memo["best"] = {"accuracy": accuracy, "epoch": epoch, "risen": risen}
+        memo["stopped"] = epoch - memo["best"]["risen"] >= self.patience
+        return {"val_accuracy": accuracy}
+
+    def finish(self) -> None:
+        """Give network and method their final weights."""
+        if self.best is not None:
+            self.best.load_into(self.network, self.method)
+        elif self.average is not None:
+            self.average.load_into(self.network, self.method)
+
+    def _current(self) -> tuple[Network, Method]:
+        """Return the averaged modules, or the trained ones without an average."""
+        if self.average is None:
+            return self.network, self.method
+        return self.average.network, self.average.method
+
+
+def describe_best(memo: dict[str, Any], done: int, epochs: int) -> str | None:
+    """Return a line about the best epoch, or None if no epoch was measured.
+
+    Args:
+        memo: of `FinalWeights.after_epoch`.
+        done: number of trained epochs.
+        epochs: number of epochs of the stage.
+    """
+    if "best" not in memo:
+        return None
+    best = memo["best"]
+    early = f"stopped after epoch {done} of {epochs}: " if done < epochs else ""
+    return (
+        f"weights   {early}best validation accuracy {best['accuracy']:.1%} in epoch "
+        f"{best['epoch']}, whose weights are used"
+    )
+
+
+def _pairs(first: nn.Module, second: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return the parameters and buffers of two modules of the same structure."""
+    tensors = ((*module.parameters(), *module.buffers()) for module in (first, second))
+    return zip(*tensors, strict=True)
