@@ -24,6 +24,7 @@ import torch
 from PIL import Image
 
 import scs_supcon
+from scs_supcon.recipe import make_recipe
 from scs_supcon.recipe.defaults import complete_old_values
 
 HERE = Path(__file__).parent
@@ -96,9 +97,11 @@ def listed(row: dict[str, Any]) -> tuple[str, bool, float | None]:
 def meaning(recipe: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a resolved recipe by their old names, with all options written out.
 
-    A recipe of the method scs_supcon without a preset means the preset "solved".
+    A recipe of the method scs_supcon without a preset means the preset "solved". Fields that later
+    versions added have their defaults.
     """
-    return complete_old_values(recipe, recipe)
+    complete = make_recipe(complete_old_values(recipe, recipe))
+    return complete.model_dump(mode="json", exclude_none=True)
 
 
 def names_the_version(text: str) -> bool:
