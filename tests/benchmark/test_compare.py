@@ -13,7 +13,7 @@ from scs_supcon.progress import Display
 
 FILES = (
     *("comparison.html", "comparison.toml", "results.csv", "statistics.json"),
-    *("table.md", "table.tex"),
+    *("table.md", "table.tex", "tuning.csv"),
 )
 
 

@@ -18,6 +18,7 @@ from scs_supcon.benchmark.expand import (
 )
 from scs_supcon.benchmark.figures import cd_diagram, dot_plot
 from scs_supcon.benchmark.page import PageFigure, comparison_page
+from scs_supcon.benchmark.rates import TunedCell, choose_rates, describe_choices, tuning_csv
 from scs_supcon.benchmark.results import (
     CellResult,
     MethodTable,
@@ -97,7 +98,8 @@ def dry_run(
 ) -> str:
     """Return a text with all runs and their estimated costs; nothing is trained. See `compare`."""
     cells, sources = plan(table, runs, compute, jobs, display, accept_old=accept_old)
-    return describe_costs(cells, estimate_costs(cells, runs, sources), jobs)
+    costs = describe_costs(cells, estimate_costs(cells, runs, sources), jobs)
+    return f"{costs}{describe_tuning(cells)}"
 
 
 def plan(
@@ -138,7 +140,8 @@ def write_results(
     left_out: Sequence[str] = (),
 ) -> ComparisonReport:
     """Read the finished runs, write all results and return them."""
-    results = read_results(cells, runs, failures)
+    tuned = choose_rates(read_results(cells, runs, failures))
+    results = [cell.result for cell in tuned]
     evaluated = evaluated_runs(results)
     comparison = compare_methods(
         evaluated,
@@ -152,10 +155,11 @@ def write_results(
     failed = {str(r.cell): r.failure for r in results if r.failure and not r.evaluation}
     write_text(out / "comparison.toml", write_table_file(table))
     write_text(out / "results.csv", results_csv(results))
+    write_text(out / "tuning.csv", tuning_csv(tuned))
     markdown = markdown_table(comparison, adapted)
     write_text(out / "table.md", f"{markdown}\n{explanation}\n{_left_out_list(left_out)}")
     write_text(out / "table.tex", latex_table(comparison, adapted))
-    write_json(out / "statistics.json", _statistics(comparison, table))
+    write_json(out / "statistics.json", _statistics(comparison, table, tuned))
     page = comparison_page(
         table,
         comparison,
@@ -165,6 +169,7 @@ def write_results(
         adapted=adapted,
         failed=failed,
         left_out=left_out,
+        chosen_rates=describe_choices(tuned),
     )
     write_text(out / "comparison.html", page)
     text = _terminal_text(comparison, adapted, legend(comparison, repeats, adapted, "*"))
@@ -177,6 +182,18 @@ def describe_repeats(table: Table) -> str:
     if table.folds is None:
         return seeds
     return f"{table.folds} folds" + (f" of {seeds}" if table.seeds > 1 else "")
+
+
+def describe_tuning(cells: Sequence[Cell]) -> str:
+    """Return a line about the learning rates that are tried; empty if there is one per cell."""
+    factors = dict.fromkeys(cell.rate_factor for cell in cells if cell.tuned)
+    if not factors:
+        return ""
+    listed = ", ".join(f"{factor:.3g}" for factor in factors)
+    return (
+        f"\nEvery method is trained with {len(factors)} learning rates (its own times {listed}); "
+        "the validation images of each run choose one. --no-tune trains with one rate."
+    )
 
 
 def summary(report: ComparisonReport, out: Path) -> dict[str, object]:
@@ -214,9 +231,13 @@ def _terminal_text(comparison: Comparison, adapted: Collection[str], explanation
     return "\n".join(lines)
 
 
-def _statistics(comparison: Comparison, table: Table) -> Any:
+def _statistics(comparison: Comparison, table: Table, tuned: Sequence[TunedCell]) -> Any:
     content = {
         "control": table.control_row,
+        "chosen_rates": [
+            {"method": row, "column": column, "runs_by_rate": choices}
+            for row, column, choices in describe_choices(tuned)
+        ],
         "findings": [asdict(finding) for finding in comparison.findings],
     }
     # JSON has no infinite numbers, such as the t of equal differences: write them as text.

@@ -9,7 +9,7 @@ from scs_supcon.benchmark.pairwise import RunKey
 from scs_supcon.benchmark.table import Column, Row, Table
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.methods import is_plugin
-from scs_supcon.recipe import Recipe
+from scs_supcon.recipe import Recipe, make_recipe, merge
 from scs_supcon.recipe.resolve import DatasetFacts, InputFiles, TrainOptions, resolve_recipe
 from scs_supcon.runs.address import StoredRun, recipe_key, run_address, stored_runs
 from scs_supcon.training.input_files import read_input_files
@@ -26,6 +26,8 @@ class Cell:
         fold: the fold of the cross-validation, if any.
         recipe: the resolved recipe.
         weights: the file of the encoder's weights; the recipe holds its digest only.
+        rate_factor: the recipe's learning rate, divided by the one before tuning.
+        tuned: whether the cell is trained with several learning rates; this run has one of them.
         stored: the run directory of older code to use instead of the usual one.
     """
 
@@ -35,6 +37,8 @@ class Cell:
     fold: int | None
     recipe: Recipe
     weights: str | None
+    rate_factor: float = 1.0
+    tuned: bool = False
     stored: str | None = None
 
     @property
@@ -55,7 +59,8 @@ class Cell:
 
     def __str__(self) -> str:
         fold = "" if self.fold is None else f", fold {self.fold}"
-        return f"{self.row} on {self.column}, seed {self.seed}{fold}"
+        rate = f", learning rate {self.recipe.pretrain.lr:g}" if self.tuned else ""
+        return f"{self.row} on {self.column}, seed {self.seed}{fold}{rate}"
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Source:
 def expand(
     table: Table, sources: Mapping[str, Source], *, has_gpu: bool = False
 ) -> tuple[Cell, ...]:
-    """Return the cells of the table, ordered by seed, fold, column and method.
+    """Return the cells of the table, ordered by seed, fold, column, method and learning rate.
 
     Args:
         table: what to compare.
@@ -85,8 +90,29 @@ def expand(
         options = _options(table, column, row, (seed, fold), sources[column.data].content)
         inputs = files[row.name, column.name]
         recipe = resolve_recipe(options, facts[column.data], inputs, has_gpu=has_gpu)
-        cells.append(Cell(row.name, column.name, seed, fold, recipe, column.weights))
+        factors = table.rate_factors(recipe)
+        cells += [
+            Cell(
+                row.name,
+                column.name,
+                seed,
+                fold,
+                _with_rate(recipe, factor),
+                column.weights,
+                rate_factor=factor,
+                tuned=len(factors) > 1,
+            )
+            for factor in factors
+        ]
     return tuple(cells)
+
+
+def _with_rate(recipe: Recipe, factor: float) -> Recipe:
+    """Return the recipe with another learning rate of stage 1, rounded to three digits."""
+    if factor == 1:
+        return recipe
+    rate = float(f"{recipe.pretrain.lr * factor:.3g}")
+    return make_recipe(merge(recipe.model_dump(), {"pretrain": {"lr": rate}}))
 
 
 def read_table_inputs(table: Table) -> dict[tuple[str, str], InputFiles]:

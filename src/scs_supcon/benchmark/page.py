@@ -55,6 +55,7 @@ def comparison_page(
     adapted: Collection[str],
     failed: Mapping[str, str],
     left_out: Sequence[str] = (),
+    chosen_rates: Sequence[tuple[str, str, str]] = (),
 ) -> str:
     """Return the page as HTML.
 
@@ -67,6 +68,7 @@ def comparison_page(
         adapted: methods to mark as adapted.
         failed: cells that failed, and why.
         left_out: images that cannot be used, and why.
+        chosen_rates: (method, column, how often each learning rate was chosen).
     """
     recipes = {
         result.cell.row: result.cell.recipe
@@ -89,17 +91,27 @@ def comparison_page(
         figures=figures,
         failed=failed,
         left_out=left_out,
-        protocol=_protocol(next(iter(recipes.values()))),
-        differences=differences(recipes),
+        protocol=_protocol(next(iter(recipes.values())), tuned=bool(chosen_rates)),
+        differences=differences(recipes, tuned=bool(chosen_rates)),
+        chosen_rates=chosen_rates,
         table_file=write_table_file(table),
         control=table.control_row,
     )
 
 
-def differences(recipes: Mapping[str, Recipe]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the settings that differ between methods: key, then methods by value."""
+def differences(
+    recipes: Mapping[str, Recipe], *, tuned: bool = False
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the settings that differ between methods: key, then methods by value.
+
+    Args:
+        recipes: one recipe of each method.
+        tuned: leave out the learning rate, which was chosen in every run.
+    """
     flat = {row: _flatten(recipe.model_dump()) for row, recipe in recipes.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
+    if tuned:
+        del keys["pretrain.lr"]
     different = []
     for key in keys:
         by_value: dict[str, list[str]] = {}
@@ -156,16 +168,17 @@ def _mean_cell(values: Sequence[float], decimals: int) -> NumberCell:
     return NumberCell(f"{mean:.{decimals}f}", mean)
 
 
-def _protocol(recipe: Recipe) -> list[tuple[str, str]]:
+def _protocol(recipe: Recipe, *, tuned: bool) -> list[tuple[str, str]]:
     pretrain, encoder = recipe.pretrain, recipe.encoder
     weights = encoder.weights if len(encoder.weights) < 20 else f"{encoder.weights[:19]}…"
     frozen = f"frozen, {encoder.frozen_views} cached views" if encoder.frozen else "trained"
+    rate = "tuned learning rate" if tuned else f"learning rate {pretrain.lr:g}"
     return [
         ("encoder", f"{encoder.name}, {weights}, {frozen}"),
         (
             "stage 1",
             f"{pretrain.epochs} epochs, batch size {pretrain.batch_size}, {pretrain.optimizer}, "
-            f"learning rate {pretrain.lr:g}, weight decay {pretrain.weight_decay:g}",
+            f"{rate}, weight decay {pretrain.weight_decay:g}",
         ),
         (
             "stage 2",

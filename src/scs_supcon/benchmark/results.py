@@ -140,6 +140,7 @@ def _csv_row(result: CellResult) -> dict[str, str | int | float]:
     row |= {name: measured.get(name, "") for name in BASELINES}
     return row | {
         "images": evaluation.images if evaluation else "",
+        "learning_rate": cell.recipe.pretrain.lr,
         "seconds": "" if result.seconds is None else result.seconds,
         "run": cell.address,
         "failure": text_cell(result.failure or ""),

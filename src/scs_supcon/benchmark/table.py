@@ -4,6 +4,7 @@
 methods = ["scs_supcon", "supcon", { method = "scs_supcon", name = "SCS, t = 5",
                                      settings = ["method.options.t0=5"] }]
 seeds = 3                      # or folds = 5, or both: every seed has its own folds
+tune_rates = [0.3, 1, 3]       # learning rates to try, as factors of the recipe's; [1] tries none
 settings = ["pretrain.epochs=60"]
 
 [[columns]]
@@ -27,10 +28,12 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.methods import available, is_plugin, method_class, parse
-from scs_supcon.recipe import Count, Section
+from scs_supcon.recipe import Count, Recipe, Section
+from scs_supcon.recipe.schema import Positive
 
 CROSS_ENTROPY = "baseline"
 KNN = "kNN"
+TUNE_RATES = (1 / 3, 1.0, 3.0)
 
 
 class Row(Section):
@@ -77,6 +80,7 @@ class Table(Section):
     seeds: Count = 1
     folds: Annotated[int, Field(ge=2)] | None = None
     settings: tuple[str, ...] = ()
+    tune_rates: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
     control: str = ""
 
     @field_validator("methods")
@@ -101,6 +105,20 @@ class Table(Section):
         for row in self.methods:
             method_class(parse(row.method)[0])
         return self
+
+    @field_validator("tune_rates")
+    @classmethod
+    def _check_tune_rates(cls, factors: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if factors is not None and len(set(factors)) < len(factors):
+            raise ValueError(f"the factors must differ, got {', '.join(map(str, factors))}")
+        return factors
+
+    def rate_factors(self, recipe: Recipe) -> tuple[float, ...]:
+        """The factors of the learning rate that are tried in a cell.
+
+        By default, three with a frozen encoder and one otherwise, where a run is expensive.
+        """
+        return self.tune_rates or (TUNE_RATES if recipe.encoder.frozen else (1.0,))
 
     @property
     def rows(self) -> tuple[str, ...]:

@@ -57,6 +57,16 @@ def compare(
             rich_help_panel=PROTOCOL,
         ),
     ] = None,
+    tune: Annotated[
+        bool | None,
+        typer.Option(
+            help="Train every method with three learning rates (a third of its own, its own, three "
+            "times its own) and choose one on the validation images of each run. Default: --tune "
+            "with a frozen encoder; --no-tune if the encoder is trained, because it takes three "
+            "times as long.",
+            rich_help_panel=PROTOCOL,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -108,13 +118,19 @@ def compare(
         scs compare table.toml --dry-run
     """
     from scs_supcon.benchmark import compare as benchmark
-    from scs_supcon.benchmark.table import Table, make_table, method_names, read_table_file
+    from scs_supcon.benchmark.table import (
+        TUNE_RATES,
+        Table,
+        make_table,
+        method_names,
+        read_table_file,
+    )
     from scs_supcon.device import cores, find_compute
     from scs_supcon.progress import Display
 
     if data.endswith(".toml"):
         _check_no_other_options(
-            data, {"methods": methods, "seeds": seeds, "folds": folds} | options
+            data, {"methods": methods, "seeds": seeds, "folds": folds, "tune": tune} | options
         )
         table: Table = read_table_file(Path(data))
     else:
@@ -136,6 +152,7 @@ def compare(
                 "seeds": 1 if seeds is None else seeds,
                 "folds": folds,
                 "settings": settings,
+                "tune_rates": None if tune is None else TUNE_RATES if tune else (1.0,),
             }
         )
     cores_per_job = cores() // max(1, jobs)  # with one core, load images in the main process
@@ -170,6 +187,7 @@ def _name_of_data(data: str) -> str:
 def _check_no_other_options(data: str, given: dict[str, Any]) -> None:
     flags = {name: f"--{name.replace('_', '-')}" for name in given}
     flags |= {"settings": "--set", "frozen": "--frozen" if given["frozen"] else "--no-frozen"}
+    flags |= {"tune": "--tune" if given["tune"] else "--no-tune"}
     extra = [
         flags[name]
         for name, value in given.items()
