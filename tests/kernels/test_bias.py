@@ -13,8 +13,17 @@ from scs_supcon.kernels.bias import solve_sorted_bias
 from scs_supcon.kernels.gather import arrange_pairs
 
 
-def solved(x: Tensor, labels: Tensor, t: float, *, include_self: bool = True, **to: Any) -> float:
-    return solve_sorted_bias(*arrange_pairs(x, labels, **to), t, include_self=include_self)
+def solved(
+    x: Tensor,
+    labels: Tensor,
+    t: float,
+    *,
+    include_self: bool = True,
+    margin: float = 0.0,
+    **to: Any,
+) -> float:
+    pairs = arrange_pairs(x, labels, **to)
+    return solve_sorted_bias(*pairs, t, include_self=include_self, margin=margin)
 
 
 def reference(
@@ -25,32 +34,63 @@ def reference(
     include_self: bool = True,
     r: Vectors | None = None,
     r_labels: list[int] | None = None,
+    margin: float = 0.0,
+    include_rows: bool = False,
 ) -> tuple[float, float]:
-    """(mean of σ(t q_u·r_v − b) over the pairs, share of positive pairs kept off 0 and 1)."""
+    """(mean of σ(t q_u·r_v − b) over the pairs, share of positive pairs kept off 0 and 1).
+
+    The margin is subtracted from q_u·r_v of positive pairs. With `include_rows`, r is joined to q.
+    """
     right, right_labels = (q, q_labels) if r is None else (r, r_labels)
     assert right_labels is not None
+    if include_rows:
+        right, right_labels = q + right, q_labels + right_labels
     pairs, positive, total = 0, 0, 0.0
     for u in range(len(q)):
         for v in range(len(right)):
-            if r is None and u == v and not include_self:
+            if (r is None or include_rows) and u == v and not include_self:
                 continue
-            a = t * math.fsum(x * y for x, y in zip(q[u], right[v], strict=True)) - b
+            same = q_labels[u] == right_labels[v]
+            similarity = math.fsum(x * y for x, y in zip(q[u], right[v], strict=True))
+            a = t * (similarity - margin * same) - b
             total += 1 / (1 + math.exp(-a)) if a > 0 else math.exp(a) / (1 + math.exp(a))
             pairs += 1
-            positive += q_labels[u] == right_labels[v]
+            positive += same
     return total / pairs, min(max(positive, 0.5), pairs - 0.5) / pairs
 
 
 temperatures = st.sampled_from([0.1, 1.0, 10.0, 100.0])
 
 
-@given(labelled_rows(2, 14), temperatures, st.booleans())
+margins = st.sampled_from([0.0, 0.3])
+
+
+@given(labelled_rows(2, 14), temperatures, st.booleans(), margins)
 def test_the_mean_probability_is_the_share_of_positive_pairs(
-    batch: Rows, t: float, include_self: bool
+    batch: Rows, t: float, include_self: bool, margin: float
 ) -> None:
     x, labels = batch
-    b = solved(x, labels, t, include_self=include_self)
-    mean, share = reference(x.tolist(), labels.tolist(), t, b, include_self)
+    b = solved(x, labels, t, include_self=include_self, margin=margin)
+    mean, share = reference(x.tolist(), labels.tolist(), t, b, include_self, margin=margin)
+    assert abs(mean - share) <= 1e-6
+
+
+@given(labelled_rows(2, 14), labelled_rows(2, 14), st.booleans(), margins)
+def test_rows_and_references_together(
+    batch: Rows, others: Rows, include_self: bool, margin: float
+) -> None:
+    q, r = same_width(batch[0], others[0])
+    options = {"include_self": include_self, "margin": margin, "include_rows": True}
+    b = solved(q, batch[1], 10.0, references=r, reference_labels=others[1], **options)
+    mean, share = reference(
+        q.tolist(),
+        batch[1].tolist(),
+        10.0,
+        b,
+        r=r.tolist(),
+        r_labels=others[1].tolist(),
+        **options,  # type: ignore[arg-type]
+    )
     assert abs(mean - share) <= 1e-6
 
 
@@ -107,16 +147,17 @@ def test_a_tiny_share_is_met_with_a_small_relative_error(dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("margin", [0.0, 0.2])
 @pytest.mark.parametrize(
     ("n", "classes"), [(1025, 37), (1500, 40), (4096, 37), (3000, 1500), (3000, 1)]
 )
 def test_more_rows_are_sampled_to_within_three_per_cent(
-    n: int, classes: int, include_self: bool
+    n: int, classes: int, margin: float, include_self: bool
 ) -> None:
     x, labels = blobs(n, classes)
-    b = solved(x, labels, 10.0, include_self=include_self)
+    b = solved(x, labels, 10.0, include_self=include_self, margin=margin)
     same = (labels[:, None] == labels).double()
-    probability = torch.sigmoid(10 * x @ x.T - b)
+    probability = torch.sigmoid(10 * (x @ x.T - margin * same) - b)
     if not include_self:
         same.fill_diagonal_(0)
         probability.fill_diagonal_(0)
@@ -128,6 +169,19 @@ def test_many_references_are_sampled_to_within_three_per_cent() -> None:
     b = solved(q, labels, 10.0, references=r, reference_labels=r_labels)
     share = (labels[:, None] == r_labels).double().mean().item()
     assert torch.sigmoid(10 * q @ r.T - b).mean().item() == pytest.approx(share, rel=0.03)
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+def test_many_rows_and_references_are_sampled_to_within_three_per_cent(include_self: bool) -> None:
+    (q, labels), (r, r_labels) = blobs(300, 12), blobs(5000, 12, seed=4)
+    options = {"references": r, "reference_labels": r_labels, "include_rows": True}
+    b = solved(q, labels, 10.0, include_self=include_self, **options)
+    same = (labels[:, None] == torch.cat([labels, r_labels])).double()
+    probability = torch.sigmoid(10 * q @ torch.cat([q, r]).T - b)
+    if not include_self:
+        same.fill_diagonal_(0)
+        probability.fill_diagonal_(0)
+    assert probability.sum().item() == pytest.approx(same.sum().item(), rel=0.03)
 
 
 def test_a_weighted_mean() -> None:

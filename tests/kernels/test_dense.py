@@ -29,9 +29,14 @@ def gradients(value: Tensor, *leaves: Tensor) -> list[Tensor]:
     st.sampled_from(["all", "balanced", "positives"]),
     st.booleans(),
     st.sampled_from([(1.0, 0.3), (10.0, 5.0), (50.0, None), (10.0, None)]),
+    st.sampled_from([0.0, 0.2]),
 )
 def test_sigmoid_loss_dense_and_tiled(
-    batch: Rows, weighting: Any, include_self: bool, scalars: tuple[float, float | None]
+    batch: Rows,
+    weighting: Any,
+    include_self: bool,
+    scalars: tuple[float, float | None],
+    margin: float,
 ) -> None:
     x, labels = batch
     x.requires_grad_()
@@ -39,7 +44,7 @@ def test_sigmoid_loss_dense_and_tiled(
     b = None
     if scalars[1] is not None:
         b = torch.tensor(scalars[1], dtype=torch.float64, requires_grad=True)
-    options = {"weighting": weighting, "include_self": include_self}
+    options = {"weighting": weighting, "include_self": include_self, "margin": margin}
     dense, dense_b = dense_sigmoid_loss(x, labels, t, b, **options)
     _, solved = sigmoid_pair_loss(x, labels, t, b, tile=7, **options)
     assert dense_b.item() == pytest.approx(solved.item(), abs=1e-6)

@@ -62,6 +62,12 @@ LOSSES: dict[str, Loss] = {
 LOSSES["solved"] = lambda x, labels, t, b, **options: sigmoid_pair_loss(
     x, labels, t, None, tile=4, **options
 )[0]
+LOSSES["margin"] = lambda x, labels, t, b, **options: sigmoid_pair_loss(
+    x, labels, t, b, margin=0.2, tile=4, **options
+)[0]
+LOSSES["solved with a margin"] = lambda x, labels, t, b, **options: sigmoid_pair_loss(
+    x, labels, t, None, margin=0.2, include_self=False, tile=4, **options
+)[0]
 LOSSES["softmax"] = lambda x, labels, t, b, **options: softmax_pair_loss(
     x, labels, 0.2, tile=4, **options
 )

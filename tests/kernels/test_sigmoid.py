@@ -28,14 +28,19 @@ def reference(
     include_self: bool = True,
     r: Vectors | None = None,
     r_labels: list[int] | None = None,
+    margin: float = 0.0,
+    include_rows: bool = False,
 ) -> tuple[float, Vectors, Vectors, float, float]:
     """(L, ∂L/∂q, ∂L/∂r, ∂L/∂t, ∂L/∂b) of L = Σ_uv w_uv log(1 + exp(z_uv (b − t q_u·r_v))).
 
-    Eq. 4's first sum, with w = 1/|pairs|, or the other weightings; the gradient by hand.
+    Eq. 4's first sum, with w = 1/|pairs|, or the other weightings; the gradient by hand. The
+    margin is subtracted from q_u·r_v of positive pairs. With `include_rows`, r is joined to q.
     """
-    apart = r is not None
-    right, right_labels = (r, r_labels) if apart else (q, q_labels)
+    apart = r is not None and not include_rows
+    right, right_labels = (q, q_labels) if r is None else (r, r_labels)
     assert right is not None and right_labels is not None
+    if include_rows:
+        right, right_labels = q + right, q_labels + right_labels
     pairs = []
     for u in range(len(q)):
         for v in range(len(right)):
@@ -55,6 +60,7 @@ def reference(
             w = 0.5 / positive if same else 0.5 / negative
         z = 1.0 if same else -1.0
         similarity = math.fsum(x * y for x, y in zip(q[u], right[v], strict=True))
+        similarity -= margin if same else 0
         x = z * (b - t * similarity)
         value += w * (x + math.log1p(math.exp(-x)) if x > 0 else math.log1p(math.exp(x)))
         slope = w * z / (1 + math.exp(-x)) if x > 0 else w * z * math.exp(x) / (1 + math.exp(x))
@@ -62,7 +68,7 @@ def reference(
         by_t -= slope * similarity
         for k in range(len(q[u])):
             by_q[u][k] -= slope * t * right[v][k]
-            (by_r if apart else by_q)[v][k] -= slope * t * q[u][k]
+            (by_r if apart or v >= len(q) else by_q)[v][k] -= slope * t * q[u][k]
     return value, by_q, by_r, by_t, by_b
 
 
@@ -128,6 +134,71 @@ def test_references(
     close(bb.grad, by_b)
 
 
+@given(labelled_rows(), temperatures, biases, weightings, st.booleans(), st.integers(1, 5))
+def test_a_margin(
+    batch: Rows, t: float, b: float, weighting: Any, include_self: bool, tile: int
+) -> None:
+    x, labels = batch
+    x.requires_grad_()
+    tt, bb = scalar(t, True), scalar(b, True)
+    options = {"weighting": weighting, "include_self": include_self}
+    loss = tiled(x, labels, tt, bb, margin=0.3, tile=tile, **options)
+    loss.backward()
+    value, by_q, _, by_t, by_b = reference(
+        x.tolist(), labels.tolist(), t, b, weighting, include_self, margin=0.3
+    )
+    assert loss.item() == pytest.approx(value, rel=1e-10, abs=0)
+    close(x.grad, by_q)
+    close(tt.grad, by_t)
+    close(bb.grad, by_b)
+
+
+@given(
+    labelled_rows(),
+    labelled_rows(),
+    weightings,
+    st.booleans(),
+    st.integers(1, 5),
+    st.sampled_from([0.0, 0.2]),
+)
+def test_rows_and_references_together(
+    batch: Rows, others: Rows, weighting: Any, include_self: bool, tile: int, margin: float
+) -> None:
+    (q, r), labels, ref_labels = same_width(batch[0], others[0]), batch[1], others[1]
+    tt, bb = scalar(10.0, True), scalar(2.0, True)
+    loss = tiled(
+        q,
+        labels,
+        tt,
+        bb,
+        references=r,
+        reference_labels=ref_labels,
+        include_rows=True,
+        weighting=weighting,
+        include_self=include_self,
+        margin=margin,
+        tile=tile,
+    )
+    loss.backward()
+    value, by_q, by_r, by_t, by_b = reference(
+        q.tolist(),
+        labels.tolist(),
+        10.0,
+        2.0,
+        weighting,
+        include_self,
+        r.tolist(),
+        ref_labels.tolist(),
+        margin,
+        include_rows=True,
+    )
+    assert loss.item() == pytest.approx(value, rel=1e-10, abs=0)
+    close(q.grad, by_q)
+    close(r.grad, by_r[len(q) :])
+    close(tt.grad, by_t)
+    close(bb.grad, by_b)
+
+
 def blobs(n: int, classes: int, d: int, spread: float) -> Rows:
     """Unit rows around well-separated class centres, in float64 but exact in float32."""
     source = torch.Generator().manual_seed(5)
@@ -180,7 +251,8 @@ def test_softplus_has_no_step_at_its_threshold(x: float) -> None:
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("weighting", ["all", "balanced", "positives"])
 @pytest.mark.parametrize("apart", [False, True])
-def test_gradcheck(weighting: Any, include_self: bool, apart: bool) -> None:
+@pytest.mark.parametrize("margin", [0.0, 0.25])
+def test_gradcheck(weighting: Any, include_self: bool, apart: bool, margin: float) -> None:
     source = torch.Generator().manual_seed(1)
     x = torch.randn(6, 3, generator=source, dtype=torch.float64, requires_grad=True)
     r = torch.randn(4, 3, generator=source, dtype=torch.float64, requires_grad=True)
@@ -196,6 +268,7 @@ def test_gradcheck(weighting: Any, include_self: bool, apart: bool) -> None:
             reference_labels=ref_labels if apart else None,
             weighting=weighting,
             include_self=include_self,
+            margin=margin,
             tile=2,
         )
 

@@ -11,14 +11,19 @@ from scs_supcon.kernels import sigmoid_loss_on_pairs
 
 
 def reference(
-    q: Vectors, r: Vectors, listed: list[tuple[int, int, bool]], t: float, b: float
+    q: Vectors,
+    r: Vectors,
+    listed: list[tuple[int, int, bool]],
+    t: float,
+    b: float,
+    margin: float = 0.0,
 ) -> tuple[float, Vectors, Vectors, float, float]:
     """(L, ∂L/∂q, ∂L/∂r, ∂L/∂t, ∂L/∂b) of L = mean over the list of log(1 + exp(z (b − t q·r)))."""
     value, by_t, by_b = 0.0, 0.0, 0.0
     by_q, by_r = [[0.0] * len(x) for x in q], [[0.0] * len(x) for x in r]
     for u, v, same in listed:
         z = 1.0 if same else -1.0
-        similarity = math.fsum(x * y for x, y in zip(q[u], r[v], strict=True))
+        similarity = math.fsum(x * y for x, y in zip(q[u], r[v], strict=True)) - margin * same
         x = z * (b - t * similarity)
         value += (max(x, 0) + math.log1p(math.exp(-abs(x)))) / len(listed)
         slope = z / (1 + math.exp(-x)) if x > 0 else z * math.exp(x) / (1 + math.exp(x))
@@ -39,10 +44,11 @@ def scalar(x: float) -> Tensor:
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.booleans()), max_size=25),
     st.sampled_from([0.1, 1.0, 10.0, 100.0]),
     st.sampled_from([-3.0, 0.0, 5.0, 50.0]),
+    st.sampled_from([0.0, 0.3]),
     st.integers(0, 1 << 20),
 )
 def test_the_mean_over_the_list(
-    listed: list[tuple[int, int, bool]], t: float, b: float, seed: int
+    listed: list[tuple[int, int, bool]], t: float, b: float, margin: float, seed: int
 ) -> None:
     """A pair may occur twice, or as "same" in one entry and as "different" in another."""
     source = torch.Generator().manual_seed(seed)
@@ -51,9 +57,9 @@ def test_the_mean_over_the_list(
     first, second = (torch.tensor([p[k] for p in listed], dtype=torch.long) for k in (0, 1))
     same = torch.tensor([p[2] for p in listed], dtype=torch.bool)
     tt, bb = scalar(t), scalar(b)
-    loss = sigmoid_loss_on_pairs(q, r, (first, second), same, tt, bb)
+    loss = sigmoid_loss_on_pairs(q, r, (first, second), same, tt, bb, margin)
     loss.backward()
-    value, by_q, by_r, by_t, by_b = reference(q.tolist(), r.tolist(), listed, t, b)
+    value, by_q, by_r, by_t, by_b = reference(q.tolist(), r.tolist(), listed, t, b, margin)
     assert loss.item() == pytest.approx(value, rel=1e-10, abs=0)
     for got, expected in ((q.grad, by_q), (r.grad, by_r), (tt.grad, by_t), (bb.grad, by_b)):
         close(got, expected)

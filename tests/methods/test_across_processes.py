@@ -34,6 +34,10 @@ LOSSES: dict[str, Callable[[bool], Method]] = {
     "siglip without self": lambda g: SCSSupCon(
         preset="siglip", include_self=False, pairs="balanced", gather_across_devices=g
     ),
+    "margin": lambda g: SCSSupCon(margin=0.2, gather_across_devices=g),
+    "siglip with a margin": lambda g: SCSSupCon(
+        preset="siglip", margin=0.2, gather_across_devices=g
+    ),
     "divided": lambda g: SCSSupCon(
         preset="paper", scale="divide", normalize="joint", beta=0.3, gather_across_devices=g
     ),

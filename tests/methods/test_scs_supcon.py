@@ -28,12 +28,14 @@ def reference(
     include_self: bool = True,
     overlap: int = 0,
     normalize: str = "separate",
+    margin: float = 0.0,
     ref_z: Vectors | None = None,
     ref_labels: list[int] | None = None,
 ) -> tuple[float, float]:
     """Return (contrast, style) of Eq. 4 and its variants, from raw embeddings.
 
-    contrast = Σ_uv w_uv log(1 + exp(z_uv (b − t c_u·c_v))), style = −β mean ‖s_i − s_p‖.
+    contrast = Σ_uv w_uv log(1 + exp(z_uv (b − t c_u·c_v))), style = −β mean ‖s_i − s_p‖. The margin
+    is subtracted from c_u·c_v of positive pairs.
     """
 
     def unit(x: list[float]) -> list[float]:
@@ -60,7 +62,8 @@ def reference(
                 distances.append(math.dist(s_u, s_v))
             if itself and not include_self:
                 continue
-            a = multiplier * math.fsum(x * y for x, y in zip(c_u, c_v, strict=True)) - b
+            r = math.fsum(x * y for x, y in zip(c_u, c_v, strict=True)) - margin * same
+            a = multiplier * r - b
             x = -a if same else a
             costs[same].append(max(x, 0) + math.log1p(math.exp(-abs(x))))
         if distances:
@@ -159,6 +162,7 @@ option_sets = st.fixed_dictionaries(
         "pairs": st.sampled_from(["all", "balanced", "positives"]),
         "scale": st.sampled_from(["multiply", "divide"]),
         "include_self": st.booleans(),
+        "margin": st.sampled_from([0.0, 0.2]),
         "overlap": st.sampled_from([0, 2, 4]),
         "normalize": st.sampled_from(["separate", "joint", "none"]),
         "beta": st.sampled_from([0.0, 1e-3, 0.7]),
@@ -270,6 +274,8 @@ def random_batch(n: int = 8, d: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]
         {"preset": "paper", "scale": "divide", "t0": 0.7, "pairs": "balanced"},
         {"preset": "paper", "normalize": "joint", "overlap": 2, "beta": 0.5},
         {"preset": "paper", "normalize": "none", "pairs": "positives"},
+        {"preset": "siglip", "margin": 0.3, "pairs": "positives"},
+        {"preset": "paper", "margin": 0.3, "scale": "divide", "t0": 0.7, "include_self": False},
     ],
 )
 def test_gradcheck(options: dict[str, Any]) -> None:
@@ -283,6 +289,17 @@ def test_gradcheck(options: dict[str, Any]) -> None:
         return loss(z, labels) + torch.stack(list(terms.values())).sum()
 
     assert torch.autograd.gradcheck(value, leaves, eps=1e-6, atol=1e-7)
+
+
+def test_positive_pairs_have_to_exceed_the_boundary_by_the_margin() -> None:
+    """At similarity b/t + m a positive pair has probability ½; negative pairs as before."""
+    loss = SCSSupCon(2, preset="paper", t0=10.0, b0=3.0, margin=0.2, include_self=False)
+    angle = math.acos(0.5)
+    z = double([[1, 0], [math.cos(angle), math.sin(angle)]])
+    assert loss.boundary.item() == pytest.approx(0.3, rel=1e-14)
+    assert loss(z, torch.tensor([0, 0])).item() == pytest.approx(math.log(2), abs=1e-12)
+    apart = loss(z, torch.tensor([0, 1])).item()
+    assert apart == pytest.approx(math.log1p(math.exp(2.0)), abs=1e-12)
 
 
 @pytest.mark.parametrize("scale", ["multiply", "divide"])

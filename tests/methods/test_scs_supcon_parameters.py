@@ -74,6 +74,7 @@ def test_arguments_override_the_preset() -> None:
         ({"t0": 0.009, "scale": "divide"}, "t0 ≥ 0.01 is required, got t0 = 0.009"),
         ({"beta": math.nan}, "beta must be .*, got nan"),
         ({"beta": -0.1}, "beta must be .*, got -0.1"),
+        ({"margin": -0.1}, "margin must be .*, got -0.1"),
         ({"b0": math.nan}, "b0 must be finite, got nan"),
     ],
 )

@@ -66,6 +66,19 @@ def test_b_of_a_batch_equals_the_reference(
     assert loss.b.item() == pytest.approx(expected, abs=1e-5)
 
 
+@given(batches(), st.booleans())
+def test_b_with_a_margin_equals_the_reference(
+    batch: tuple[Tensor, Tensor], include_self: bool
+) -> None:
+    """The share of positive pairs is the mean of σ over the shifted logits."""
+    z, labels = batch
+    loss = SCSSupCon(3, margin=0.2, include_self=include_self)
+    loss(z, labels)
+    shifted = [(r - 0.2 * same, same) for r, same in similarities(z, labels, include_self)]
+    assert loss.b.item() == pytest.approx(reference(shifted, 10.0), abs=1e-5)
+    assert loss.boundary.item() == pytest.approx(loss.b.item() / 10, rel=1e-12)
+
+
 @given(batches(), batches())
 def test_b_with_references_equals_the_reference(
     batch: tuple[Tensor, Tensor], refs: tuple[Tensor, Tensor]

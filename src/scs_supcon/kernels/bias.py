@@ -78,8 +78,12 @@ def solve_sorted_bias(
     t: float,
     *,
     include_self: bool = True,
+    margin: float = 0.0,
 ) -> float:
-    """Return the solved bias of sorted rows; above 2^20 pairs, from a weighted sample of them."""
+    """Return the solved bias of sorted rows; above 2^20 pairs, from a weighted sample of them.
+
+    The margin is subtracted from the similarities of positive pairs.
+    """
     if references is None:
         x = y = queries
     else:
@@ -88,15 +92,23 @@ def solve_sorted_bias(
     with full_precision(x):
         if len(x) * len(y) <= EXACT_PAIRS:
             logits = torch.mm(x * t, y.T)
+            if margin:
+                same = pairs.left.labels[:, None] == pairs.right.labels
+                logits.sub_(same.to(logits.dtype), alpha=t * margin)
             if pairs.contains_self and not include_self:
-                logits = logits[~torch.eye(len(x), dtype=torch.bool, device=x.device)]
+                counted = torch.ones_like(logits, dtype=torch.bool)
+                rows = torch.arange(len(x), device=x.device)
+                counted[rows, _positions(pairs, rows)] = False
+                logits = logits[counted]
             return solve_bias(logits, positive)
-        r, weights = _sample(x, y, pairs, include_self)
+        r, weights = _sample(x, y, pairs, include_self, margin)
         return solve_bias(r * t, positive, total, weights)
 
 
-def _sample(x: Tensor, y: Tensor, pairs: PairLabels, include_self: bool) -> tuple[Tensor, Tensor]:
-    """Return similarities and weights of a sample of the pairs.
+def _sample(
+    x: Tensor, y: Tensor, pairs: PairLabels, include_self: bool, margin: float
+) -> tuple[Tensor, Tensor]:
+    """Return similarities (minus the margin for positive pairs) and weights of a sample of pairs.
 
     Negative pairs, positive pairs of two rows, and pairs (u, u) are sampled separately and
     weighted by their exact numbers: an even sample of rows has too few pairs of small classes and
@@ -104,7 +116,7 @@ def _sample(x: Tensor, y: Tensor, pairs: PairLabels, include_self: bool) -> tupl
     """
     rows, columns = pairs.left, pairs.right
     total, positive = pairs.count(include_self=False)
-    if pairs.contains_self:
+    if pairs.one_set:
         sampled = _evenly_spaced(rows, SAMPLED_ROWS)
         every_third = torch.arange(len(sampled), device=x.device) % 3 == 0
         u, v = sampled[every_third], sampled[~every_third]
@@ -120,6 +132,8 @@ def _sample(x: Tensor, y: Tensor, pairs: PairLabels, include_self: bool) -> tupl
     torch.mm(x[u], y[v].T, out=negative.view(len(u), len(v)))
     torch.bmm(x[p, None], y[q].mT, out=same.view(len(p), 1, PARTNERS))
     torch.sum(x[p[:self_pairs]].square(), 1, out=itself)
+    if margin:
+        values[sizes[0] :].sub_(margin)
     negative, same, itself = torch.split(weights, sizes)
     negative.view(len(u), len(v)).copy_(rows.labels[u][:, None] != columns.labels[v])
     negative.mul_((total - positive) / max(float(negative.sum()), 1))
@@ -137,9 +151,15 @@ def _same_class_sample(pairs: PairLabels) -> tuple[Tensor, Tensor, Tensor]:
     count = members(rows.labels[u], columns) - itself
     u, count = u[count > 0], count[count > 0]
     first = torch.searchsorted(columns.labels, rows.labels[u])[:, None]
-    start = u[:, None] - first + 1 if itself else u[:, None]
+    start = _positions(pairs, u)[:, None] - first + 1 if itself else u[:, None]
     steps = torch.arange(PARTNERS, device=u.device) * count[:, None] // PARTNERS
     return u, first + (start + steps) % (count[:, None] + itself), count
+
+
+def _positions(pairs: PairLabels, u: Tensor) -> Tensor:
+    """Return the positions of the left rows u among the right rows, which contain them."""
+    local = None if pairs.one_set else pairs.right.local
+    return u if local is None else local[u]
 
 
 def _evenly_spaced(rows: SortedLabels, limit: int) -> Tensor:

@@ -24,10 +24,13 @@ def dense_sigmoid_loss(
     *,
     weighting: Weighting = "all",
     include_self: bool = True,
+    margin: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Return `sigmoid_pair_loss`, computed with whole matrices."""
     logits = t * similarities(common)
     same = labels[:, None] == labels
+    if margin:
+        logits = torch.where(same, logits - t * margin, logits)
     excluded = 0 if include_self else len(labels)
     total, positive = same.numel() - excluded, int(same.sum()) - excluded
     if b is None:

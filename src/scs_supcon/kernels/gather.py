@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scs_supcon.kernels.layout import PairLabels, SortedLabels, sort_rows
+from scs_supcon.kernels.layout import PairLabels, sort_joined, sort_rows
 
 
 def several_processes() -> bool:
@@ -45,6 +45,8 @@ def arrange_pairs(
     references: Tensor | None = None,
     reference_labels: Tensor | None = None,
     gather: bool = False,
+    *,
+    include_rows: bool = False,
 ) -> tuple[Tensor, Tensor | None, PairLabels]:
     """Sort both sides of the pairs by label; return queries, references and their labels.
 
@@ -54,19 +56,23 @@ def arrange_pairs(
         references: `(m, d)` right side of the pairs; default: the queries themselves.
         reference_labels: `(m,)`.
         gather: use the rows of all processes as references, without gradient.
+        include_rows: whether the queries are references, too.
     """
     queries, rows = sort_rows(x, labels)
     if references is not None:
         assert reference_labels is not None and not gather
-        others, columns = sort_rows(references, reference_labels)
+        if include_rows:
+            joined = torch.cat([queries, references.to(queries.dtype)])
+            joined_labels = torch.cat([rows.labels, reference_labels])
+            others, columns = sort_joined(joined, joined_labels, slice(0, len(queries)))
+        else:
+            others, columns = sort_rows(references, reference_labels)
         return queries, others, PairLabels(rows, columns)
     if not (gather and several_processes()):
         return queries, None, PairLabels(rows)
     (others, other_labels), local = gather_rows(queries, rows.labels)
-    ordered, order = torch.sort(other_labels, stable=True)
-    position = torch.empty_like(order)
-    position[order] = torch.arange(len(order), device=order.device)
-    return queries, others[order], PairLabels(rows, SortedLabels(ordered, position[local]))
+    others, columns = sort_joined(others, other_labels, local)
+    return queries, others, PairLabels(rows, columns, joined=True)
 
 
 def sum_gradients(

@@ -22,7 +22,7 @@ class SortedLabels:
 
     Attributes:
         labels: `(n,)`, ascending.
-        local: for rows gathered from all processes, the positions of this process's rows.
+        local: if the queries are among these rows, the positions of the queries.
     """
 
     labels: Tensor
@@ -59,10 +59,12 @@ class PairLabels:
     Attributes:
         rows: labels of the queries.
         columns: labels of the references; None if queries are paired among themselves.
+        joined: whether the references are the rows of all processes, the queries among them.
     """
 
     rows: SortedLabels
     columns: SortedLabels | None = None
+    joined: bool = False
 
     @property
     def symmetric(self) -> bool:
@@ -70,14 +72,14 @@ class PairLabels:
         return self.columns is None
 
     @property
-    def joined(self) -> bool:
-        """Whether the references are the rows of all processes, the queries among them."""
-        return self.columns is not None and self.columns.local is not None
+    def one_set(self) -> bool:
+        """Whether, over all processes, both sides of the pairs are the same rows."""
+        return self.symmetric or self.joined
 
     @property
     def contains_self(self) -> bool:
         """Whether each query is also one of the references."""
-        return self.symmetric or self.joined
+        return self.columns is None or self.columns.local is not None
 
     @property
     def right(self) -> SortedLabels:
@@ -120,6 +122,15 @@ def sort_rows(x: Tensor, labels: Tensor) -> tuple[Tensor, SortedLabels]:
     ordered, order = torch.sort(labels, stable=True)
     rows: Tensor = _Permute.apply(x, order)
     return rows, SortedLabels(ordered)
+
+
+def sort_joined(x: Tensor, labels: Tensor, queries: slice) -> tuple[Tensor, SortedLabels]:
+    """As `sort_rows`; the labels also hold the new positions of the queries."""
+    ordered, order = torch.sort(labels, stable=True)
+    position = torch.empty_like(order)
+    position[order] = torch.arange(len(order), device=order.device)
+    rows: Tensor = _Permute.apply(x, order)
+    return rows, SortedLabels(ordered, position[queries])
 
 
 def tiles(pairs: PairLabels, size: int = TILE) -> Iterator[Tile]:

@@ -2,9 +2,11 @@
 
     a_uv = t c_u·c_v − b,   cost = softplus(−a) for same-class pairs, softplus(a) for other pairs
 
+A margin m makes positive pairs harder: a_uv = t (c_u·c_v − m) − b for same-class pairs only.
+
 Value and gradient come from one pass over the tiles. With ζ_uv = ∂cost/∂a = −σ(−a) or σ(a):
 
-    ∂/∂c_u = 2t Σ_v ζ_uv c_v,   ∂/∂t = Σ_u c_u·Σ_v ζ_uv c_v,   ∂/∂b = −Σ_uv ζ_uv
+    ∂/∂c_u = 2t Σ_v ζ_uv c_v,   ∂/∂t = Σ_u c_u·Σ_v ζ_uv c_v − m Σ_same ζ_uv,   ∂/∂b = −Σ_uv ζ_uv
 
 each times the pair's weight. Memory is O(n·d + tile²). No result is a difference of large sums, so
 a loss of 1e-20 has as many correct digits as a loss of 1. Small batches are computed in `dense`.
@@ -38,8 +40,10 @@ def sigmoid_pair_loss(
     *,
     weighting: Weighting = "all",
     include_self: bool = True,
+    margin: float = 0.0,
     references: Tensor | None = None,
     reference_labels: Tensor | None = None,
+    include_rows: bool = False,
     gather: bool = False,
     tile: int | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -54,8 +58,10 @@ def sigmoid_pair_loss(
             half the mean over the others; an empty set contributes 0. "positives": the sum divided
             by the number of same-class pairs (by 1 if there are none).
         include_self: whether pairs (u, u) count.
+        margin: m, subtracted from the similarities of same-class pairs.
         references: `(m, d)` right side of the pairs; default: the rows themselves.
         reference_labels: `(m,)`.
+        include_rows: whether the rows are references, too: n × (n + m) pairs.
         gather: pair the rows with those of all processes. The value and the gradients of t and b
             are then the same on all processes.
         tile: side of a tile; affects speed and memory, not the result. Default: chosen by size.
@@ -63,12 +69,15 @@ def sigmoid_pair_loss(
     gather = gather and several_processes()
     if tile is None and references is None and not gather and len(common) <= DENSE_ROWS:
         return dense_sigmoid_loss(
-            common, labels, t, b, weighting=weighting, include_self=include_self
+            common, labels, t, b, weighting=weighting, include_self=include_self, margin=margin
         )
-    queries, others, pairs = arrange_pairs(common, labels, references, reference_labels, gather)
+    queries, others, pairs = arrange_pairs(
+        common, labels, references, reference_labels, gather, include_rows=include_rows
+    )
     if b is None:
+        scale = float(t.detach())
         solved = solve_sorted_bias(
-            queries, others, pairs, float(t.detach()), include_self=include_self
+            queries, others, pairs, scale, include_self=include_self, margin=margin
         )
         b = torch.tensor(solved, dtype=torch.float64, device=common.device)
         if gather:
@@ -76,7 +85,9 @@ def sigmoid_pair_loss(
     if tile is None:
         tile = TILE if len(queries) <= MANY else WIDE_TILE
     weights = pair_weights(*pairs.count(include_self), weighting)
-    loss: Tensor = _SigmoidPairs.apply(queries, others, t, b, pairs, weights, include_self, tile)
+    loss: Tensor = _SigmoidPairs.apply(
+        queries, others, t, b, pairs, weights, include_self, margin, tile
+    )
     return loss, b
 
 
@@ -87,6 +98,7 @@ def sigmoid_loss_on_pairs(
     same: Tensor,
     t: Tensor,
     b: Tensor,
+    margin: float = 0.0,
 ) -> Tensor:
     """Return the mean cost of listed pairs (u, v) of queries and references; 0 without pairs.
 
@@ -97,10 +109,12 @@ def sigmoid_loss_on_pairs(
         same: which of the pairs are same-class pairs.
         t: scalar that multiplies the similarity.
         b: scalar bias.
+        margin: subtracted from the similarities of same-class pairs.
     """
 
     def cost(u: Tensor, v: Tensor, same: Tensor) -> Tensor:
-        a = t * (queries.index_select(0, u) * references.index_select(0, v)).sum(1) - b
+        r = (queries.index_select(0, u) * references.index_select(0, v)).sum(1)
+        a = t * (torch.where(same, r - margin, r) if margin else r) - b
         return softplus(torch.where(same, -a, a)).sum(dtype=torch.float64)
 
     chunks = zip(*(torch.split(x, LISTED) for x in (*pairs, same)), strict=True)
@@ -122,9 +136,12 @@ class _SigmoidPairs(torch.autograd.Function):
         pairs: PairLabels,
         weights: tuple[float, float],
         include_self: bool,
+        margin: float,
         tile: int,
     ) -> Tensor:
-        sums = _TileSums(queries, references, pairs, float(t), float(b), weights, include_self)
+        sums = _TileSums(
+            queries, references, pairs, float(t), float(b), weights, include_self, margin
+        )
         sums.prepare(tile, *ctx.needs_input_grad[:4])
         with full_precision(queries):
             for piece in tiles(pairs, tile):
@@ -145,7 +162,7 @@ class _SigmoidPairs(torch.autograd.Function):
             scale_gradient(grad_references, grad) if need_references else None,
             (by_t * grad).to(t) if need_t else None,
             (by_b * grad).to(b) if need_b else None,
-            *[None] * 4,
+            *[None] * 5,
         )
 
 
@@ -161,14 +178,14 @@ class _TileSums:
         b: float,
         weights: tuple[float, float],
         include_self: bool,
+        margin: float,
     ) -> None:
         self.queries = queries
         self.references = queries if references is None else references
         self.pairs, self.t, self.b = pairs, t, b
-        self.weights, self.include_self = weights, include_self
+        self.weights, self.include_self, self.margin = weights, include_self, margin
         self.cost = torch.zeros((), dtype=torch.float64, device=queries.device)
-        self.by_b = torch.zeros_like(self.cost)
-        self.by_t = self.by_b
+        self.by_b, self.by_t = torch.zeros_like(self.cost), torch.zeros_like(self.cost)
 
     def prepare(
         self, tile: int, need_queries: bool, need_references: bool, need_t: bool, need_b: bool
@@ -202,6 +219,8 @@ class _TileSums:
             return
         if self.need_b:
             self.by_b.sub_(_total(x), alpha=scale * twice)
+        if self.need_t and self.margin and tile.same is not None:
+            self.by_t.sub_(self._total_of_positives(x, tile), alpha=scale * twice * self.margin)
         self.grad_queries[tile.rows].addmm_(x, r, alpha=scale)
         if twice == 2:
             self.grad_queries[tile.columns].addmm_(x.T, q, alpha=scale)
@@ -211,13 +230,13 @@ class _TileSums:
     def finish(self) -> None:
         """Sum over processes, and scale Σ_v ζ_uv c_v to the gradient."""
         if self.grad_queries is not None and self.need_t:
-            self.by_t = _inner_product(self.queries, self.grad_queries)
+            self.by_t.add_(_inner_product(self.queries, self.grad_queries))
         if self.pairs.joined:
             totals = torch.stack([self.cost, self.by_t, self.by_b])
             dist.all_reduce(totals)
             self.cost, self.by_t, self.by_b = totals.unbind()
         if self.grad_queries is not None:
-            self.grad_queries.mul_(2 * self.t if self.pairs.contains_self else self.t)
+            self.grad_queries.mul_(2 * self.t if self.pairs.one_set else self.t)
         if self.grad_references is not None:
             self.grad_references.mul_(self.t)
 
@@ -226,6 +245,8 @@ class _TileSums:
         costs = self.costs[: x.numel()].view_as(x)
         same = self._same_class(tile)
         itself = None if self.include_self else self._self_pairs(tile)
+        if self.margin:
+            _subtract_from_positives(x, tile, same, self.t * self.margin)
         _negate_positives(x, tile, same)  # the argument of softplus is a, or −a for positive pairs
         torch.ops.aten.softplus.out(x, 1, self.threshold, out=costs)
         self._weight(costs, tile, same, itself)
@@ -240,6 +261,12 @@ class _TileSums:
         costs = self.costs[: x.numel()].view_as(x)
         torch.neg(x.sigmoid_(), out=costs).log1p_()
         return _total(costs).neg_()
+
+    def _total_of_positives(self, x: Tensor, tile: Tile) -> Tensor:
+        """Return the sum over the same-class pairs of a tile."""
+        same = self._same_class(tile)
+        block = x[tile.same]
+        return _total(block if same is None else block * same)
 
     def _same_class(self, tile: Tile) -> Tensor | None:
         """Return 1 for same-class pairs and 0 for others where a tile holds both, else None."""
@@ -280,6 +307,16 @@ def _negate_positives(x: Tensor, tile: Tile, same: Tensor | None) -> None:
         block.neg_()
     else:
         block.addcmul_(block, same, value=-2)  # x − 2x is −x exactly
+
+
+def _subtract_from_positives(x: Tensor, tile: Tile, same: Tensor | None, amount: float) -> None:
+    if tile.same is None:
+        return
+    block = x[tile.same]
+    if same is None:
+        block.sub_(amount)
+    else:
+        block.sub_(same, alpha=amount)
 
 
 def _total(x: Tensor) -> Tensor:

@@ -7,7 +7,8 @@
 
 c and s are the common and the style field of an embedding, each of unit length. "SCS-SupCon:
 Sigmoid-based Common and Style Supervised Contrastive Learning with Adaptive Decision Boundaries",
-arXiv 2512.17954, Eq. 4. The paper leaves several choices open: each is a named argument here and a
+arXiv 2512.17954, Eq. 4. With a margin m, a_uv = t (c_u·c_v − m) − b for positive pairs only; the
+boundary stays b/t. The paper leaves several choices open: each is a named argument here and a
 section of docs/paper_choices.md.
 """
 
@@ -64,6 +65,8 @@ class SCSSupCon(CommonStyleMethod):
             the mean over negative pairs. "positives": the sum, divided by the number of positives.
         scale: "multiply": a = t r − b, boundary b/t. "divide": a = r/t − b, boundary b·t.
         include_self: whether the pair of a row with itself counts (Eq. 4 includes it).
+        margin: m, subtracted from the similarities of positive pairs, so that they have to exceed
+            the boundary by m.
         overlap: columns that belong to both fields.
         normalize: "separate", "joint" or "none"; see `CommonStyleMethod`.
         gather_across_devices: compare the rows of each process with those of all processes.
@@ -98,6 +101,7 @@ class SCSSupCon(CommonStyleMethod):
         pairs: Weighting | None = None,
         scale: Scale = "multiply",
         include_self: bool = True,
+        margin: float = 0.0,
         overlap: int = 0,
         normalize: Normalise = "separate",
         gather_across_devices: bool = False,
@@ -115,10 +119,11 @@ class SCSSupCon(CommonStyleMethod):
         check_one_of("pairs", self.pairs, ("all", "balanced", "positives"))
         check_one_of("scale", scale, ("multiply", "divide"))
         self.scale, self.beta, self.include_self = scale, beta, include_self
+        self.margin = margin
         t0 = defaults["t0"] if t0 is None else t0
         b0 = defaults["b0"] if b0 is None else b0
         check_positive(t0=t0)
-        check_not_negative(beta=beta)
+        check_not_negative(beta=beta, margin=margin)
         if math.log(t0) * self._sign > LOG_MAX_SCALE:
             limit = "t0 ≤ 100" if scale == "multiply" else "t0 ≥ 0.01"
             raise UserError(
@@ -175,10 +180,12 @@ class SCSSupCon(CommonStyleMethod):
         t, b = self._scalars()
         if b is None:
             with torch.no_grad():
-                logits = t * (common[pairs[0]] * ref_common[pairs[1]]).sum(1)
+                r = (common[pairs[0]] * ref_common[pairs[1]]).sum(1)
+                logits = t * (torch.where(same, r - self.margin, r) if self.margin else r)
                 b = t.new_tensor(solve_bias(logits, int(same.sum())))
             self._store(b)
-        terms = {"contrast": sigmoid_loss_on_pairs(common, ref_common, pairs, same, t, b)}
+        contrast = sigmoid_loss_on_pairs(common, ref_common, pairs, same, t, b, self.margin)
+        terms = {"contrast": contrast}
         if self.beta and style.shape[1]:
             gap = style[pairs[0][same]] - ref_style[pairs[1][same]]
             distance = torch.linalg.vector_norm(gap, dim=1).sum() / max(len(gap), 1)
@@ -225,6 +232,7 @@ class SCSSupCon(CommonStyleMethod):
             b,
             weighting=self.pairs,
             include_self=self.include_self,
+            margin=self.margin,
             references=ref_common,
             reference_labels=reference_labels,
             gather=gather,
