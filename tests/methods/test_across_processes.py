@@ -41,6 +41,14 @@ LOSSES: dict[str, Callable[[bool], Method]] = {
     "divided": lambda g: SCSSupCon(
         preset="paper", scale="divide", normalize="joint", beta=0.3, gather_across_devices=g
     ),
+    "instance style": lambda g: SCSSupCon(
+        style="instance",
+        style_weight=0.7,
+        style_scatter=0.5,
+        style_floor=0.3,
+        style_decorrelation=0.2,
+        gather_across_devices=g,
+    ),
     "supcon": lambda g: SupCon(gather_across_devices=g),
     "simclr": lambda g: SimCLR(gather_across_devices=g),
     "cs_supcon": lambda g: CSSupCon(gather_across_devices=g),

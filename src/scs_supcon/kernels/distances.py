@@ -65,7 +65,7 @@ class _StyleDistance(torch.autograd.Function):
             if number <= min(piece, LISTED // max(queries.shape[1], 1)):
                 sums.add_listed(*_list_pairs(spans, number))
             else:
-                for block in _blocks(pairs, piece):
+                for block in class_blocks(pairs, piece):
                     sums.add_block(block)
         if pairs.joined:
             dist.all_reduce(sums.total)
@@ -118,7 +118,7 @@ class _DistanceSums:
         if target is not None:
             target.index_add_(0, v, gap, alpha=-1)
 
-    def add_block(self, block: "_Block") -> None:
+    def add_block(self, block: "Block") -> None:
         """Add the distances of a block; its padding has weight 0."""
         need_others = self.grad_references is not None
         value, grad, grad_others = _block_distances(
@@ -166,7 +166,7 @@ def _scatter(grad: Tensor | None, index: Tensor, values: Tensor | None, times: i
         grad.index_add_(0, index.reshape(-1), values.flatten(0, 1).to(grad.dtype), alpha=times)
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """Rows of k classes and all their positives, padded to `(k, m)` and `(k, p)`."""
 
     rows: Tensor
@@ -175,7 +175,7 @@ class _Block(NamedTuple):
     real: Tensor | None  # (k, m, p): pairs that are not padding; None: all of them
 
 
-def _blocks(pairs: PairLabels, piece: int) -> Iterator[_Block]:
+def class_blocks(pairs: PairLabels, piece: int) -> Iterator[Block]:
     """Yield blocks of classes of similar size; a class too large for a piece is cut into bands."""
     rows, columns = pairs.rows, pairs.right
     classes, counts = rows.counts
@@ -201,7 +201,7 @@ def _blocks(pairs: PairLabels, piece: int) -> Iterator[_Block]:
             yield _pad(cut, column_spans[start:stop], weights[start:stop])
 
 
-def _pad(row_spans: Tensor, column_spans: Tensor, weights: Tensor) -> _Block:
+def _pad(row_spans: Tensor, column_spans: Tensor, weights: Tensor) -> Block:
     row_index, row_real = _rectangle(row_spans)
     if torch.equal(row_spans, column_spans):
         column_index, column_real = row_index, row_real
@@ -209,7 +209,7 @@ def _pad(row_spans: Tensor, column_spans: Tensor, weights: Tensor) -> _Block:
         column_index, column_real = _rectangle(column_spans)
     full = bool(row_real.all() and column_real.all())
     real = None if full else row_real[:, :, None] & column_real[:, None, :]
-    return _Block(row_index, column_index, weights[:, None].expand_as(row_index), real)
+    return Block(row_index, column_index, weights[:, None].expand_as(row_index), real)
 
 
 def _rectangle(spans: Tensor) -> tuple[Tensor, Tensor]:
@@ -236,7 +236,7 @@ def _similar_sizes(heights: list[int], widths: list[int], piece: int) -> Iterato
 
 
 def _block_distances(
-    queries: Tensor, others: Tensor, block: _Block, need: bool, need_others: bool
+    queries: Tensor, others: Tensor, block: Block, need: bool, need_others: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return the weighted sum of distances and its gradients for the rows and their positives."""
     exact = queries.dtype == torch.float64

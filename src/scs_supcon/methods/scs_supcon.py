@@ -10,13 +10,21 @@ Sigmoid-based Common and Style Supervised Contrastive Learning with Adaptive Dec
 arXiv 2512.17954, Eq. 4. With a margin m, a_uv = t (c_u·c_v − m) − b for positive pairs only; the
 boundary stays b/t. The paper leaves several choices open: each is a named argument here and a
 section of docs/paper_choices.md.
+
+The printed style term pushes the two views of one image apart like any other pair of the class, so
+that the style field learns the noise of the views. `style="instance"` replaces it with a sigmoid
+loss on same-class pairs, in which the views of one image are positive (`kernels.style`):
+
+    + λ (1/#positive) Σ_uv softplus(∓(t_s s_u·s_v − b_s)),   b_s solved
 """
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
@@ -29,13 +37,29 @@ from scs_supcon.kernels import (
     solve_bias,
     style_distance,
 )
-from scs_supcon.methods.shared.base import check_not_negative, check_one_of, check_positive, flatten
+from scs_supcon.kernels.dense import pair_weights
+from scs_supcon.kernels.style import (
+    field_correlation,
+    instance_loss,
+    scatter_ratio,
+    variance_floor,
+)
+from scs_supcon.methods.shared.base import (
+    Batch,
+    check_not_negative,
+    check_one_of,
+    check_positive,
+    flatten,
+    total,
+)
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
+from scs_supcon.methods.shared.joint import gather as gather_with_gradient
 from scs_supcon.methods.shared.unused_parameters import UnusedParameterCheck
 from scs_supcon.nn.head import Normalise
 
 Scale = Literal["multiply", "divide"]
 Bias = Literal["learn", "fixed", "solve"]
+StyleTerm = Literal["distance", "instance"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     # b solved at every step, t fixed (docs/paper_choices.md).
@@ -57,7 +81,7 @@ class SCSSupCon(CommonStyleMethod):
         preset: "solved" (default), "paper" or "siglip"; sets the arguments left out.
         t0: initial temperature t.
         b0: initial bias b.
-        beta: weight of the style distance.
+        beta: weight of the style distance, if style is "distance".
         learn: which of "t" and "b" are parameters.
         bias: "learn"; "fixed" at b0; or "solve": at every step b is such that the mean of σ(a)
             equals the share of positive pairs, without a gradient.
@@ -69,6 +93,15 @@ class SCSSupCon(CommonStyleMethod):
             the boundary by m.
         overlap: columns that belong to both fields.
         normalize: "separate", "joint" or "none"; see `CommonStyleMethod`.
+        style: "distance": the printed term. "instance": the views of an image are positive pairs,
+            other images of its class negative pairs; off if it is unknown which rows are views of
+            one image.
+        style_weight: λ, weight of the instance loss. Like all weights below it is relative to the
+            positive pairs of the contrast, whatever `pairs` divides them by.
+        style_t: t_s, temperature of the instance loss.
+        style_scatter: weight of the between-class scatter ratio of the style field.
+        style_floor: weight of a floor of the standard deviations of the style field.
+        style_decorrelation: weight of the squared correlations of style and common columns.
         gather_across_devices: compare the rows of each process with those of all processes.
     """
 
@@ -104,6 +137,12 @@ class SCSSupCon(CommonStyleMethod):
         margin: float = 0.0,
         overlap: int = 0,
         normalize: Normalise = "separate",
+        style: StyleTerm = "distance",
+        style_weight: float = 0.1,
+        style_t: float = 10.0,
+        style_scatter: float = 0.0,
+        style_floor: float = 0.0,
+        style_decorrelation: float = 0.0,
         gather_across_devices: bool = False,
     ) -> None:
         super().__init__(
@@ -122,8 +161,19 @@ class SCSSupCon(CommonStyleMethod):
         self.margin = margin
         t0 = defaults["t0"] if t0 is None else t0
         b0 = defaults["b0"] if b0 is None else b0
-        check_positive(t0=t0)
-        check_not_negative(beta=beta, margin=margin)
+        check_one_of("style", style, ("distance", "instance"))
+        self.style, self.style_weight, self.style_t = style, style_weight, style_t
+        self.style_scatter, self.style_floor = style_scatter, style_floor
+        self.style_decorrelation = style_decorrelation
+        check_positive(t0=t0, style_t=style_t)
+        check_not_negative(
+            beta=beta,
+            margin=margin,
+            style_weight=style_weight,
+            style_scatter=style_scatter,
+            style_floor=style_floor,
+            style_decorrelation=style_decorrelation,
+        )
         if math.log(t0) * self._sign > LOG_MAX_SCALE:
             limit = "t0 ≤ 100" if scale == "multiply" else "t0 ≥ 0.01"
             raise UserError(
@@ -141,6 +191,8 @@ class SCSSupCon(CommonStyleMethod):
             self.register_buffer("b", initial_b)
         self._last_labels: tuple[Tensor, Tensor | None] | None = None  # of rows and references
         self._unused = UnusedParameterCheck()
+        self._style_scalars = {"style_pairs": 0.0}  # of the last batch
+        self._warned = False
 
     @property
     def t(self) -> Tensor:
@@ -155,9 +207,34 @@ class SCSSupCon(CommonStyleMethod):
     def decision_boundary(self) -> float | None:
         return float(self.boundary) if self.normalize == "separate" else None
 
-    def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
-        """Return "contrast", the sigmoid loss (at least 0), and "style", −β × the mean distance."""
-        return self._terms(*flatten(embeddings, labels))
+    def forward(
+        self, embeddings: Tensor, labels: Tensor | None = None, image_ids: Tensor | None = None
+    ) -> Tensor:
+        """Return the loss: the sum of `loss_terms`."""
+        return total(self.loss_terms, embeddings, labels, image_ids)
+
+    def loss_terms(
+        self, embeddings: Tensor, labels: Tensor | None, image_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return "contrast", the sigmoid loss (at least 0), and the terms of the style field.
+
+        Args:
+            embeddings: `(N, D)`, or `(B, V, D)` for V views of B images.
+            labels: integers, `(N,)` or `(B,)`.
+            image_ids: integers of the same shape; views of one image have the same. Needed for
+                the instance loss of `(N, D)` embeddings.
+        """
+        rows, row_labels = flatten(embeddings, labels)
+        terms = self._terms(rows, row_labels)
+        if self.style == "instance":
+            terms |= self._instance_term(rows, row_labels, self._image_ids(embeddings, image_ids))
+        return terms
+
+    def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+        """Run the network on a batch; the indices of the images say which views belong together."""
+        embeddings = network(batch.images).embeddings
+        labels, image_ids = batch.labels.repeat(self.views), batch.indices.repeat(self.views)
+        return self.loss_terms(embeddings, labels, image_ids)
 
     def loss_with_references(
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor
@@ -186,7 +263,7 @@ class SCSSupCon(CommonStyleMethod):
             self._store(b)
         contrast = sigmoid_loss_on_pairs(common, ref_common, pairs, same, t, b, self.margin)
         terms = {"contrast": contrast}
-        if self.beta and style.shape[1]:
+        if self.style == "distance" and self.beta and style.shape[1]:
             gap = style[pairs[0][same]] - ref_style[pairs[1][same]]
             distance = torch.linalg.vector_norm(gap, dim=1).sum() / max(len(gap), 1)
             terms["style"] = -self.beta * distance
@@ -207,7 +284,7 @@ class SCSSupCon(CommonStyleMethod):
             total, same, without = count_pairs(*self._last_labels, include_self=self.include_self)
             values["positive_share"] = same / max(total, 1)
             values["anchors_without_positives"] = float(without)
-        return values
+        return values | (self._style_scalars if self.style == "instance" else {})
 
     def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
         """Return t' and b for an optimiser, without weight decay, which would pull t towards 1."""
@@ -240,7 +317,9 @@ class SCSSupCon(CommonStyleMethod):
         if self.bias == "solve":
             self._store(b)
         terms = {"contrast": contrast}
-        if self.beta and style.shape[1]:
+        if not style.shape[1]:
+            return terms
+        if self.style == "distance" and self.beta:
             distance = style_distance(
                 style,
                 labels,
@@ -249,7 +328,67 @@ class SCSSupCon(CommonStyleMethod):
                 gather=gather,
             )
             terms["style"] = -self.beta * distance
+        return terms | self._regularisers(common, style, labels)
+
+    def _instance_term(
+        self, rows: Tensor, labels: Tensor, image_ids: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Return the instance loss of the style field; nothing if images are unknown."""
+        self._style_scalars = {"style_pairs": 0.0}
+        _, style = self.fields(rows)
+        if image_ids is None or not self.style_weight or not style.shape[1]:
+            return {}
+        result = instance_loss(style, labels, image_ids, self.style_t, gather=self.gathers)
+        if result.positive and result.negative:
+            self._style_scalars = {"style_pairs": float(result.positive), "style_b": result.b}
+        elif self.training and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "the style term of a batch is 0, because no image of a class with two images has "
+                'two views: use larger batches, or pretrain.batches = "balanced"',
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return {"style": self.style_weight * self._share_of_positives() * result.loss}
+
+    def _regularisers(self, common: Tensor, style: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """Return the terms that keep the class, and the common field, out of the style field."""
+        if not (self.style_scatter or self.style_floor or self.style_decorrelation):
+            return {}
+        if self.gathers:
+            common, style, labels = map(gather_with_gradient, (common, style, labels))
+        share = self._share_of_positives()
+        terms = {}
+        if self.style_scatter:
+            terms["style_scatter"] = self.style_scatter * share * scatter_ratio(style, labels)
+        if self.style_floor:
+            terms["style_floor"] = self.style_floor * share * variance_floor(style)
+        if self.style_decorrelation:
+            correlation = field_correlation(common, style)
+            terms["style_decorrelation"] = self.style_decorrelation * share * correlation
         return terms
+
+    def _share_of_positives(self) -> float:
+        """Return the weight of all positive pairs of the last batch in the contrast."""
+        assert self._last_labels is not None
+        all_pairs, positive, _ = count_pairs(*self._last_labels, include_self=self.include_self)
+        return pair_weights(all_pairs, positive, self.pairs)[0] * positive
+
+    def _image_ids(self, embeddings: Tensor, image_ids: Tensor | None) -> Tensor | None:
+        """Return the image of each row of `flatten`; None if it is unknown."""
+        if image_ids is None:
+            if embeddings.dim() == 2:
+                return None
+            image_ids = torch.arange(len(embeddings), device=embeddings.device)
+            if self.gathers:  # each process has images of its own
+                image_ids = image_ids * dist.get_world_size() + dist.get_rank()
+        elif image_ids.shape != embeddings.shape[:1] or image_ids.is_floating_point():
+            raise UserError(
+                f"image_ids must be {len(embeddings)} integers, one per row of embeddings, got "
+                f"{image_ids.dtype} of shape {tuple(image_ids.shape)}"
+            )
+        views = embeddings.shape[1] if embeddings.dim() == 3 else 1
+        return image_ids.to(embeddings.device, torch.long).repeat(views)
 
     def _scalars(self) -> tuple[Tensor, Tensor | None]:
         """Return the factor of the similarity, t or 1/t, and b unless it is to be solved."""

@@ -3,6 +3,7 @@
 import copy
 import math
 import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -140,6 +141,7 @@ def estimate_stage_1(
     for _ in range(2):  # the first pass also loads libraries
         saved_bytes, start = 0, time.perf_counter()
         with (
+            warnings.catch_warnings(action="ignore"),  # a few images may have no pairs
             torch.random.fork_rng([device] if device.type == "cuda" else []),
             torch.autograd.graph.saved_tensors_hooks(count_bytes, _identity),
         ):
