@@ -203,9 +203,7 @@ def _similarities(queries: Tensor, others: Tensor, block: Block) -> Tensor:
     return torch.bmm(queries[block.rows], others[block.columns].mT)
 
 
-def _masks(
-    block: Block, pairs: PairLabels, images: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Tensor]:
+def _masks(block: Block, pairs: PairLabels, images: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Return which pairs of a block are of one image, and which are neither padding nor (u, u)."""
     rows, columns = block.rows, block.columns
     local = pairs.right.local
