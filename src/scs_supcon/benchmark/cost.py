@@ -84,6 +84,7 @@ def stage_1_seconds(recipe: Recipe, source: Source) -> float:
     from scs_supcon.recipe.resolve import split_dataset
     from scs_supcon.training.estimate import SAMPLE, estimate_stage_1
     from scs_supcon.training.pretrain import make_method, set_up_method
+    from scs_supcon.training.unfreeze import head_phase
 
     side, settings = recipe.data.image_size, recipe.pretrain
     network, method = build_network(recipe), make_method(recipe)
@@ -99,4 +100,5 @@ def stage_1_seconds(recipe: Recipe, source: Source) -> float:
     size = min(settings.batch_size, len(labels))
     steps = settings.epochs * -(-len(labels) // size)
     device = torch.device("cpu")
-    return estimate_stage_1(network, method, batch, size, steps, device).seconds
+    seconds = estimate_stage_1(network, method, batch, size, steps, device).seconds
+    return seconds + (stage_1_seconds(head_phase(recipe), source) if settings.head_epochs else 0)

@@ -156,6 +156,7 @@ def _options(
         weights=Path(column.weights) if column.weights else None,
         from_scratch=column.from_scratch,
         frozen=column.frozen,
+        unfreeze=column.unfreeze,
         seed=seed,
         settings=(*table.settings, *column.settings, *row.settings, *folds, *digest),
     )

@@ -61,6 +61,7 @@ class Column(Section):
     weights: str | None = None
     from_scratch: bool = False
     frozen: bool | None = None
+    unfreeze: bool = False
     settings: tuple[str, ...] = ()
 
     @model_validator(mode="before")

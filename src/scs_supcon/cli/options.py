@@ -124,12 +124,21 @@ def _recipe_options(
             rich_help_panel=MODEL,
         ),
     ] = None,
+    unfreeze: Annotated[
+        bool,
+        typer.Option(
+            "--unfreeze",
+            help="Fine-tune: train the head on cached features of the encoder first, then the "
+            "whole network, with a tenth of the learning rate for the encoder.",
+            rich_help_panel=MODEL,
+        ),
+    ] = False,
     epochs: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Epochs of stage 1. Default: 60 with a frozen encoder, 50 with pretrained "
-            "weights, 200 from scratch (tiny: 20).",
+            help="Epochs of stage 1. Default: 60 with a frozen encoder, 20 with --unfreeze, 50 "
+            "with pretrained weights, 200 from scratch (tiny: 20).",
             rich_help_panel=TRAINING,
         ),
     ] = None,
@@ -189,6 +198,8 @@ def with_recipe_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _train_arguments(values: dict[str, Any]) -> dict[str, Any]:
     arguments = dict(values)
+    if not arguments["unfreeze"]:
+        del arguments["unfreeze"]  # tuning studies of earlier versions do not contain it
     settings = []
     for name, parameter in inspect.signature(_recipe_options).parameters.items():
         for mark in parameter.annotation.__metadata__:

@@ -26,6 +26,7 @@ from scs_supcon.recipe.toml import Values, make_recipe, merge, override
 SMALL_IMAGE = 64  # short side in pixels up to which images get an encoder for small images
 MAX_BATCH_SIZE = 256  # unless the user sets another one
 DEFAULT_METHOD = "scs_supcon"
+HEAD_EPOCHS = 20  # of the head alone, with --unfreeze
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,7 @@ class TrainOptions:
         weights: safetensors file with the weights of the encoder.
         from_scratch: start the encoder from random weights.
         frozen: train on cached features of the encoder instead of training the encoder.
+        unfreeze: train the head on cached features first, then the whole network.
         epochs: epochs of stage 1.
         batch_size: images per step of stage 1.
         micro_batch: views that the encoder processes at a time.
@@ -55,6 +57,7 @@ class TrainOptions:
     weights: Path | None = None
     from_scratch: bool = False
     frozen: bool | None = None
+    unfreeze: bool = False
     epochs: int | None = None
     batch_size: int | None = None
     micro_batch: int | None = None
@@ -139,7 +142,8 @@ def resolve_recipe(
         UserError: an option is invalid, or options contradict each other or the data.
     """
     requested = requested_values(options, files or InputFiles())
-    encoder = _encoder(requested.get("encoder", {}), facts, has_gpu)
+    unfreeze = bool(requested.get("pretrain", {}).get("head_epochs"))
+    encoder = _encoder(requested.get("encoder", {}), facts, has_gpu, unfreeze)
     method = _method(requested.get("method", {}))
     defaults = merge(
         {
@@ -179,9 +183,14 @@ def split_dataset(images: SplitColumns, recipe: Recipe) -> NDArray[np.str_]:
 
 def requested_values(options: TrainOptions, files: InputFiles) -> Values:
     """Return the values that are set by the files and the options, without defaults."""
+    if options.frozen and options.unfreeze:
+        raise UserError("--frozen and --unfreeze exclude each other: use one of them")
     from_options = _option_values(options, files)
-    requested = merge(_initial_values(files), files.recipe, from_options)
-    requested = override(requested, options.settings)
+    requested = override(
+        merge(_initial_values(files), files.recipe, from_options), options.settings
+    )
+    if options.unfreeze and not requested.get("pretrain", {}).get("head_epochs"):
+        requested = merge(requested, {"pretrain": {"head_epochs": HEAD_EPOCHS}})
     before, after = files.recipe.get("method", {}), requested.get("method", {})
     if before:
         explicit = _explicit_options(before, after)
@@ -246,11 +255,12 @@ def _option_values(options: TrainOptions, files: InputFiles) -> Values:
     """Return the values that are set by named options, by section."""
     name, preset = parse(options.method) if options.method is not None else (None, None)
     weights = "scratch" if options.from_scratch else None
+    frozen = False if options.unfreeze else options.frozen
     if options.weights is not None:
         weights = f"sha256:{files.weights_sha256}"
     sections: Values = {
         "data": {"source": options.source},
-        "encoder": {"name": options.encoder, "weights": weights, "frozen": options.frozen},
+        "encoder": {"name": options.encoder, "weights": weights, "frozen": frozen},
         "method": {"name": name, "preset": preset},
         "pretrain": {
             "epochs": options.epochs,
@@ -279,18 +289,19 @@ def _initial_values(files: InputFiles) -> Values:
     }
 
 
-def _encoder(requested: Values, facts: DatasetFacts, has_gpu: bool) -> Values:
+def _encoder(requested: Values, facts: DatasetFacts, has_gpu: bool, unfreeze: bool) -> Values:
     """Return the encoder section for images of this size."""
     small = facts.native_size <= SMALL_IMAGE
     tiny = facts.native_size <= 32 and len(facts) <= 5000
     default = "tiny" if tiny else "resnet18" if small else "tf_efficientnet_lite0"
     name = requested.get("name", default)
     weights = requested.get("weights", "scratch" if name == "tiny" or small else "pretrained")
-    frozen = requested.get("frozen", weights != "scratch" and not has_gpu)
-    if frozen and weights == "scratch":
+    frozen = requested.get("frozen", weights != "scratch" and not has_gpu and not unfreeze)
+    if (frozen or unfreeze) and weights == "scratch":
+        option = "--frozen" if frozen else "--unfreeze"
         raise UserError(
-            "--frozen requires an encoder with weights, but this one starts from random weights: "
-            "add --weights FILE, or remove --frozen"
+            f"{option} requires an encoder with weights, but this one starts from random weights: "
+            f"add --weights FILE, or remove {option}"
         )
     return {
         "name": name,
@@ -318,6 +329,8 @@ def _schedule(encoder: Values, requested: Values) -> Values:
     common = {"lr": 0.1, "warmup_epochs": 2.0, "clip_norm": 1.0}
     if encoder["frozen"]:
         schedule = common | {"epochs": 60, "weight_decay": 1e-3}
+    elif requested.get("head_epochs"):
+        schedule = common | {"epochs": 20, "encoder_lr": 0.1}
     elif encoder["name"] == "tiny":
         schedule = common | {"epochs": 20}
     elif encoder["weights"] == "scratch":

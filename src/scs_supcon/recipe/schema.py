@@ -193,6 +193,12 @@ class PretrainRecipe(Section):
     """Images of each class in a balanced batch."""
     micro_batch: Annotated[int, Field(ge=0)] = 0
     """Views that are encoded at a time, to save memory; 0: all views of a batch."""
+    head_epochs: Annotated[int, Field(ge=0)] = 0
+    """Trained encoder: epochs of the head alone, on cached features, before the whole network."""
+    encoder_lr: Share = 1.0
+    """Learning rate of the encoder's last layer, as a share of lr."""
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Factor of the learning rate from each layer of the encoder to the one below it."""
     ema: Momentum = 0.0
     """Decay of the running average of the weights, which replaces them at the end; 0: none."""
     patience: Annotated[int, Field(ge=0)] = 0
@@ -241,6 +247,15 @@ class Recipe(Section):
     method: MethodRecipe = MethodRecipe()
     pretrain: PretrainRecipe = PretrainRecipe()
     probe: ProbeRecipe = ProbeRecipe()
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> "Recipe":
+        _require(
+            not (self.encoder.frozen and self.pretrain.head_epochs),
+            "pretrain.head_epochs trains the head before the encoder, but encoder.frozen is true: "
+            "use either",
+        )
+        return self
 
     @property
     def split_seed(self) -> int:

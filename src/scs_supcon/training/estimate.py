@@ -83,8 +83,12 @@ def describe_stage_1(
     training_set: TrainingSet,
     recipe: Recipe,
     device: torch.device,
+    order: str = "",
 ) -> str:
-    """Time a step of stage 1; return a text with the estimated duration and memory."""
+    """Time a step of stage 1; return a text with the estimated duration and memory.
+
+    `order` is "first " or "then " if stage 1 has two phases.
+    """
     settings, images = recipe.pretrain, len(training_set.labels)
     size = min(settings.batch_size, images)
     batch = next(training_set.batches([[np.arange(min(SAMPLE, size))]], 0, 0, 0))
@@ -95,7 +99,7 @@ def describe_stage_1(
     if settings.patience:
         epochs = f"at most {epochs}"
     return (
-        f"stage 1   {epochs} of {recipe.method.name}, {trained}: about "
+        f"stage 1   {order}{epochs} of {recipe.method.name}, {trained}: about "
         f"{format_duration(cost.seconds)}, {cost.bytes / 2**20:,.0f} MiB of memory per step"
     )
 

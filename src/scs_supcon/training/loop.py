@@ -35,7 +35,7 @@ class Stage:
     """What one stage trains, and how.
 
     Attributes:
-        name: "pretrain", "probe" or "linear"; names checkpoints and metrics.
+        name: "head", "pretrain", "probe" or "linear"; names checkpoints and metrics.
         modules: all trained modules by name. The gradients of modules set up with Fabric are
             summed over processes; those of the others (t and b) are already complete.
         losses: batch -> named terms, whose sum is minimised. With several processes, the value is
@@ -197,9 +197,14 @@ def cosine_lr(step: int, total: int, warmup: int, base: float, floor: float = 0.
 
 
 def parameter_groups(
-    modules: Iterable[nn.Module], lr: float, weight_decay: float
+    modules: Iterable[nn.Module],
+    lr: float,
+    weight_decay: float,
+    rates: Mapping[nn.Parameter, float] | None = None,
 ) -> list[ParameterGroup]:
     """Return optimiser groups: weight decay for matrices, none for biases, norms and vectors.
+
+    `rates` holds the learning rates of parameters that do not have `lr`, as a share of it.
 
     A module with a `param_groups(lr, weight_decay)` method (a loss) defines its groups itself.
     A module with `no_weight_decay()` (timm's transformers) names further parameters without decay,
@@ -222,9 +227,12 @@ def parameter_groups(
                 (undecayed if small else decayed)[parameter] = None
     matrices = [p for p in decayed if p.requires_grad and p not in undecayed]
     vectors = [p for p in undecayed if p.requires_grad]
+    rates = rates or {}
     plain: list[ParameterGroup] = [
-        {"params": matrices, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": 0.0},
+        {"params": chosen, "weight_decay": decay} | ({"lr": lr * rate} if rate != 1 else {})
+        for rate in sorted({rates.get(p, 1.0) for p in (*matrices, *vectors)}, reverse=True)
+        for parameters, decay in ((matrices, weight_decay), (vectors, 0.0))
+        if (chosen := [p for p in parameters if rates.get(p, 1.0) == rate])
     ]
     return [group for group in (*plain, *groups) if group["params"]]
 

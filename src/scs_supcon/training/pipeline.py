@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
+from torch import Tensor
 
 from scs_supcon.data.audit import single_image_classes
 from scs_supcon.data.dataset import ImageDataset, Problem, content_digest
+from scs_supcon.data.feature_cache import ViewKind
 from scs_supcon.data.splits import read_splits_csv, write_splits_csv
 from scs_supcon.data.transforms import seeded
 from scs_supcon.device import Compute
@@ -49,6 +51,8 @@ from scs_supcon.training.pretrain import (
 from scs_supcon.training.probe import fit_probes, select_classifier
 from scs_supcon.training.result import RunResult, headline, summarise
 from scs_supcon.training.run_evaluation import evaluate_run, predict_splits, run_baselines
+from scs_supcon.training.unfreeze import HeadPhase
+from scs_supcon.training.validation import ValidationSet
 
 
 def run(
@@ -122,24 +126,24 @@ def _run_stages(
     encode = partial(encode_images, encoder, images, recipe, fabric, compute, display)
     display.line(describe_batches(labels, recipe, method.views))
     erased = 0
-    validation, val = None, np.flatnonzero(splits == "val")
     if frozen:
         cached = encode(train, "train", recipe.encoder.frozen_views, compute.cache)
         erased = fit_erasures(trained.projection, cached, torch.from_numpy(labels), classes)
         training_set = training_set_from_features(cached, images, train, recipe, method.views)
-        if recipe.pretrain.patience:
-            val_rows = encode(val, "train", 0, compute.cache)[:, 0]
-            rows = (cached[:, 0], torch.from_numpy(labels))
-            val_labels = torch.from_numpy(images.labels[val])
-            validation = validation_set_from_features(rows, (val_rows, val_labels))
     else:
         workers = compute.workers
         training_set = training_set_from_images(images, train, recipe, method.views, workers)
-        if recipe.pretrain.patience:
-            validation = validation_set_from_images(images, train, val, recipe, workers)
     if recipe.head.style_input == "erased":
         display.line(describe_erasure(erased, classes, frozen))
-    display.line(describe_stage_1(trained, method, training_set, recipe, fabric.device))
+    first = None
+    if recipe.pretrain.head_epochs:
+        first = HeadPhase(network, images, train, recipe, fabric, compute, display)
+        display.line(first.describe())
+    order = "then " if first else ""
+    display.line(describe_stage_1(trained, method, training_set, recipe, fabric.device, order))
+    if first is not None:
+        first.train(run_dir, method)
+    validation = _validation_set(images, splits, recipe, encode, compute)
     pretrain(fabric, run_dir, trained, method, training_set, recipe, display, validation)
 
     probe_input = probe_input_for(method, frozen=frozen)
@@ -184,6 +188,26 @@ def _run_stages(
     summary = summarise(run_dir.path, evaluation, chosen, time.monotonic() - start)
     run_dir.finish(summary.model_dump(mode="json"))
     return RunResult(run_dir.path, recipe, summary, evaluation, model)
+
+
+def _validation_set(
+    images: ImageDataset,
+    splits: NDArray[np.str_],
+    recipe: Recipe,
+    encode: Callable[[NDArray[np.int64], ViewKind, int, Path], Tensor],
+    compute: Compute,
+) -> ValidationSet | None:
+    """Return the images that measure each epoch of stage 1, if there is early stopping."""
+    if not recipe.pretrain.patience:
+        return None
+    train, val = (np.flatnonzero(splits == split) for split in ("train", "val"))
+    if not recipe.encoder.frozen:
+        return validation_set_from_images(images, train, val, recipe, compute.workers)
+    rows = [
+        (encode(part, "eval", 0, compute.cache)[:, 0], torch.from_numpy(images.labels[part]))
+        for part in (train, val)
+    ]
+    return validation_set_from_features(*rows)
 
 
 def _check_inputs(recipe: Recipe, images: ImageDataset, weights: Path | None) -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from scs_supcon.progress import Display
 from scs_supcon.recipe import PretrainRecipe, Recipe
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.checkpointing import CheckpointManager, ignore_signals
+from scs_supcon.training.layer_rates import encoder_rates
 from scs_supcon.training.loop import (
     Hooks,
     NonFiniteLossError,
@@ -210,6 +211,7 @@ def pretrain(
     recipe: Recipe,
     display: Display | None = None,
     validation: ValidationSet | None = None,
+    name: Literal["pretrain", "head"] = "pretrain",
 ) -> None:
     """Train network and method in place, or resume from the last checkpoint.
 
@@ -225,12 +227,14 @@ def pretrain(
         recipe: of the run.
         display: shows progress.
         validation: measures each epoch, if `pretrain.patience` is set.
+        name: of the stage in checkpoints and metrics: "head" for the first phase of --unfreeze.
     """
     settings, display = recipe.pretrain, display or Display(quiet=True)
     method.to(fabric.device)
     wrapped: Any = fabric.setup_module(network.to(fabric.device))
     modules: dict[str, nn.Module] = {"network": wrapped, "method": method}
-    groups = parameter_groups(modules.values(), settings.lr, settings.weight_decay)
+    rates = encoder_rates(network.encoder, settings.encoder_lr, settings.layer_decay)
+    groups = parameter_groups(modules.values(), settings.lr, settings.weight_decay, rates)
     optimizer: Any = fabric.setup_optimizers(
         make_optimizer(settings.optimizer, groups, settings.lr, settings.momentum)
     )
@@ -250,7 +254,7 @@ def pretrain(
             yield batch.map(fabric.to_device)
 
     stage = Stage(
-        name="pretrain",
+        name=name,
         modules=modules | weights.copies,
         losses=lambda batch: _training_step(method, batch, wrapped),
         optimizer=optimizer,
@@ -264,7 +268,8 @@ def pretrain(
         if 0 < checkpoints.position.global_step < total and not memo.get("stopped"):
             epoch = checkpoints.position.epoch + 1
             display.line(f"resuming from epoch {epoch} of {settings.epochs} ({run.path})")
-        with display.progress("stage 1") as progress:
+        title = "stage 1, head" if name == "head" else "stage 1"
+        with display.progress(title) as progress:
 
             def before_epoch(position: TrainPosition) -> None:
                 method.on_epoch_start(position.epoch, training_set.apply_network)

@@ -31,6 +31,7 @@ def train(  # noqa: PLR0913
     weights: str | Path | None = None,
     from_scratch: bool = False,
     frozen: bool | None = None,
+    unfreeze: bool = False,
     epochs: int | None = None,
     batch_size: int | None = None,
     micro_batch: int | None = None,
@@ -61,6 +62,7 @@ def train(  # noqa: PLR0913
         weights: safetensors file with the weights of the encoder.
         from_scratch: start the encoder from random weights.
         frozen: train on cached features of the encoder instead of training the encoder.
+        unfreeze: train the head on cached features first, then the whole network.
         epochs: epochs of stage 1.
         batch_size: images per step.
         micro_batch: views that are encoded at a time: less memory, a third more time.
@@ -87,6 +89,7 @@ def train(  # noqa: PLR0913
         weights=Path(weights) if weights else None,
         from_scratch=from_scratch,
         frozen=frozen,
+        unfreeze=unfreeze,
         epochs=epochs,
         batch_size=batch_size,
         micro_batch=micro_batch,
@@ -162,7 +165,9 @@ def _dry_run(
     display: Display,
 ) -> RunResult:
     """Run every step with about one batch of images and one epoch per stage; return the result."""
-    short = {"pretrain": {"epochs": 1, "warmup_epochs": 0.0}, "probe": {"epochs": 1}}
+    head_epochs = min(1, recipe.pretrain.head_epochs)
+    pretrain = {"epochs": 1, "warmup_epochs": 0.0, "head_epochs": head_epochs}
+    short = {"pretrain": pretrain, "probe": {"epochs": 1}}
     short_recipe = make_recipe(merge(recipe.model_dump(exclude_none=True), short))
     with tempfile.TemporaryDirectory(prefix="scs-dry-run-") as folder:
         result = run(
