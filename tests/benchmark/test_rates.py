@@ -3,24 +3,19 @@
 import csv
 import io
 import json
-import math
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from scs_supcon.benchmark.compare import describe_tuning, dry_run, write_results
 from scs_supcon.benchmark.rates import (
-    ValidationScore,
     best_run,
     choose_rates,
     tuning_csv,
-    validation_score,
 )
 from scs_supcon.benchmark.results import read_results
 from scs_supcon.benchmark.table import TUNE_RATES
 from scs_supcon.errors import UserError
+from scs_supcon.evaluation.predictions import ValidationScores
 
 RATES = (1 / 3, 1.0, 3.0)
 
@@ -61,15 +56,15 @@ def test_rates_are_tuned_by_default_if_the_encoder_is_frozen(small_table, cells_
 @pytest.mark.parametrize(
     ("scores", "best"),
     [
-        ([(0.8, 1.0), (0.7, 0.5), (0.6, 0.1)], 0),  # accuracy counts first
-        ([(0.8, 1.0), (0.8, 0.9), (0.8, 0.5)], 2),  # then the likelihood
-        ([(0.8, 1.0), (0.8, 1.0), (0.8, 1.0)], 1),  # then the method's own rate
-        ([(0.8, 1.0), (0.7, 1.0), None], 0),  # a failed run is left out
+        ([(1.0, 0.8), (0.5, 0.7), (0.1, 0.6)], 0),  # accuracy counts first
+        ([(1.0, 0.8), (0.9, 0.8), (0.5, 0.8)], 2),  # then the likelihood
+        ([(1.0, 0.8), (1.0, 0.8), (1.0, 0.8)], 1),  # then the method's own rate
+        ([(1.0, 0.8), (1.0, 0.7), None], 0),  # a failed run is left out
         ([None, None, None], None),
     ],
 )
 def test_the_best_rate_on_the_validation_images_is_chosen(scores, best):
-    assert best_run([score and ValidationScore(*score) for score in scores], RATES) == best
+    assert best_run([score and ValidationScores(*score, 10) for score in scores], RATES) == best
 
 
 def test_a_cell_whose_runs_all_failed_is_failed(small_table, cells_of, tmp_path):
@@ -78,31 +73,6 @@ def test_a_cell_whose_runs_all_failed_is_failed(small_table, cells_of, tmp_path)
     (cell,) = choose_rates(read_results(cells, tmp_path, failures))
     assert (cell.result.status, cell.result.failure) == ("failed", "diverged")
     assert not any(candidate.chosen for candidate in cell.candidates)
-
-
-def test_validation_scores_agree_with_their_definition(tmp_path):
-    rng = np.random.default_rng(0)
-    probabilities = rng.dirichlet(np.ones(3), size=5).astype(np.float32)
-    labels = ["b", "a", "c", "b", "a"]
-    splits = ["val", "val", "test", "val", "test"]
-    classes = ["a", "b", "c"]
-    (tmp_path / "classes.json").write_text(json.dumps(classes))
-    columns = {
-        "split": splits,
-        "label": labels,
-        "prediction": [classes[row.argmax()] for row in probabilities],
-        "probabilities": list(probabilities),
-    }
-    pq.write_table(pa.table(columns), tmp_path / "predictions.parquet")
-    score = validation_score(tmp_path)
-    correct, nll, count = 0, 0.0, 0
-    for row, label, split in zip(probabilities, labels, splits, strict=True):
-        if split == "val":
-            count += 1
-            correct += classes[int(row.argmax())] == label
-            nll -= math.log(row[classes.index(label)])
-    assert score.accuracy == pytest.approx(correct / count)
-    assert score.nll == pytest.approx(nll / count)
 
 
 def test_the_comparison_reports_the_chosen_runs(tuned_runs, cells_of, run_compare, tmp_path):

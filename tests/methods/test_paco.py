@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Batch, Network, TaskInfo
-from scs_supcon.methods.paco import PaCo, parametric
+from scs_supcon.methods.paco import PaCo, alpha_for, parametric
 from scs_supcon.methods.shared.momentum import momentum_encoder
 from scs_supcon.nn.head import unit
 
@@ -87,6 +87,25 @@ def test_gradcheck() -> None:
     assert torch.autograd.gradcheck(
         lambda c, s: parametric(c, s, labels, same, (0.3, 1.0, 1.0)), (centres, s)
     )
+
+
+@pytest.mark.parametrize(
+    ("classes", "queue", "expected"),
+    [(1000, 8192, 0.05), (50, 1024, 0.02), (100, 1024, 0.04), (10_000, 1024, 1.0), (50, 0, 0.05)],
+)
+def test_alpha_follows_classes_and_queue(classes: int, queue: int, expected: float) -> None:
+    assert alpha_for(classes, queue) == pytest.approx(expected)
+    if 0 < classes < queue:  # the centre weighs as in the authors' ImageNet runs
+        centre = 1 / (1 + alpha_for(classes, queue) * queue / classes)
+        assert centre == pytest.approx(1 / (1 + 0.05 * 8192 / 1000))
+
+
+def test_a_given_alpha_is_kept() -> None:
+    assert PaCo().alpha == "auto"
+    assert set_up()[0].alpha == alpha_for(3, 1024)
+    assert set_up(alpha=0.05)[0].alpha == 0.05
+    with pytest.raises(UserError, match="alpha must be one of 'auto'"):
+        PaCo(alpha="large")
 
 
 # In training.

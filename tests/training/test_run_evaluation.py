@@ -13,10 +13,15 @@ from scs_supcon.evaluation.compute import EmbeddedImages
 from scs_supcon.evaluation.record import Evaluation
 from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.inference.decision import Decision
-from scs_supcon.methods import Network, TaskInfo, build_method, probe_input_for
+from scs_supcon.methods import (
+    Network,
+    TaskInfo,
+    build_method,
+    probe_input_for,
+)
 from scs_supcon.nn.head import Projection
 from scs_supcon.training.features import SplitFeatures, probe_inputs
-from scs_supcon.training.probe import Probe, ProbeHead, select_classifier
+from scs_supcon.training.probe import Probe, ProbeHead, choose_classifier
 from scs_supcon.training.run_evaluation import SplitPredictions, run_baselines
 
 
@@ -114,7 +119,8 @@ def test_two_stage_methods_have_four_baselines(evaluation):
         ("baseline", False, True, True),
         ("baseline", True, True, True),
         ("timescl", False, True, True),
-        ("paco", True, True, False),
+        ("paco", True, True, True),
+        ("timescl", True, True, True),
         ("circle", True, True, True),
         ("circle", False, True, False),
         ("fncl", False, False, False),
@@ -125,7 +131,7 @@ def test_two_stage_methods_have_four_baselines(evaluation):
 def test_a_method_with_its_own_classifier_is_compared_with_the_probe(
     name, frozen, has_own, uses_own
 ):
-    """Its classifier is used if it has the same inputs as the probe."""
+    """Its classifier is used if it is linear in the inputs of the probe or in the features."""
     network = Network(nn.Identity(), Projection(5, 256)).eval()
     method = build_method(name).setup(TaskInfo(network, torch.arange(12) % 3, 3, 5, 256, epochs=1))
     probe_input = probe_input_for(method, frozen=frozen)
@@ -137,9 +143,10 @@ def test_a_method_with_its_own_classifier_is_compared_with_the_probe(
     heads = (ProbeHead(3.0, 0.0, True, chosen=True), ProbeHead(1.0, 0.0, False))
     probe = Probe(LinearClassifier(zeros, zeros[:, 0], 1.0), heads)
 
-    own = method.linear_classifier(probe_input)
-    chosen = select_classifier(probe, own, inputs[:, 0], labels)
-    assert (chosen is not probe) == uses_own
+    val = features[:, 0], inputs[:, 0], labels
+    chosen, chosen_input = choose_classifier(probe, method, probe_input, val)
+    own_inputs = (features if chosen_input == "features" else inputs)[:, 0]
+    assert (chosen is not probe) == chosen.own == uses_own
     assert sum(head.chosen for head in chosen.heads) == 1
 
     embedded = EmbeddedImages(labels, features[:, 0].double(), features[:, 0, :0].double())
@@ -157,7 +164,7 @@ def test_a_method_with_its_own_classifier_is_compared_with_the_probe(
     if uses_own:
         logits = method.class_logits(features[:, 0], network(features[:, 0]).embeddings).detach()
         classifier = chosen.classifier
-        expected = classifier.logits(inputs[:, 0]) * classifier.temperature
+        expected = classifier.logits(own_inputs) * classifier.temperature
         assert torch.allclose(expected, logits.double(), rtol=1e-4, atol=1e-4)
         assert chosen.heads[0].own and chosen.heads[0].chosen
         accuracy = (logits.argmax(1) == labels).double().mean()

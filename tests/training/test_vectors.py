@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits, make_blobs
 
-from scs_supcon.training.probe import select_classifier
+from scs_supcon.training.probe import choose_classifier
 from scs_supcon.training.vectors import resolve_vector_recipe, train_on_vectors
 
 QUICK = {
@@ -74,19 +74,24 @@ def test_one_vector_per_class_is_enough(rows):
     )
 
 
-def test_the_classifier_of_the_method_is_used():
+@pytest.mark.parametrize(("name", "probe_input"), [("circle", "embeddings"), ("paco", "features")])
+def test_the_classifier_of_the_method_is_used(name, probe_input):
     vectors, labels = make_blobs(120, 4, centers=3, random_state=0)
-    recipe = resolve_vector_recipe(labels, 4, 0, QUICK | {"method": {"name": "circle"}})
+    schedule = {"pretrain": {"epochs": 60}, "method": {"name": name}}
+    recipe = resolve_vector_recipe(labels, 4, 0, QUICK | schedule)
     selected = []
 
-    def record(probe, weights, val, val_labels):
-        selected.append(select_classifier(probe, weights, val, val_labels))
+    def record(*arguments):
+        selected.append(choose_classifier(*arguments))
         return selected[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("scs_supcon.training.vectors.select_classifier", record)
+        patch.setattr("scs_supcon.training.vectors.choose_classifier", record)
         model = train_on_vectors(vectors, labels, recipe)
-    assert torch.equal(model.classifier.rule.weight, selected[0].classifier.weight)
+    ((chosen, chosen_input),) = selected
+    assert chosen.own
+    assert model.classifier.probe_inputs.probe_input == chosen_input == probe_input
+    assert torch.equal(model.classifier.rule.weight, chosen.classifier.weight)
 
 
 @pytest.mark.slow

@@ -6,31 +6,15 @@ is reported; test images play no part. The choice is a pure function of the stor
 
 import csv
 import io
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-
-import numpy as np
 
 from scs_supcon.benchmark.expand import Cell
 from scs_supcon.benchmark.results import CellResult
+from scs_supcon.evaluation.predictions import ValidationScores, validation_scores
 from scs_supcon.io.csv import text_cell
-
-
-@dataclass(frozen=True)
-class ValidationScore:
-    """Scores of a finished run on its validation images.
-
-    Attributes:
-        accuracy: share of correctly classified images.
-        nll: mean negative log-likelihood of the calibrated probabilities.
-    """
-
-    accuracy: float
-    nll: float
 
 
 @dataclass(frozen=True)
@@ -46,9 +30,9 @@ class RateCandidate:
         return self.result.cell.recipe.pretrain.lr
 
     @cached_property
-    def score(self) -> ValidationScore | None:
+    def scores(self) -> ValidationScores | None:
         """The scores on the validation images; None if the run is not finished."""
-        return validation_score(self.result.run) if self.result.evaluation else None
+        return validation_scores(self.result.run) if self.result.evaluation else None
 
 
 @dataclass(frozen=True)
@@ -93,44 +77,24 @@ def _tuned_cell(results: Sequence[CellResult]) -> TunedCell:
     candidates = [RateCandidate(result) for result in results]
     if all(result.status != "missing" for result in results):
         factors = [result.cell.rate_factor for result in results]
-        best = best_run([candidate.score for candidate in candidates], factors)
+        best = best_run([candidate.scores for candidate in candidates], factors)
         if best is not None:
             candidates[best] = replace(candidates[best], chosen=True)
     return TunedCell(tuple(candidates))
 
 
-def best_run(scores: Sequence[ValidationScore | None], factors: Sequence[float]) -> int | None:
+def best_run(scores: Sequence[ValidationScores | None], factors: Sequence[float]) -> int | None:
     """Return the position of the best run; None if there is no score.
 
-    The best has the highest accuracy; equal ones are ordered by NLL, then by how little the rate
+    The best has the highest accuracy; equal ones are ordered by loss, then by how little the rate
     differs from the method's own.
     """
     keys = [
-        (-score.accuracy, score.nll, abs(math.log(factor)), position)
+        (-score.accuracy, score.loss, abs(math.log(factor)), position)
         for position, (score, factor) in enumerate(zip(scores, factors, strict=True))
         if score is not None
     ]
     return min(keys)[-1] if keys else None
-
-
-def validation_score(run: Path) -> ValidationScore:
-    """Return accuracy and NLL of a finished run on its validation images."""
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(
-        run / "predictions.parquet", columns=["split", "label", "prediction", "probabilities"]
-    )
-    rows = table.filter(np.array(table["split"]) == "val")
-    classes = json.loads((run / "classes.json").read_text(encoding="utf-8"))
-    position = {name: number for number, name in enumerate(classes)}
-    labels = rows["label"].to_pylist()
-    correct = np.array(labels) == np.array(rows["prediction"].to_pylist())
-    probabilities = np.array(rows["probabilities"].to_pylist(), dtype=np.float64)
-    of_label = probabilities[np.arange(len(labels)), [position[label] for label in labels]]
-    smallest = float(np.finfo(np.float32).tiny)
-    return ValidationScore(
-        float(correct.mean()), float(-np.log(np.maximum(of_label, smallest)).mean())
-    )
 
 
 def tuning_csv(tuned: Iterable[TunedCell]) -> str:
@@ -138,9 +102,9 @@ def tuning_csv(tuned: Iterable[TunedCell]) -> str:
     text = io.StringIO()
     names = ("method", "column", "seed", "fold", "learning_rate", "status")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow((*names, "val_accuracy", "val_nll", "chosen", "run"))
+    writer.writerow((*names, "val_accuracy", "val_loss", "chosen", "run"))
     for candidate in (candidate for cell in tuned for candidate in cell.candidates):
-        cell, score = candidate.result.cell, candidate.score
+        cell, score = candidate.result.cell, candidate.scores
         writer.writerow(
             (
                 text_cell(cell.row),
@@ -150,7 +114,7 @@ def tuning_csv(tuned: Iterable[TunedCell]) -> str:
                 candidate.rate,
                 candidate.result.status,
                 "" if score is None else score.accuracy,
-                "" if score is None else score.nll,
+                "" if score is None else score.loss,
                 int(candidate.chosen),
                 cell.address,
             )

@@ -1,8 +1,10 @@
 """The table of predictions for labelled images: `predictions.parquet`."""
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scs_supcon.inference.decision import Decision
 from scs_supcon.io.atomic import replacing
@@ -41,3 +43,34 @@ def write_predictions(path: Path, columns: Mapping[str, list[Any]]) -> None:
     ordered = {name: columns[name] for name in schema.names}
     with replacing(path) as temporary:
         pq.write_table(pa.table(ordered, schema=schema), temporary)
+
+
+class ValidationScores(NamedTuple):
+    """Scores of a finished run on its validation images.
+
+    Attributes:
+        loss: mean −ln p(true class).
+        accuracy: share of correctly classified images.
+        images: number of images.
+    """
+
+    loss: float
+    accuracy: float
+    images: int
+
+
+def validation_scores(run: Path) -> ValidationScores:
+    """Return the scores of a finished run on its validation images."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    columns = ["split", "label", "prediction", "probabilities"]
+    table = pq.read_table(run / "predictions.parquet", columns=columns)
+    rows = table.filter(pc.equal(table["split"], "val")).to_pylist()
+    classes = json.loads((run / "classes.json").read_text(encoding="utf-8"))
+    class_index = {name: index for index, name in enumerate(classes)}
+    # Float32 may have rounded a small probability to 0.
+    likelihoods = [max(row["probabilities"][class_index[row["label"]]], 1e-30) for row in rows]
+    correct = sum(row["prediction"] == row["label"] for row in rows)
+    loss = -sum(map(math.log, likelihoods)) / len(rows)
+    return ValidationScores(loss, correct / len(rows), len(rows))

@@ -16,12 +16,19 @@ With α = γ = 0 this is cross-entropy. β and γ are 1 in all runs that the aut
 
 Differences from the original: all methods share one projection head (the original's has batch
 norm), both views are augmented in the same way, the queue starts empty rather than with random
-rows, and the momentum is lower in the first steps. α and τ are from the authors' ImageNet runs, the
-length of the queue is from their CIFAR runs, because the datasets here are small.
+rows, and the momentum is lower in the first steps. τ is from the authors' ImageNet runs, the length
+of the queue is from their CIFAR runs, because the datasets here are small.
+
+α follows the number of classes C and the length Q of the queue. The queue has about Q/C positives
+for an anchor, so that the centre has the weight β/(β + α Q/C). A fixed α would give it less weight
+the fewer classes there are. α = "auto" keeps the ratio of the authors' ImageNet runs, where
+α = 0.05, Q = 8192 and C = 1000:
+
+    α = min(1, 0.41 C/Q);   0.05 without a queue
 """
 
 import math
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +40,7 @@ from scs_supcon.methods.shared.base import (
     TaskInfo,
     after_setup,
     check_not_negative,
+    check_one_of,
     check_positive,
     check_share,
     flatten,
@@ -44,13 +52,15 @@ from scs_supcon.methods.shared.momentum import add_momentum_encoder, momentum_en
 from scs_supcon.methods.shared.queue import Queue
 from scs_supcon.nn.head import unit
 
+RATIO = 0.05 * 8192 / 1000  # α Q/C of the authors' ImageNet runs
+
 
 class PaCo(ClassifierMethod):
     """Parametric contrastive learning.
 
     Args:
         temperature: τ; similarities are divided by it.
-        alpha: α, weight of each positive row.
+        alpha: α, weight of each positive row; "auto": from the number of classes and the queue.
         beta: β, weight of the class centre.
         gamma: γ, weight of the rows in the denominator.
         queue: length of the queue of past keys.
@@ -65,7 +75,7 @@ class PaCo(ClassifierMethod):
         self,
         temperature: float = 0.2,
         *,
-        alpha: float = 0.05,
+        alpha: float | Literal["auto"] = "auto",
         beta: float = 1.0,
         gamma: float = 1.0,
         queue: int = 1024,
@@ -75,9 +85,13 @@ class PaCo(ClassifierMethod):
     ) -> None:
         super().__init__(gather_across_devices=gather_across_devices)
         check_positive(temperature=temperature)
-        check_not_negative(alpha=alpha, beta=beta, gamma=gamma, queue=queue)
+        if isinstance(alpha, str):
+            check_one_of("alpha", alpha, ("auto",))
+        else:
+            check_not_negative(alpha=alpha)
+        check_not_negative(beta=beta, gamma=gamma, queue=queue)
         check_share(momentum=momentum)
-        if alpha + beta == 0:
+        if alpha == beta == 0:
             raise UserError("alpha and beta must not both be 0: nothing would be learnt")
         self.temperature, self.alpha, self.beta, self.gamma = temperature, alpha, beta, gamma
         self.queue_size, self.momentum, self.prior = queue, momentum, prior
@@ -87,6 +101,8 @@ class PaCo(ClassifierMethod):
     def setup(self, task: TaskInfo) -> Self:
         """Create the classifier, copy the network and create an empty queue."""
         super().setup(task)
+        if self.alpha == "auto":
+            self.alpha = alpha_for(task.classes, self.queue_size)
         weight = like(task.network).detach()
         add_momentum_encoder(self, task.network)
         self.queue = Queue(self.queue_size, task.embedding_dim, weight)
@@ -113,7 +129,7 @@ class PaCo(ClassifierMethod):
         same = labels[:, None] == torch.cat([labels, labels, past_labels])
         with full_precision(q):
             s = q @ torch.cat([q, rows]).T / self.temperature
-        weights = self.alpha, self.beta, self.gamma
+        weights = float(self.alpha), self.beta, self.gamma
         return {"contrast": parametric(centres, s, labels, same, weights)}
 
     def after_step(self, network: nn.Module, progress: float) -> None:
@@ -122,6 +138,11 @@ class PaCo(ClassifierMethod):
             queue.push(*self._to_push)
             self._to_push = None
         average.update(network, average.warmup_momentum(self.momentum))
+
+
+def alpha_for(classes: int, queue: int) -> float:
+    """Return α with which the positives of a full queue weigh as in the authors' ImageNet runs."""
+    return min(1.0, RATIO * classes / queue) if queue else 0.05
 
 
 def parametric(

@@ -48,7 +48,7 @@ from scs_supcon.training.pretrain import (
     validation_set_from_features,
     validation_set_from_images,
 )
-from scs_supcon.training.probe import fit_probes, select_classifier
+from scs_supcon.training.probe import choose_classifier, fit_probes
 from scs_supcon.training.result import RunResult, headline, summarise
 from scs_supcon.training.run_evaluation import evaluate_run, predict_splits, run_baselines
 from scs_supcon.training.unfreeze import HeadPhase
@@ -151,11 +151,11 @@ def _run_stages(
     features = extract_features(network, encode, splits, images.labels, probe_input, recipe, cache)
     probes = fit_probes(fabric, run_dir, features, classes, recipe, display)
     train_split, val_split = features["train"], features["val"]
-    chosen = select_classifier(
+    chosen, probe_input = choose_classifier(
         probes[0],
-        method.linear_classifier(probe_input),
-        val_split.probe_inputs[:, 0],
-        val_split.labels,
+        method,
+        probe_input,
+        (val_split.features[:, 0], val_split.probe_inputs[:, 0], val_split.labels),
     )
 
     model = Model.from_training(

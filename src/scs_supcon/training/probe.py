@@ -18,6 +18,8 @@ from scs_supcon.data.sampler import plan_epoch
 from scs_supcon.data.transforms import seeded
 from scs_supcon.errors import UserError
 from scs_supcon.inference.classifier import LinearClassifier, fit_temperature
+from scs_supcon.methods import Method
+from scs_supcon.nn.network import ProbeInput
 from scs_supcon.progress import Display, ProgressCallback
 from scs_supcon.recipe import ProbeRecipe, Recipe
 from scs_supcon.runs.run_dir import RunDir
@@ -75,6 +77,11 @@ class Probe:
 
     classifier: LinearClassifier
     heads: tuple[ProbeHead, ...]
+
+    @property
+    def own(self) -> bool:
+        """Whether the classifier is the one that the method trained in stage 1."""
+        return any(head.own and head.chosen for head in self.heads)
 
 
 @dataclass(frozen=True)
@@ -207,6 +214,28 @@ def fit_probes(
     return probes[0], probes[1]
 
 
+def choose_classifier(
+    probe: Probe, method: Method, probe_input: ProbeInput, val: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Probe, ProbeInput]:
+    """Return the probe of stage 2 or the method's own classifier, and the input of the choice.
+
+    A single-stage method has a classifier on the features. If the encoder is frozen, the probe
+    classifies embeddings instead, and the choice decides what the model classifies.
+
+    Args:
+        probe: of stage 2.
+        method: after stage 1.
+        probe_input: input of the probe.
+        val: features (m, F), probe inputs (m, D) and labels (m,) of the validation images.
+    """
+    features, inputs, labels = val
+    own = method.linear_classifier(probe_input)
+    if own is not None:
+        return select_classifier(probe, own, inputs, labels), probe_input
+    chosen = select_classifier(probe, method.linear_classifier("features"), features, labels)
+    return chosen, "features" if chosen.own else probe_input
+
+
 def select_classifier(
     probe: Probe, method_classifier: tuple[Tensor, Tensor] | None, val: Tensor, labels: Tensor
 ) -> Probe:
@@ -217,8 +246,8 @@ def select_classifier(
     Args:
         probe: of stage 2; its heads are kept for comparison.
         method_classifier: weight and bias of the classifier that the method trained in stage 1;
-            None if it has none for the inputs of the probe.
-        val: (m, D) inputs of the validation images.
+            None if it has none.
+        val: (m, D) inputs of that classifier for the validation images.
         labels: (m,)
     """
     if method_classifier is None:

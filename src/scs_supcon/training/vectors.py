@@ -38,7 +38,7 @@ from scs_supcon.training.pretrain import (
     training_set_from_features,
     validation_set_from_features,
 )
-from scs_supcon.training.probe import ProbeData, fit_probe, select_classifier
+from scs_supcon.training.probe import ProbeData, choose_classifier, fit_probe
 
 NOISE = 0.2  # standard deviations of a column
 VIEWS = 4
@@ -141,8 +141,9 @@ def train_on_vectors(
         )
         data = ProbeData(train_inputs, train_labels, val_inputs[:, 0], val_labels, classes)
         probe = fit_probe(fabric, run_dir, "probe", data, recipe.probe, recipe.seed)
-        method_classifier = method.linear_classifier(probe_input)
-        chosen = select_classifier(probe, method_classifier, val_inputs[:, 0], val_labels)
+        chosen, probe_input = choose_classifier(
+            probe, method, probe_input, (features[val], val_inputs[:, 0], val_labels)
+        )
     inputs = ProbeInputs(network.projection, probe_input, recipe.head)
     rule = fit_decision_rule(
         chosen.classifier,

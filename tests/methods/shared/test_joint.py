@@ -24,6 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "baseline": {},
     "byol": {"hidden": 8},
     "circle": {"gamma": 16.0},
+    "cross_entropy_mlp": {},
     "circle_pair": {"gamma": 16.0},
     "csa_rsic": {},
     "cstcn": {"prototypes": 8, "queue": 9},

@@ -86,6 +86,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "baseline": {},
     "byol": {"hidden": 8},
     "circle": {"gamma": 16.0},
+    "cross_entropy_mlp": {},
     "cstcn": {"prototypes": 9, "queue": 10, "alternate": True},
     "dacl": {"rate": 0.1},
     "fncl": {"classifier_weight": 1.0},
