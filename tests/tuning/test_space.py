@@ -25,7 +25,7 @@ class FixedTrial:
 def test_ranges_and_choices_are_parsed():
     axes = read_space(
         [
-            "method.options.t0=1..100:log",
+            "method.options.t0=0.05..100:log",
             "head.overlap=0..32",
             "pretrain.batches = shuffle|balanced",
             "method.options.b0=-5..2.5",
@@ -34,7 +34,7 @@ def test_ranges_and_choices_are_parsed():
         "scs_supcon@siglip",
     )
     assert axes == (
-        Range("method.options.t0", 1, 100, log=True, whole=False),
+        Range("method.options.t0", 0.05, 100, log=True, whole=False),
         Range("head.overlap", 0, 32, log=False, whole=True),
         Choice("pretrain.batches", ("shuffle", "balanced")),
         Range("method.options.b0", -5, 2.5, log=False, whole=False),
@@ -57,6 +57,15 @@ def test_a_suggestion_is_a_setting_of_the_recipe():
 def test_every_method_has_a_default_space(method):
     axes = read_space(default_space(method), method)
     assert axes[-1].key == "pretrain.lr"
+
+
+def test_the_default_space_includes_the_start_of_the_paper():
+    ranges = {
+        axis.key: axis for axis in read_space(default_space("scs_supcon@paper"), "scs_supcon")
+    }
+    for key, start in (("t0", 0.1), ("b0", 0.0), ("beta", 1e-3)):
+        axis = ranges[f"method.options.{key}"]
+        assert axis.low <= start <= axis.high
 
 
 def test_a_solved_bias_is_not_varied():

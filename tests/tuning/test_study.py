@@ -8,16 +8,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from scs_supcon.errors import UserError
+from scs_supcon.evaluation.predictions import ValidationScores, validation_scores
 from scs_supcon.io.lock import Lock
 from scs_supcon.training.checkpointing import Stopped
 from scs_supcon.tuning import study as module
 from scs_supcon.tuning.study import (
     Search,
+    Trial,
     best,
     completed,
+    objective_value,
     open_study,
     prepare,
-    validation_scores,
     work,
 )
 
@@ -52,11 +54,11 @@ def test_a_search_runs_until_enough_trials_are_complete(search):
     assert [trial.number for trial in first] == [0, 1]
     for trial in first:
         run = search.out / trial.run
-        assert (trial.loss, trial.accuracy) == validation_scores(run)
+        assert (trial.loss, trial.accuracy) == validation_scores(run)[:2]
         recipe = (run / "recipe.toml").read_text()
         assert f"lr = {trial.params['pretrain.lr']!r}" in recipe
         assert 0.01 <= trial.params["pretrain.lr"] <= 0.1
-    assert best(first) == min(first, key=lambda trial: trial.loss)
+    assert best(first, "loss") == min(first, key=lambda trial: trial.loss)
     work(search)
     assert completed(study) == first, "nothing was left to do"
     work(replace(search, trials=3))
@@ -71,9 +73,36 @@ def test_the_scores_are_those_of_the_validation_images(finished):
         if row["split"] == "val":
             losses.append(-math.log(row["probabilities"][classes.index(row["label"])]))
             correct += row["label"] == row["prediction"]
-    loss, accuracy = validation_scores(finished)
+    loss, accuracy, images = validation_scores(finished)
+    assert images == len(losses)
     assert loss == pytest.approx(sum(losses) / len(losses), rel=1e-12)
     assert accuracy == correct / len(losses)
+
+
+def test_the_accuracy_decides_and_the_loss_orders_equal_accuracies():
+    scores = [(0.1, 0.7), (0.9, 0.8), (0.5, 0.8), (0.5, 0.8), (0.2, 0.6)]
+    trials = [Trial(k, *values, {}, "trials/x") for k, values in enumerate(scores)]
+    assert best(trials).number == 2
+    assert best(trials, "loss").number == 0
+    values = [ValidationScores(*pair, images=10) for pair in scores]
+    for objective in ("accuracy", "loss"):
+        numbers = [objective_value(objective, value) for value in values]
+        assert numbers.index(min(numbers)) == best(trials, objective).number
+    many = [ValidationScores(0.0, 0.999, 1000), ValidationScores(50.0, 1.0, 1000)]
+    assert objective_value("accuracy", many[1]) < objective_value("accuracy", many[0])
+
+
+def test_a_search_of_an_older_version_minimised_the_loss(search):
+    prepare(replace(search, objective="loss"))
+    file = search.out / "search.json"
+    facts = json.loads(file.read_text())
+    del facts["objective"]
+    file.write_text(json.dumps(facts))
+    prepare(replace(search, objective="loss"))
+    with pytest.raises(UserError, match="objective: loss there, accuracy here"):
+        prepare(search)
+    with pytest.raises(UserError, match="--objective must be accuracy or loss, got 'f1'"):
+        prepare(replace(search, objective="f1"))
 
 
 def test_the_trial_of_a_crashed_worker_is_queued_again_but_not_that_of_a_running_one(search):
@@ -121,7 +150,7 @@ def test_a_failed_trial_is_recorded_and_others_are_tried(search, monkeypatch):
             raise RuntimeError("CUDA out of memory")
 
     monkeypatch.setattr(module, "train", train)
-    monkeypatch.setattr(module, "validation_scores", lambda run: (0.5, 0.9))
+    monkeypatch.setattr(module, "validation_scores", lambda run: ValidationScores(0.5, 0.9, 10))
     prepare(search)
     work(search)
     study = open_study(search)

@@ -69,7 +69,7 @@ def test_a_search_writes_the_best_recipe_a_table_and_a_figure(shapes, tmp_path):
         compute={"workers": 0, "device": "cpu"},
     )
     result = tune(search, jobs=1, retrain=2, display=Display(quiet=True))
-    assert result.best.loss == min(trial.loss for trial in result.trials)
+    assert result.best.accuracy == max(trial.accuracy for trial in result.trials)
     recipe = from_toml((search.out / "best.toml").read_text())
     assert recipe.method.options["t0"] == result.best.params["method.options.t0"]
     with (search.out / "trials.csv").open() as file:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -51,6 +51,14 @@ def tune(
             rich_help_panel=SEARCH,
         ),
     ] = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            help="accuracy: highest validation accuracy, and among equal ones the lowest loss. "
+            "loss: lowest validation loss.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = "accuracy",
     retrain: Annotated[
         int,
         typer.Option(
@@ -80,7 +88,7 @@ def tune(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Search for the recipe with the lowest validation loss, using Optuna.
+    """Search for the recipe with the highest validation accuracy, using Optuna.
 
     Test images are not used. Run the same command again to resume. Run it in a second terminal,
     or on another machine that shares the folder, to add workers. Trials of workers that crashed
@@ -92,14 +100,25 @@ def tune(
     from scs_supcon.progress import Display
     from scs_supcon.tuning import tune as tuning
     from scs_supcon.tuning.space import default_space
-    from scs_supcon.tuning.study import Search
+    from scs_supcon.tuning.study import Objective, Search
 
     settings = options.pop("settings")
     options["method"] = method
     loaders = 0 if workers is None and jobs > 1 else workers
     compute = {"device": device, "workers": loaders, "cache": cache, "offline": offline}
     varied = tuple(over or default_space(method or "scs_supcon"))
-    search = Search(data, out, trials, varied, seed or 0, options, settings, compute, storage)
+    search = Search(
+        data,
+        out,
+        trials,
+        varied,
+        seed or 0,
+        options,
+        settings,
+        compute,
+        storage,
+        cast("Objective", objective),  # `prepare` checks it
+    )
     result = tuning.tune(
         search, jobs=jobs, retrain=retrain, display=Display(quiet), accept_old=accept_old
     )

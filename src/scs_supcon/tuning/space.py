@@ -1,6 +1,6 @@
 """The search space of `scs tune`: ranges and choices for keys of the recipe.
 
-`method.options.t0=1..100:log` is a range on a logarithmic scale, `head.overlap=0..32` a range of
+`method.options.t0=0.05..100:log` is a range on a logarithmic scale, `head.overlap=0..32` a range of
 integers because the key is an integer, and `pretrain.batches=shuffle|balanced` a choice.
 """
 
@@ -66,7 +66,7 @@ def default_space(method: str) -> tuple[str, ...]:
     """Return the default search space: t0, b0, beta or temperature, and the learning rate."""
     name, preset = parse(method)
     ranges = {
-        "t0": "1..100:log",
+        "t0": "0.05..100:log",
         "b0": "-5..20",
         "beta": "1e-4..1:log",
         "temperature": "0.02..1:log",

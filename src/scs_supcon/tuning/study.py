@@ -1,4 +1,4 @@
-"""Search over keys of the recipe with Optuna's TPE sampler, by the loss on validation images.
+"""Search over keys of the recipe with Optuna's TPE sampler, by the scores on validation images.
 
 Workers share one study (a journal file, or any database that Optuna supports) and one folder. A
 worker holds a lock while it computes a trial. The system frees the lock if the worker crashes;
@@ -8,17 +8,17 @@ another worker then queues the trial again, and its run resumes.
 import hashlib
 import json
 import logging
-import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from scs_supcon.device import find_compute
 from scs_supcon.errors import UserError
+from scs_supcon.evaluation.predictions import ValidationScores, validation_scores
 from scs_supcon.io.atomic import write_json
 from scs_supcon.io.lock import InUse, Lock, is_held
 from scs_supcon.methods import code_digest, is_plugin, method_class, parse
@@ -27,6 +27,8 @@ from scs_supcon.training.checkpointing import Stopped
 from scs_supcon.training.train import train
 from scs_supcon.tuning.space import Axis, read_space
 
+Objective = Literal["accuracy", "loss"]
+OBJECTIVES = get_args(Objective)
 STUDY = "scs-supcon"
 STARTUP_TRIALS = 10  # random trials before TPE takes over
 RETRIES = 2  # of a trial whose worker crashed
@@ -46,6 +48,8 @@ class Search:
         settings: `key=value` settings of the recipe of every trial.
         compute: arguments of `train` about device, data loading and cache.
         storage: a database URL; empty for a journal file in `out`.
+        objective: "accuracy" (maximised; equal accuracies are ordered by the loss) or "loss"
+            (minimised).
     """
 
     source: str
@@ -57,6 +61,7 @@ class Search:
     settings: tuple[str, ...] = ()
     compute: dict[str, Any] = field(default_factory=dict)
     storage: str = ""
+    objective: Objective = "accuracy"
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -103,13 +108,15 @@ def prepare(search: Search, accept_old: bool = False) -> None:
     """
     # Report invalid ranges and devices before anything is written.
     _ = search.axes
+    if search.objective not in OBJECTIVES:
+        raise UserError(f"--objective must be accuracy or loss, got {search.objective!r}")
     find_compute(**search.compute)
     search.out.mkdir(parents=True, exist_ok=True)
     file = search.out / "search.json"
     with _exclusive(search.out):
         if not file.exists():
             write_json(file, search.facts | {"numeric_code": numeric_code_digest()})
-        stored = _read_facts(file)
+        stored = {"objective": "loss"} | _read_facts(file)  # the objective before version 0.3
         changed = [key for key, value in search.facts.items() if stored.get(key) != value]
         if changed:
             raise UserError(
@@ -193,15 +200,34 @@ def completed(study: Any) -> list[Trial]:
                 f"trial {trial.number} of the study has no accuracy or run: the study is damaged "
                 "or was written by another program; choose another --out"
             )
-        trials.append(
-            Trial(trial.number, trial.value, values["accuracy"], trial.params, values["run"])
-        )
+        loss = values.get("loss", trial.value)  # the value of a trial before version 0.3
+        trials.append(Trial(trial.number, loss, values["accuracy"], trial.params, values["run"]))
     return trials
 
 
-def best(trials: Sequence[Trial]) -> Trial:
-    """Return the trial with the lowest validation loss; the first of equal ones."""
-    return min(trials, key=lambda trial: (trial.loss, trial.number))
+def best(trials: Sequence[Trial], objective: Objective = "accuracy") -> Trial:
+    """Return the trial with the highest validation accuracy, or the lowest validation loss.
+
+    Equal accuracies are ordered by the loss; of equal trials it is the first.
+    """
+
+    def order(trial: Trial) -> tuple[float, float, int]:
+        first = -trial.accuracy if objective == "accuracy" else 0.0
+        return first, trial.loss, trial.number
+
+    return min(trials, key=order)
+
+
+def objective_value(objective: Objective, scores: ValidationScores) -> float:
+    """Return the number that Optuna minimises.
+
+    For "accuracy" it is (wrong + loss/(1 + loss)) / images, where wrong is the number of images
+    classified wrongly. The second term is below 1, so that it decides between equal accuracies
+    only.
+    """
+    if objective == "loss":
+        return scores.loss
+    return 1 - scores.accuracy + scores.loss / (1 + scores.loss) / scores.images
 
 
 def _claim(search: Search, study: Any) -> tuple[Any, Any] | None:
@@ -242,7 +268,7 @@ def _compute(search: Search, study: Any, trial: Any) -> None:
             **search.options,
             **search.compute,
         )
-        loss, accuracy = validation_scores(search.out / run)
+        scores = validation_scores(search.out / run)
     except Stopped:  # the run is saved, and the next worker resumes it
         trial.set_user_attr("stopped", True)
         raise
@@ -255,24 +281,10 @@ def _compute(search: Search, study: Any, trial: Any) -> None:
         trial.set_user_attr("error", reason)
         study.tell(trial.number, state=_state("FAIL"))
         return
-    trial.set_user_attr("accuracy", accuracy)
+    trial.set_user_attr("loss", scores.loss)
+    trial.set_user_attr("accuracy", scores.accuracy)
     trial.set_user_attr("run", run)
-    study.tell(trial.number, loss)
-
-
-def validation_scores(run: Path) -> tuple[float, float]:
-    """Return mean −ln p(true class) and accuracy on the validation images of a finished run."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(run / "predictions.parquet")
-    rows = table.filter(pc.equal(table["split"], "val")).to_pylist()
-    classes = json.loads((run / "classes.json").read_text(encoding="utf-8"))
-    class_index = {name: index for index, name in enumerate(classes)}
-    # Float32 may have rounded a small probability to 0.
-    likelihoods = [max(row["probabilities"][class_index[row["label"]]], 1e-30) for row in rows]
-    correct = sum(row["prediction"] == row["label"] for row in rows)
-    return -sum(map(math.log, likelihoods)) / len(rows), correct / len(rows)
+    study.tell(trial.number, objective_value(search.objective, scores))
 
 
 def _requeue_stale_trials(search: Search, study: Any) -> None:

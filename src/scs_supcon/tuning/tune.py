@@ -29,7 +29,7 @@ class SearchResult:
 
     Attributes:
         trials: the completed trials.
-        best: the trial with the lowest validation loss.
+        best: the best trial by the objective of the search.
         accuracies: accuracies of the best recipe trained again with other seeds.
         split: the split of these accuracies, "test" or "val".
     """
@@ -63,9 +63,9 @@ def tune(
             f"{len(trials)} of {search.trials} trials are complete and no worker is left{reason}. "
             "Run the same command again to resume"
         )
-    winner = best(trials)
+    winner = best(trials, search.objective)
     _write_results(search, trials, winner)
-    draw_search(trials, search.axes, search.out)
+    draw_search(trials, search.axes, search.out, search.objective)
     runs = _retrain(search, retrain, display)
     accuracies = tuple(run.accuracy for run in runs)
     split = runs[0].summary.split if runs else "test"
@@ -94,8 +94,8 @@ def describe(search: Search, result: SearchResult) -> str:
     first, winner = result.trials[0], result.best
     lines = [
         f"best of {len(result.trials)} trials on the validation images: trial {winner.number}, "
-        f"loss {winner.loss:.4f}, accuracy {winner.accuracy:.2%} "
-        f"(first trial: loss {first.loss:.4f}, accuracy {first.accuracy:.2%})",
+        f"accuracy {winner.accuracy:.2%}, loss {winner.loss:.4f} "
+        f"(first trial: accuracy {first.accuracy:.2%}, loss {first.loss:.4f})",
         "",
         *(f"  {key:<32} {_short(value)}" for key, value in winner.params.items()),
         "",
