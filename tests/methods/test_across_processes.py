@@ -77,7 +77,9 @@ def value_and_gradients(loss: Method, z: Tensor, labels: Tensor) -> Arrays:
     results = {"value": value.detach(), "rows": z.grad}
     if isinstance(loss, SCSSupCon):
         results |= {
-            f"scalar {k}": torch.tensor(v, dtype=torch.float64) for k, v in loss.scalars().items()
+            f"scalar {k}": torch.tensor(v, dtype=torch.float64)
+            for k, v in loss.scalars().items()
+            if not k.endswith("_cosine")  # of this process
         }
         results |= {f"by {k}": p.grad for k, p in loss.named_parameters() if p.grad is not None}
     return {name: x.numpy() for name, x in results.items()}

@@ -75,6 +75,7 @@ def test_arguments_override_the_preset() -> None:
         ({"beta": math.nan}, "beta must be .*, got nan"),
         ({"beta": -0.1}, "beta must be .*, got -0.1"),
         ({"margin": -0.1}, "margin must be .*, got -0.1"),
+        ({"memory": -1}, "memory must be .*, got -1"),
         ({"b0": math.nan}, "b0 must be finite, got nan"),
     ],
 )
@@ -144,6 +145,16 @@ def test_the_multiplier_stays_within_100_and_keeps_its_gradient(
     assert loss.log_t.grad is not None and loss.log_t.grad.item() != 0
 
 
+def mean_cosine(z: Tensor, pairs: list[tuple[int, int]]) -> float:
+    """Return the mean cosine of the common fields, by loops."""
+    total = 0.0
+    for u, v in pairs:
+        x, y = z[u, :6].tolist(), z[v, :6].tolist()
+        inner = math.fsum(a * b for a, b in zip(x, y, strict=True))
+        total += inner / math.hypot(*x) / math.hypot(*y)
+    return total / len(pairs)
+
+
 def test_scalars_describe_the_last_batch() -> None:
     loss = SCSSupCon(preset="paper", t0=4.0, b0=3.0)
     assert loss.scalars() == pytest.approx({"t": 4.0, "b": 3.0, "boundary": 0.75})
@@ -155,6 +166,10 @@ def test_scalars_describe_the_last_batch() -> None:
         "boundary": 0.75,
         "positive_share": (9 + 4 + 1) / 36,
         "anchors_without_positives": 1.0,
+        "positive_cosine": mean_cosine(z, [(0, 1), (0, 2), (1, 2), (3, 4)]),
+        "negative_cosine": mean_cosine(z, [(u, v) for u in (0, 1, 2, 5) for v in (3, 4)])
+        * (8 / 11)
+        + mean_cosine(z, [(u, 5) for u in (0, 1, 2)]) * (3 / 11),
     }
     assert loss.scalars() == pytest.approx(expected)
     assert all(type(v) is float for v in loss.scalars().values())

@@ -99,7 +99,7 @@ def softplus(x: Tensor) -> Tensor:
     return F.softplus(x, threshold=40.0 if x.dtype == torch.float64 else 20.0)
 
 
-def pair_weights(total: int, positive: int, weighting: Weighting) -> tuple[float, float]:
+def pair_weights(total: float, positive: float, weighting: Weighting) -> tuple[float, float]:
     """Return the weights of a same-class pair and of a different-class pair."""
     if weighting == "balanced":
         return 0.5 / max(positive, 1), 0.5 / max(total - positive, 1)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from scs_supcon.kernels import full_precision
 from scs_supcon.methods.scs_supcon import SCSSupCon
-from scs_supcon.methods.shared.base import check_not_negative, check_one_of
+from scs_supcon.methods.shared.base import check_not_negative, check_one_of, flatten_soft_labels
 from scs_supcon.methods.shared.joint import gather
 from scs_supcon.nn.head import unit
 
@@ -54,6 +54,14 @@ class OSCSSupCon(SCSSupCon):
         check_one_of("orthogonality", orthogonality, ("projected", "xcov"))
         check_not_negative(weight=weight)
         self.orthogonality, self.weight = orthogonality, weight
+
+    def loss_with_soft_labels(
+        self, embeddings: Tensor, label_probabilities: Tensor, image_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """As in `SCSSupCon`; orthogonality does not depend on labels."""
+        terms = super().loss_with_soft_labels(embeddings, label_probabilities, image_ids)
+        rows, _ = flatten_soft_labels(embeddings, label_probabilities)
+        return terms | self._orthogonality_term(rows)
 
     def loss_on_pairs(
         self, embeddings: Tensor, pairs: tuple[Tensor, Tensor], same: Tensor, ref_emb: Tensor

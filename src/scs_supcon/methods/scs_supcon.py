@@ -8,8 +8,9 @@
 c and s are the common and the style field of an embedding, each of unit length. "SCS-SupCon:
 Sigmoid-based Common and Style Supervised Contrastive Learning with Adaptive Decision Boundaries",
 arXiv 2512.17954, Eq. 4. With a margin m, a_uv = t (c_u·c_v − m) − b for positive pairs only; the
-boundary stays b/t. The paper leaves several choices open: each is a named argument here and a
-section of docs/paper_choices.md.
+boundary stays b/t. Soft labels p of mixed images give a pair the target q_uv = p_u·p_v; its cost is
+q_uv softplus(−a_uv) + (1 − q_uv) softplus(a_uv) (`kernels.soft`). The paper leaves several choices
+open: each is a named argument here and a section of docs/paper_choices.md.
 
 The printed style term pushes the two views of one image apart like any other pair of the class, so
 that the style field learns the noise of the views. `style="instance"` replaces it with a sigmoid
@@ -21,7 +22,7 @@ loss on same-class pairs, in which the views of one image are positive (`kernels
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 import torch.distributed as dist
@@ -31,9 +32,13 @@ from scs_supcon.errors import UserError
 from scs_supcon.kernels import (
     Weighting,
     count_pairs,
+    expected_positives,
     gather_rows,
+    mean_cosines,
     sigmoid_loss_on_pairs,
     sigmoid_pair_loss,
+    soft_sigmoid_loss,
+    soft_style_distance,
     solve_bias,
     style_distance,
 )
@@ -46,14 +51,20 @@ from scs_supcon.kernels.style import (
 )
 from scs_supcon.methods.shared.base import (
     Batch,
+    TaskInfo,
+    after_setup,
     check_not_negative,
     check_one_of,
     check_positive,
     flatten,
+    flatten_soft_labels,
+    like,
     total,
 )
+from scs_supcon.methods.shared.classifier import check_labels
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
 from scs_supcon.methods.shared.joint import gather as gather_with_gradient
+from scs_supcon.methods.shared.memory_bank import MemoryBank
 from scs_supcon.methods.shared.unused_parameters import UnusedParameterCheck
 from scs_supcon.nn.head import Normalise
 
@@ -91,6 +102,10 @@ class SCSSupCon(CommonStyleMethod):
         include_self: whether the pair of a row with itself counts (Eq. 4 includes it).
         margin: m, subtracted from the similarities of positive pairs, so that they have to exceed
             the boundary by m.
+        memory: number of past common fields of each class that the rows of a batch are compared
+            with as well, in training: n × (n + m) pairs for n rows and m stored ones. `pairs`
+            divides by the number of all of them, or of the positive ones among them. The style
+            term is that of the batch.
         overlap: columns that belong to both fields.
         normalize: "separate", "joint" or "none"; see `CommonStyleMethod`.
         style: "distance": the printed term. "instance": the views of an image are positive pairs,
@@ -107,6 +122,7 @@ class SCSSupCon(CommonStyleMethod):
 
     b: Tensor
     presets = PRESETS
+    supports_soft_labels = True
 
     @classmethod
     def effective_options(cls, preset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,6 +151,7 @@ class SCSSupCon(CommonStyleMethod):
         scale: Scale = "multiply",
         include_self: bool = True,
         margin: float = 0.0,
+        memory: int = 0,
         overlap: int = 0,
         normalize: Normalise = "separate",
         style: StyleTerm = "distance",
@@ -158,7 +175,7 @@ class SCSSupCon(CommonStyleMethod):
         check_one_of("pairs", self.pairs, ("all", "balanced", "positives"))
         check_one_of("scale", scale, ("multiply", "divide"))
         self.scale, self.beta, self.include_self = scale, beta, include_self
-        self.margin = margin
+        self.margin, self.memory = margin, memory
         t0 = defaults["t0"] if t0 is None else t0
         b0 = defaults["b0"] if b0 is None else b0
         check_one_of("style", style, ("distance", "instance"))
@@ -169,6 +186,7 @@ class SCSSupCon(CommonStyleMethod):
         check_not_negative(
             beta=beta,
             margin=margin,
+            memory=memory,
             style_weight=style_weight,
             style_scatter=style_scatter,
             style_floor=style_floor,
@@ -189,7 +207,10 @@ class SCSSupCon(CommonStyleMethod):
             self.b = nn.Parameter(initial_b)
         else:
             self.register_buffer("b", initial_b)
+        self.bank: MemoryBank | None = None
+        self._to_push: tuple[Tensor, Tensor] | None = None
         self._last_labels: tuple[Tensor, Tensor | None] | None = None  # of rows and references
+        self._last_rows: tuple[Tensor, Tensor] | None = None  # of this process, and their labels
         self._unused = UnusedParameterCheck()
         self._style_scalars = {"style_pairs": 0.0}  # of the last batch
         self._warned = False
@@ -206,6 +227,14 @@ class SCSSupCon(CommonStyleMethod):
 
     def decision_boundary(self) -> float | None:
         return float(self.boundary) if self.normalize == "separate" else None
+
+    def setup(self, task: TaskInfo) -> Self:
+        """Create an empty memory bank if `memory` is set."""
+        if self.memory:
+            weight = like(task.network).detach()
+            width = self.width(weight.new_empty(0, task.embedding_dim))
+            self.bank = MemoryBank(task.classes, self.memory, width, weight)
+        return self
 
     def forward(
         self, embeddings: Tensor, labels: Tensor | None = None, image_ids: Tensor | None = None
@@ -232,15 +261,60 @@ class SCSSupCon(CommonStyleMethod):
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
         """Run the network on a batch; the indices of the images say which views belong together."""
+        if self.memory:
+            after_setup(self, self.bank)
         embeddings = network(batch.images).embeddings
         labels, image_ids = batch.labels.repeat(self.views), batch.indices.repeat(self.views)
-        return self.loss_terms(embeddings, labels, image_ids)
+        if batch.label_probabilities is None:
+            return self.loss_terms(embeddings, labels, image_ids)
+        soft = batch.label_probabilities.repeat(self.views, 1)
+        return self.loss_with_soft_labels(embeddings, soft, image_ids)
+
+    def after_step(self, network: nn.Module, progress: float) -> None:
+        """Add the rows of the last batch to the memory bank."""
+        if self.bank is not None and self._to_push is not None:
+            self.bank.push(*self._to_push)
+            self._to_push = None
 
     def loss_with_references(
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor
     ) -> dict[str, Tensor]:
         """Return the terms over the pairs (row, reference); divisor: rows × references."""
         return self._terms(*flatten(embeddings, labels), *flatten(ref_emb, ref_labels))
+
+    def loss_with_soft_labels(
+        self, embeddings: Tensor, label_probabilities: Tensor, image_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return the terms for soft labels p, as MixUp and CutMix make them.
+
+        A pair is positive with probability q_uv = p_u·p_v; `pairs="positives"` divides by Σ q. b is
+        solved such that the mean of σ(a) is the mean of q. Style distances to other rows are
+        weighted by q; the other style terms use the most probable class. One-hot labels give the
+        loss of hard labels.
+
+        Args:
+            embeddings: `(N, D)`, or `(B, V, D)` for V views of B images.
+            label_probabilities: `(N, K)` or `(B, K)`; rows sum to 1.
+            image_ids: as in `loss_terms`.
+        """
+        if self.memory:
+            raise UserError(
+                f"memory = {self.memory} cannot be combined with soft labels, because the memory "
+                "bank stores rows by class: set memory to 0, or turn off MixUp and CutMix"
+            )
+        rows, p = flatten_soft_labels(embeddings, label_probabilities)
+        (common, style), labels = self.fields(rows), p.argmax(1)
+        self._last_labels = gather_with_gradient(labels) if self.gathers else labels, None
+        self._last_rows = common.detach(), p
+        terms = {"contrast": self._soft_contrast(common, p)}
+        if not style.shape[1]:
+            return terms
+        if self.style == "distance" and self.beta:
+            joined = map(gather_with_gradient, (style, p)) if self.gathers else (style, p)
+            terms["style"] = -self.beta * soft_style_distance(*joined)
+        elif self.style == "instance":
+            terms |= self._instance_term(rows, labels, self._image_ids(embeddings, image_ids))
+        return terms | self._regularisers(common, style, labels)
 
     def loss_on_pairs(
         self, embeddings: Tensor, pairs: tuple[Tensor, Tensor], same: Tensor, ref_emb: Tensor
@@ -278,12 +352,24 @@ class SCSSupCon(CommonStyleMethod):
         return self.loss_on_pairs(*arguments)
 
     def scalars(self) -> dict[str, float]:
-        """Return t, b, the boundary, and statistics of the pairs in the last batch."""
+        """Return t, b, the boundary, and statistics of the pairs in the last batch.
+
+        The mean cosines are those of pairs of two different rows of this process.
+        """
         values = {"t": float(self.t), "b": float(self.b.detach()), "boundary": float(self.boundary)}
         if self._last_labels is not None:
             total, same, without = count_pairs(*self._last_labels, include_self=self.include_self)
             values["positive_share"] = same / max(total, 1)
             values["anchors_without_positives"] = float(without)
+        if self._last_rows is not None:
+            rows, labels = self._last_rows
+            if labels.dim() == 2:  # soft labels
+                pairs = len(rows) * (len(rows) - (not self.include_self))
+                share = expected_positives(labels, self.include_self) / max(pairs, 1)
+                values["positive_share"] = share
+            positive, negative = mean_cosines(*self._last_rows)
+            cosines = {"positive_cosine": positive, "negative_cosine": negative}
+            values |= {name: value for name, value in cosines.items() if not math.isnan(value)}
         return values | (self._style_scalars if self.style == "instance" else {})
 
     def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
@@ -300,22 +386,18 @@ class SCSSupCon(CommonStyleMethod):
         gather = self.gathers and references is None
         self._last_labels = gather_rows(labels)[0][0] if gather else labels, reference_labels
         common, style = self.fields(rows)
+        self._last_rows = common.detach(), labels
         ref_common, ref_style = (None, None) if references is None else self.fields(references)
-        t, b = self._scalars()
-        contrast, b = sigmoid_pair_loss(
-            common,
-            labels,
-            t,
-            b,
-            weighting=self.pairs,
-            include_self=self.include_self,
-            margin=self.margin,
-            references=ref_common,
-            reference_labels=reference_labels,
-            gather=gather,
-        )
-        if self.bias == "solve":
-            self._store(b)
+        if references is None and self.bank is not None and self.training:
+            contrast = self._contrast_with_memory(common, labels, self.bank)
+        else:
+            contrast = self._contrast(
+                common,
+                labels,
+                references=ref_common,
+                reference_labels=reference_labels,
+                gather=gather,
+            )
         terms = {"contrast": contrast}
         if not style.shape[1]:
             return terms
@@ -389,6 +471,57 @@ class SCSSupCon(CommonStyleMethod):
             )
         views = embeddings.shape[1] if embeddings.dim() == 3 else 1
         return image_ids.to(embeddings.device, torch.long).repeat(views)
+
+    def _contrast(self, common: Tensor, labels: Tensor, **others: Any) -> Tensor:
+        t, b = self._scalars()
+        contrast, b = sigmoid_pair_loss(
+            common,
+            labels,
+            t,
+            b,
+            weighting=self.pairs,
+            include_self=self.include_self,
+            margin=self.margin,
+            **others,
+        )
+        if self.bias == "solve":
+            self._store(b)
+        return contrast
+
+    def _soft_contrast(self, common: Tensor, p: Tensor) -> Tensor:
+        if self.gathers:
+            common, p = gather_with_gradient(common), gather_with_gradient(p)
+        t, b = self._scalars()
+        contrast, b = soft_sigmoid_loss(
+            common,
+            p,
+            t,
+            b,
+            weighting=self.pairs,
+            include_self=self.include_self,
+            margin=self.margin,
+        )
+        if self.bias == "solve":
+            self._store(b)
+        return contrast
+
+    def _contrast_with_memory(self, common: Tensor, labels: Tensor, bank: MemoryBank) -> Tensor:
+        """Return the contrast of the rows of all processes, with themselves and the memory bank."""
+        if self.gathers:
+            if len(common) % self.views:
+                raise UserError(
+                    f"with a memory bank and several processes, the number of rows ({len(common)}) "
+                    f"must be a multiple of the number of views ({self.views})"
+                )
+            # In view-major order, as in one process, so that the same rows are stored.
+            common = gather_with_gradient(common, self.views)
+            labels = gather_with_gradient(labels, self.views)
+        check_labels(labels, len(bank.pushed))
+        self._to_push = common.detach(), labels
+        past, past_labels = bank.contents()
+        return self._contrast(
+            common, labels, references=past, reference_labels=past_labels, include_rows=True
+        )
 
     def _scalars(self) -> tuple[Tensor, Tensor | None]:
         """Return the factor of the similarity, t or 1/t, and b unless it is to be solved."""

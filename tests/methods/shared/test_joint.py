@@ -5,6 +5,7 @@ Run by pytest this file starts itself as `test_joint.py RANK WORLD FOLDER`, once
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from scs_supcon.nn.head import Projection
 
 Arrays = dict[str, np.ndarray]
 
+# A suffix after + makes the key unique; "+soft" means batches with soft labels.
 OPTIONS: dict[str, dict[str, Any]] = {
     "baseline": {},
+    "baseline+soft": {},
     "byol": {"hidden": 8},
     "circle": {"gamma": 16.0},
     "cross_entropy_mlp": {},
@@ -33,6 +36,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "oscs_supcon": {},
     "paco": {"queue": 9},
     "pcl": {"granularities": (1, 2)},
+    "scs_supcon+memory": {"memory": 3},
+    "scs_supcon+soft": {"beta": 0.3},
     "selfcon": {},
     "timescl": {},
 }
@@ -45,7 +50,9 @@ def train_four_steps(name: str, rank: int | None) -> Arrays:
     """Return losses and weights after four steps, on the images of one rank or on all."""
     torch.manual_seed(0)
     network = Network(nn.Linear(6, 5), Projection(5, 4, centre=True)).double()
-    method = build_method(name, **OPTIONS[name], gather_across_devices=rank is not None)
+    method = build_method(
+        name.partition("+")[0], **OPTIONS[name], gather_across_devices=rank is not None
+    )
     method.setup(TaskInfo(network, LABELS, 3, 5, 4, epochs=4))
     optimizer = torch.optim.SGD(
         [{"params": list(network.parameters())}, *method.param_groups(0.05)], 0.05
@@ -54,7 +61,11 @@ def train_four_steps(name: str, rank: int | None) -> Arrays:
     for step, sizes in enumerate(SHARES):
         method.on_epoch_start(step, encode)
         local = slice(None) if rank is None else slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-        terms = method.training_step(batch(step, method.views, local), network)
+        example = batch(step, method.views, local)
+        if name.endswith("+soft"):
+            soft = torch.randn(7, 3, generator=torch.Generator().manual_seed(step)).softmax(1)
+            example = replace(example, label_probabilities=soft.double()[local])
+        terms = method.training_step(example, network)
         optimizer.zero_grad()
         torch.stack(list(terms.values())).sum().backward()
         for p in network.parameters():
