@@ -138,7 +138,7 @@ def test_errors_say_what_to_do() -> None:
     example = batch(torch.tensor([0, 5]), 0)
     with pytest.raises(UserError, match="SCSSupCon has not been set up"):
         SCSSupCon(3, memory=2).training_step(example, network())
-    with pytest.raises(UserError, match="labels must be between 0 and 2 .*, got 0 to 5"):
+    with pytest.raises(UserError, match=r"labels must be between 0 and 2 .*, got 0 to 5"):
         set_up(SCSSupCon(3, memory=2)).training_step(example, network())
     soft = Batch(example.images, example.labels, example.indices, torch.eye(2))
     with pytest.raises(UserError, match="memory = 2 cannot be combined with soft labels"):

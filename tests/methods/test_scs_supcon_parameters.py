@@ -167,8 +167,7 @@ def test_scalars_describe_the_last_batch() -> None:
         "positive_share": (9 + 4 + 1) / 36,
         "anchors_without_positives": 1.0,
         "positive_cosine": mean_cosine(z, [(0, 1), (0, 2), (1, 2), (3, 4)]),
-        "negative_cosine": mean_cosine(z, [(u, v) for u in (0, 1, 2, 5) for v in (3, 4)])
-        * (8 / 11)
+        "negative_cosine": mean_cosine(z, [(u, v) for u in (0, 1, 2, 5) for v in (3, 4)]) * (8 / 11)
         + mean_cosine(z, [(u, 5) for u in (0, 1, 2)]) * (3 / 11),
     }
     assert loss.scalars() == pytest.approx(expected)

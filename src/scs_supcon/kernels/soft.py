@@ -95,7 +95,7 @@ def soft_style_distance(style: Tensor, probabilities: Tensor, *, chunk: int = CH
 
 
 def expected_positives(probabilities: Tensor, include_self: bool) -> float:
-    """Return Σ q_uv over all pairs, from class sums: ‖Σ_u p_u‖², minus Σ_u ‖p_u‖² without (u, u)."""
+    """Return Σ q_uv over all pairs: ‖Σ_u p_u‖², minus Σ_u ‖p_u‖² without pairs (u, u)."""
     p = probabilities.detach().double()
     positive = float(p.sum(0).square().sum())
     return positive if include_self else positive - float(p.square().sum())
