@@ -49,10 +49,10 @@ def test_the_optimiser_gets_a_group_per_rate_and_decay():
     first, second = nn.Linear(2, 3), nn.Linear(3, 3)
     rates = dict.fromkeys(first.parameters(), 0.25)
     groups = parameter_groups([nn.Sequential(first, second)], 0.2, 0.5, rates)
-    found = [
+    settings = [
         (group.get("lr", 0.2), group["weight_decay"], len(group["params"])) for group in groups
     ]
-    assert found == [(0.2, 0.5, 1), (0.2, 0.0, 1), (0.05, 0.5, 1), (0.05, 0.0, 1)]
+    assert settings == [(0.2, 0.5, 1), (0.2, 0.0, 1), (0.05, 0.5, 1), (0.05, 0.0, 1)]
     optimizer = make_optimizer("sgd", groups, 0.2)
     assert [group["lr_scale"] for group in optimizer.param_groups] == [1, 1, 0.25, 0.25]
 

@@ -108,7 +108,7 @@ def test_the_first_phase_has_its_own_schedule_and_the_batches_of_the_run():
             "data": {"source": "x"},
             "pretrain": {
                 **{"epochs": 9, "head_epochs": 30, "warmup_epochs": 5, "ema": 0.9},
-                **{"patience": 3, "batch_size": 32, "lr": 0.3},
+                **{"patience": 3, "cutmix": 1.0, "mixup": 0.2, "batch_size": 32, "lr": 0.3},
             },
         }
     )
@@ -116,7 +116,7 @@ def test_the_first_phase_has_its_own_schedule_and_the_batches_of_the_run():
     assert first.encoder.frozen
     settings = first.pretrain
     assert (settings.epochs, settings.head_epochs, settings.warmup_epochs) == (30, 0, 3)
-    assert (settings.ema, settings.patience) == (0, 0)
+    assert (settings.ema, settings.patience, settings.cutmix, settings.mixup) == (0, 0, 0, 0.2)
     assert (settings.batch_size, settings.lr) == (32, 0.3)
     assert recipe.pretrain.head_epochs == 30
 

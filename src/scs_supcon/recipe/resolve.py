@@ -27,6 +27,7 @@ SMALL_IMAGE = 64  # short side in pixels up to which images get an encoder for s
 MAX_BATCH_SIZE = 256  # unless the user sets another one
 DEFAULT_METHOD = "scs_supcon"
 HEAD_EPOCHS = 20  # of the head alone, with --unfreeze
+UNFREEZE_BATCH_SIZE = 64  # the features of a whole network take hundreds of times more memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,7 +347,8 @@ def _batches(recipe: Recipe, labels: NDArray[np.int64]) -> Values:
 
     A method that uses no labels gets shuffled batches: balanced ones would tell it the classes.
     """
-    size = min(MAX_BATCH_SIZE, len(labels))
+    largest = UNFREEZE_BATCH_SIZE if recipe.pretrain.head_epochs else MAX_BATCH_SIZE
+    size = min(largest, len(labels))
     kind, per_class = choose_batches(labels, min(recipe.pretrain.batch_size, size))
     if not method_class(recipe.method.name).uses_labels:
         kind = "shuffle"

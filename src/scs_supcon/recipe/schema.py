@@ -199,6 +199,10 @@ class PretrainRecipe(Section):
     """Learning rate of the encoder's last layer, as a share of lr."""
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Factor of the learning rate from each layer of the encoder to the one below it."""
+    mixup: NonNegative = 0.0
+    """MixUp: each image is blended with another one by a share from Beta(α, α); 0: none."""
+    cutmix: NonNegative = 0.0
+    """CutMix: α as for MixUp; each image gets a rectangle of another one. If both: one a batch."""
     ema: Momentum = 0.0
     """Decay of the running average of the weights, which replaces them at the end; 0: none."""
     patience: Annotated[int, Field(ge=0)] = 0
@@ -254,6 +258,11 @@ class Recipe(Section):
             not (self.encoder.frozen and self.pretrain.head_epochs),
             "pretrain.head_epochs trains the head before the encoder, but encoder.frozen is true: "
             "use either",
+        )
+        _require(
+            not (self.encoder.frozen and self.pretrain.cutmix),
+            "pretrain.cutmix cuts images, but encoder.frozen is true, so that training sees "
+            "features: use pretrain.mixup",
         )
         return self
 

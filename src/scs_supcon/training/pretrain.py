@@ -44,6 +44,7 @@ from scs_supcon.training.loop import (
     parameter_groups,
     train_loop,
 )
+from scs_supcon.training.mixing import mix_batch
 from scs_supcon.training.validation import (
     ValidationSet,
     first_of_each_class,
@@ -61,12 +62,14 @@ class TrainingSet:
     Attributes:
         names: of the training images.
         labels: class of each.
+        classes: number of classes; some may have no training image.
         batches: (plan, epoch, rank, number of batches to skip) -> batches on the CPU.
         apply_network: network -> its output for the evaluation view of every training image.
     """
 
     names: list[str]
     labels: NDArray[np.int64]
+    classes: int
     batches: Callable[[Plan, int, int, int], Iterator[Batch]]
     apply_network: Callable[[nn.Module], Output]
 
@@ -86,7 +89,8 @@ def training_set_from_images(
 
     names = [images.names[index] for index in indices]
     apply_network = _apply_to_images(images, indices, recipe, workers)
-    return TrainingSet(names, images.labels[indices], batches, apply_network)
+    count = len(images.classes)
+    return TrainingSet(names, images.labels[indices], count, batches, apply_network)
 
 
 def validation_set_from_images(
@@ -158,7 +162,8 @@ def training_set_from_features(
         return _apply_in_eval_mode(network, torch.split(features[:, 0], 4096))
 
     names = [images.names[index] for index in indices]
-    return TrainingSet(names, images.labels[indices], batches, apply_network)
+    count = len(images.classes)
+    return TrainingSet(names, images.labels[indices], count, batches, apply_network)
 
 
 def _sample_views(features: Tensor, views: int, mix: bool, dropout: float) -> Tensor:
@@ -180,6 +185,8 @@ def make_method(recipe: Recipe, world_size: int = 1) -> Method:
     if issubclass(method_class(recipe.method.name), CommonStyleMethod):
         options = {"common_dim": recipe.head.common_dim, "overlap": recipe.head.overlap} | options
     method = build_method(recipe.method.name, recipe.method.preset, **options)
+    if recipe.pretrain.mixup or recipe.pretrain.cutmix:
+        check_soft_labels(method)
     if world_size > 1:
         method.gather_across_devices = True
     return method
@@ -249,17 +256,13 @@ def pretrain(
     per_epoch = len(plan(0))
     total = settings.epochs * per_epoch
 
-    def batches(epoch: int, skip: int) -> Iterator[Batch]:
-        for batch in training_set.batches(plan(epoch), epoch, fabric.global_rank, skip):
-            yield batch.map(fabric.to_device)
-
     stage = Stage(
         name=name,
         modules=modules | weights.copies,
         losses=lambda batch: _training_step(method, batch, wrapped),
         optimizer=optimizer,
         schedule=_schedule(settings, per_epoch),
-        batches=batches,
+        batches=_batches(fabric, training_set, plan, recipe),
         epochs=settings.epochs,
         clip_norm=settings.clip_norm,
     )
@@ -301,6 +304,26 @@ def pretrain(
     weights.finish()
     network.eval()
     method.eval()
+
+
+def _batches(
+    fabric: Fabric, training_set: TrainingSet, plan: Callable[[int], Plan], recipe: Recipe
+) -> Callable[[int, int], Iterator[Batch]]:
+    """Return the batches of an epoch on the device of training, with mixed images if required."""
+    mixup, cutmix = recipe.pretrain.mixup, recipe.pretrain.cutmix
+
+    def batches(epoch: int, skip: int) -> Iterator[Batch]:
+        loaded = training_set.batches(plan(epoch), epoch, fabric.global_rank, skip)
+        for number, batch in enumerate(loaded, start=skip):
+            on_device = batch.map(fabric.to_device)
+            if mixup or cutmix:
+                key = (recipe.seed, epoch, number)
+                on_device = mix_batch(
+                    on_device, training_set.classes, mixup=mixup, cutmix=cutmix, key=key
+                )
+            yield on_device
+
+    return batches
 
 
 def _training_step(method: Method, batch: Batch, network: nn.Module) -> dict[str, Tensor]:

@@ -36,6 +36,7 @@ def head_phase(recipe: Recipe) -> Recipe:
         "epochs": epochs,
         "head_epochs": 0,
         "warmup_epochs": min(settings.warmup_epochs, epochs / 10),
+        "cutmix": 0.0,  # there are no images to cut
         "ema": 0.0,
         "patience": 0,
     }
