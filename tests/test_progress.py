@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from scs_supcon import progress as progress_module
-from scs_supcon.progress import Display, format_duration
+from scs_supcon.progress import Display, format_duration, format_estimate
 
 
 @pytest.fixture
@@ -100,7 +100,9 @@ def test_a_terminal_gets_a_bar_with_the_time_left(monkeypatch):
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0, "0 s"),
+        (0, "less than a second"),
+        (0.99, "less than a second"),
+        (1, "1 s"),
         (99.4, "99 s"),
         (100, "2 min"),
         (5399, "90 min"),
@@ -110,3 +112,8 @@ def test_a_terminal_gets_a_bar_with_the_time_left(monkeypatch):
 )
 def test_durations_are_formatted_with_a_suitable_unit(seconds, text):
     assert format_duration(seconds) == text
+
+
+def test_an_estimate_of_almost_nothing_does_not_say_about():
+    assert format_estimate(0.2) == "less than a second"
+    assert format_estimate(12.3) == "about 12 s"

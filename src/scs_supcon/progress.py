@@ -63,16 +63,23 @@ class Display:
             time_left = ""
             if first < done < total:
                 seconds = (now - start) / (done - first) * (total - done)
-                time_left = f", about {format_duration(seconds)} left"
+                time_left = f", {format_estimate(seconds)} left"
             self.line(f"{title}: {done} of {total}{time_left}")
 
         return update
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration as text: "40 s", "12 min", "3.5 h"."""
+    """Return a duration as text: "less than a second", "40 s", "12 min", "3.5 h"."""
+    if seconds < 1:
+        return "less than a second"
     if seconds < 100:
         return f"{seconds:.0f} s"
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def format_estimate(seconds: float) -> str:
+    """Return an estimated duration as text: "less than a second", "about 40 s"."""
+    return f"{'about ' * (seconds >= 1)}{format_duration(seconds)}"

@@ -31,7 +31,9 @@ HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
 COMMANDS = json.loads((HERE / "commands.json").read_text(encoding="utf-8"))
 PLAIN = ("data", "other", "recipes", "table.csv")
-CLOSE = 1e-6  # probabilities and similarities of a loaded model
+# Probabilities and similarities of a loaded model. Other versions of torch round differently: in
+# float64 their predictions are equal, in float32 each is up to 3e-6 from those.
+CLOSE = 1e-6 if _version("torch") == EXPECTED["libraries"]["torch"] else 1e-5
 
 # ---- Names that may change: adapt them here and nowhere else. ----
 

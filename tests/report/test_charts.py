@@ -93,14 +93,22 @@ def test_a_curve_of_one_epoch_has_one_value():
     assert "2 throughout" in drawing
 
 
-def test_the_histogram_marks_the_threshold_if_it_is_in_view():
+def test_the_histogram_marks_the_threshold():
     same, different = [0] * 60, [0] * 60
     same[50], different[20] = 5, 7
     assert "boundary 0.50" in texts(charts.similarity_chart(pairs(same, different)))
     quantile = pairs(same, different, rule="quantile")
     assert "threshold 0.50" in texts(charts.similarity_chart(quantile))
-    outside = charts.similarity_chart(pairs(same, different, threshold=-0.9))
-    assert not [text for text in texts(outside) if "boundary" in text]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "text"),
+    [(-0.9, "← boundary -0.90"), (0.95, "boundary 0.95 →"), (1.5, "boundary 1.50 →")],
+)
+def test_the_histogram_names_a_boundary_outside_its_range(threshold, text):
+    same, different = [0] * 60, [0] * 60
+    same[50], different[20] = 5, 7
+    assert text in texts(charts.similarity_chart(pairs(same, different, threshold=threshold)))
 
 
 def test_a_histogram_without_pairs_can_be_drawn():

@@ -7,7 +7,7 @@ from statistics import mean
 
 from scs_supcon.benchmark.expand import Cell, Source
 from scs_supcon.benchmark.results import read_results
-from scs_supcon.progress import format_duration
+from scs_supcon.progress import format_estimate
 from scs_supcon.recipe import Recipe
 
 FROM_TIMING = "stage 1 only, from timing a step"
@@ -62,11 +62,11 @@ def describe_costs(cells: Sequence[Cell], costs: Mapping[str, CellCost | None], 
     lines = []
     for cell in cells:
         cost = costs[cell.address]
-        text = f"about {format_duration(cost.seconds)}, {cost.basis}" if cost else "finished"
+        text = f"{format_estimate(cost.seconds)}, {cost.basis}" if cost else "finished"
         lines.append(f"{cell.address}  {cell!s:<{width}}  {text}")
     remaining = [cost for cost in costs.values() if cost is not None]
     total = sum(cost.seconds for cost in remaining) / jobs
-    ending = f": about {format_duration(total)} with {jobs} job{'s' * (jobs > 1)}"
+    ending = f": {format_estimate(total)} with {jobs} job{'s' * (jobs > 1)}"
     if any(cost.basis == FROM_TIMING for cost in remaining):
         ending += ", plus feature extraction and stage 2"
     return "\n".join(

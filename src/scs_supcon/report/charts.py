@@ -136,25 +136,34 @@ def draw_similarities(axes: "Axes", pairs: PairStatistics) -> None:
         low, high = max(0, filled[0] - 1), min(last, filled[-1] + 2)
         axes.set_xlim(histogram.edges[low], histogram.edges[high])
     axes.set_ylim(0, max(1e-3, *(values.max() for values in shares.values())) * 1.2)
-    low, high = axes.get_xlim()
-    if low <= pairs.threshold <= high:
-        name = "boundary" if pairs.rule == "boundary" else "threshold"
-        axes.axvline(pairs.threshold, color=SOFT, linestyle=":", linewidth=1.5)
-        right = pairs.threshold > low + 0.6 * (high - low)
-        axes.annotate(
-            f"{name} {pairs.threshold:.2f}",
-            (pairs.threshold, 0.98),
-            xycoords=("data", "axes fraction"),
-            xytext=(-4 if right else 4, 0),
-            textcoords="offset points",
-            ha="right" if right else "left",
-            va="top",
-            weight="bold",
-        )
+    _mark_threshold(axes, pairs)
     axes.set_xlabel("similarity in the common field")
     axes.set_ylabel("share of pairs")
     axes.yaxis.set_major_formatter(_percent)
     axes.grid(False, axis="x")
+
+
+def _mark_threshold(axes: "Axes", pairs: PairStatistics) -> None:
+    """Draw a line at the threshold; if it lies outside the x-range, an arrow at the edge."""
+    low, high = axes.get_xlim()
+    text = f"{'boundary' if pairs.rule == 'boundary' else 'threshold'} {pairs.threshold:.2f}"
+    if pairs.threshold < low:
+        text = f"← {text}"
+    elif pairs.threshold > high:
+        text = f"{text} →"
+    else:
+        axes.axvline(pairs.threshold, color=SOFT, linestyle=":", linewidth=1.5)
+    right = pairs.threshold > low + 0.6 * (high - low)
+    axes.annotate(
+        text,
+        (min(max(pairs.threshold, low), high), 0.98),
+        xycoords=("data", "axes fraction"),
+        xytext=(-4 if right else 4, 0),
+        textcoords="offset points",
+        ha="right" if right else "left",
+        va="top",
+        weight="bold",
+    )
 
 
 def roc_chart(pairs: PairStatistics) -> Markup:

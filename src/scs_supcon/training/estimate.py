@@ -17,7 +17,7 @@ from torch import Tensor
 from scs_supcon.data.dataset import SPLITS, ImageDataset, Problem, problem_title
 from scs_supcon.data.sampler import plan_epoch, positives_per_anchor, share_without_positives
 from scs_supcon.methods import Batch, Method, Network
-from scs_supcon.progress import format_duration
+from scs_supcon.progress import format_estimate
 from scs_supcon.recipe import Recipe
 from scs_supcon.training.pretrain import TrainingSet
 
@@ -99,8 +99,8 @@ def describe_stage_1(
     if settings.patience:
         epochs = f"at most {epochs}"
     return (
-        f"stage 1   {order}{epochs} of {recipe.method.name}, {trained}: about "
-        f"{format_duration(cost.seconds)}, {cost.bytes / 2**20:,.0f} MiB of memory per step"
+        f"stage 1   {order}{epochs} of {recipe.method.name}, {trained}: "
+        f"{format_estimate(cost.seconds)}, {cost.bytes / 2**20:,.0f} MiB of memory per step"
     )
 
 
