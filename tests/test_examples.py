@@ -33,7 +33,7 @@ def test_the_loss_learns_to_separate_pairs_in_a_plain_loop() -> None:
 
 def test_a_custom_method_trains_through_the_pipeline() -> None:
     (accuracy,) = percentages(run_example("own_method.py"))
-    assert accuracy > 60, "chance is 10 %"
+    assert accuracy > 60, "chance is 10%"
 
 
 def test_two_processes_reproduce_the_result_of_one() -> None:

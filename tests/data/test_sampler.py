@@ -215,7 +215,7 @@ def test_balanced_batches_are_chosen_if_shuffling_leaves_anchors_without_positiv
     assert choose_batches(labels_of([2] * 50), 16) == ("balanced", 2)
     assert choose_batches(labels_of([1] * 50), 16) == ("shuffle", 2)
     assert choose_batches(labels_of([30] * 200), 2)[0] == "shuffle"
-    # 62 % of anchors of 200 balanced classes have no positives in shuffled batches of 96.
+    # 62% of anchors of 200 balanced classes have no positives in shuffled batches of 96.
     shares = [
         share_without_positives(birds, plan(birds, 96, "shuffle", epoch=epoch))
         for epoch in range(5)

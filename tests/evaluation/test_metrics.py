@@ -176,12 +176,6 @@ def test_a_class_without_training_rows_is_never_predicted() -> None:
     assert metrics.nearest_mean_accuracy(train, np.array([0, 2]), queries, np.array([1])) == 0.0
 
 
-def test_evenly_spaced_indices() -> None:
-    assert metrics.evenly_spaced(10, 4).tolist() == [0, 2, 5, 7]
-    assert metrics.evenly_spaced(3, 5).tolist() == [0, 1, 2]
-    assert metrics.evenly_spaced(0, 5).tolist() == []
-
-
 def test_chunks_cover_all_rows_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "CHUNK", 100)
     covered = [row for chunk in metrics.chunks(25, 30) for row in range(25)[chunk]]

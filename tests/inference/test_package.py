@@ -289,7 +289,7 @@ def test_the_model_card_names_quantile_and_added_classes(trained: Trained) -> No
     model = parts.model()
     model.add_class("<script>*nine*", parts.unknown[:3])
     card = model_card(model.info)
-    assert "95 % of the validation images" in card
+    assert "95% of the validation images" in card
     assert r"Classes added by their mean: \<script\>\*nine\*." in card
     assert "Not measured." in card
 

@@ -77,7 +77,7 @@ def test_style_distance_dense_and_tiled(batch: Rows, piece: int) -> None:
 
 @pytest.mark.parametrize("gap", [1e-1, 1e-3, 1e-5])
 def test_distances_of_near_duplicates_in_float32(gap: float) -> None:
-    """Relative error within 4 eps, where a float32 Gram matrix is 35 % off."""
+    """Relative error within 4 eps, where a float32 Gram matrix is 35% off."""
     source = torch.Generator().manual_seed(2)
     first = torch.nn.functional.normalize(torch.randn(40, 16, generator=source))
     x = torch.cat([first, first + gap * torch.randn(first.shape, generator=source) / 4])

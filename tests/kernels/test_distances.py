@@ -131,7 +131,7 @@ def test_a_large_batch_in_pieces_of_the_usual_size(classes: int, dtype: torch.dt
 @pytest.mark.parametrize("n", [8, 200])
 @pytest.mark.parametrize("gap", [1e-1, 1e-3, 1e-5])
 def test_near_duplicates_in_float32(n: int, gap: float, piece: int) -> None:
-    """Two views of an image: relative error within 4 eps, where a float32 Gram is 35 % off."""
+    """Two views of an image: relative error within 4 eps, where a float32 Gram is 35% off."""
     source = torch.Generator().manual_seed(2)
     one = torch.nn.functional.normalize(torch.randn(n // 2, 16, generator=source))
     x = torch.cat([one, one + gap * torch.randn(one.shape, generator=source) / 4])

@@ -8,6 +8,7 @@ from scs_supcon.kernels.layout import (
     SortedLabels,
     Tile,
     count_pairs,
+    evenly_spaced,
     members,
     same_class_pairs,
     sort_rows,
@@ -146,3 +147,9 @@ def test_count_pairs(labels: list[int], others: list[int], apart: bool, include_
     rows, references = (torch.tensor(x, dtype=torch.long) for x in (labels, right))
     counts = count_pairs(rows, references if apart else None, include_self=include_self)
     assert counts == expected
+
+
+def test_evenly_spaced_indices() -> None:
+    assert evenly_spaced(10, 4).tolist() == [0, 2, 5, 7]
+    assert evenly_spaced(3, 5).tolist() == [0, 1, 2]
+    assert evenly_spaced(0, 5).tolist() == []

@@ -139,7 +139,7 @@ def test_no_gradient_flows_through_the_solved_b(pairs: Any, include_self: bool) 
 
 
 def test_a_sample_of_pairs_sets_b_for_more_than_1024_rows() -> None:
-    """Within 3 % of the share of positive pairs; the loss itself is over all pairs."""
+    """Within 3% of the share of positive pairs; the loss itself is over all pairs."""
     z, labels = random_batch(1500, 40)
     loss = SCSSupCon(6)
     value = loss(z, labels)

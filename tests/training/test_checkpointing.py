@@ -203,7 +203,7 @@ def test_the_time_spent_on_saving_is_bounded():
     within, end = (partial(policy.due, epoch_end=flag) for flag in (False, True))
     assert not within(29.9, 0.01)
     assert within(30.0, 0.01)
-    assert not within(39.9, 0.8)  # 2 % of 40 seconds
+    assert not within(39.9, 0.8)  # 2% of 40 seconds
     assert within(40.0, 0.8)
     assert within(50.0, 5.0)  # even if saving is slow, less than a minute is lost
     assert end(0.0, 0.0)
@@ -213,7 +213,7 @@ def test_the_time_spent_on_saving_is_bounded():
 
 
 def test_not_every_short_epoch_is_saved(fabric, run):
-    """The cost of the first save is unknown; then saving may take 2 % of the time."""
+    """The cost of the first save is unknown; then saving may take 2% of the time."""
     saves = []
     original = run.save_checkpoint
 

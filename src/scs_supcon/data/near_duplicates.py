@@ -7,13 +7,13 @@ each image's five nearest neighbours above 0.8 are candidates.
 
 *Fine*: the cosine of the edges (differences of neighbouring pixels at 16 × 16), which do not depend
 on brightness and contrast, maximised over 19 alignments: whole images, or one of them with 5 or
-10 % cut off. Edges distinguish different images with similar grey levels, such as dark trees on a
+10% cut off. Edges distinguish different images with similar grey levels, such as dark trees on a
 white background.
 
 A pair is a near duplicate if its fine similarity is at least 0.9. If all images look alike, such as
 scans, the threshold is higher: 1 − 1.4 (1 − s)², where s is the median coarse similarity of the
 fifth neighbour. `benchmarks/near_duplicates.py` measures precision and recall;
-`docs/benchmarks/near_duplicates.md` has the results. Mirrored copies, and crops that cut off 10 %
+`docs/benchmarks/near_duplicates.md` has the results. Mirrored copies, and crops that cut off 10%
 or more on all sides, are not found.
 """
 
@@ -145,7 +145,7 @@ def _edges(images: Floats, window: tuple[Floats, Floats]) -> Floats:
 
 @cache
 def _windows() -> list[tuple[Floats, Floats]]:
-    """Return the whole image, then nine windows each with 95 and 90 % of its sides."""
+    """Return the whole image, then nine windows each with 95 and 90% of its sides."""
     windows = []
     for share in (1.0, 0.95, 0.9):
         lines = [_resampling_matrix(share, start) for start in _starts(share)]

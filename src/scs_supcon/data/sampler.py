@@ -89,7 +89,7 @@ def batch_keys(
 def choose_batches(labels: Positions, batch_size: int) -> tuple[BatchKind, int]:
     """Return the kind of batches, and the number of images of a class to keep together.
 
-    The kind is "balanced" if shuffling would leave more than 5 % of the anchors without positives.
+    The kind is "balanced" if shuffling would leave more than 5% of the anchors without positives.
     Anchors whose class has no other image are not counted: no batch has positives for them.
     """
     counts = np.bincount(labels)

@@ -130,7 +130,7 @@ def compute_evaluation(  # noqa: PLR0913
 
 
 def compute_scores(probabilities: Tensor, labels: Tensor) -> Scores:
-    """Compute accuracy, top-5 accuracy, macro-F1 and balanced accuracy with 95 % intervals."""
+    """Compute accuracy, top-5 accuracy, macro-F1 and balanced accuracy with 95% intervals."""
     predicted = probabilities.argmax(1)
     order = probabilities.sort(dim=1, descending=True, stable=True).indices
     correct = order == labels[:, None]

@@ -19,11 +19,11 @@ from scs_supcon.evaluation.compute import EmbeddedImages, compute_evaluation, em
 from scs_supcon.evaluation.dataset import EvaluationSet, load_evaluation_set
 from scs_supcon.evaluation.label_errors import suspected_labels
 from scs_supcon.evaluation.leakage import view_agreement
-from scs_supcon.evaluation.metrics import evenly_spaced
 from scs_supcon.evaluation.predictions import prediction_columns, write_predictions
 from scs_supcon.evaluation.record import Evaluation, ViewAgreement
 from scs_supcon.inference import Model, load
 from scs_supcon.inference.decision import Decision
+from scs_supcon.kernels.layout import evenly_spaced
 from scs_supcon.nn.encoder import encoder_key
 from scs_supcon.progress import Display
 

@@ -127,12 +127,6 @@ def chunks(rows: int, columns: int) -> Iterator[slice]:
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
-def evenly_spaced(total: int, limit: int) -> Tensor:
-    """Return the indices of at most `limit` of `total` rows, evenly spaced."""
-    count = min(total, limit)
-    return torch.arange(count) * total // max(1, count)
-
-
 def _class_mean(score: Callable[..., float], predicted: Array, labels: Array) -> float:
     """Average a score over the classes present: an absent class cannot be predicted correctly."""
     y_true, y_pred = np.asarray(labels), np.asarray(predicted)

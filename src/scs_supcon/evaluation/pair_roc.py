@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from scs_supcon.evaluation.metrics import chunks, evenly_spaced
+from scs_supcon.evaluation.metrics import chunks
 from scs_supcon.evaluation.record import PairHistogram, PairStatistics
+from scs_supcon.kernels.layout import evenly_spaced
 
 MAX_IMAGES = 4000  # eight million pairs
 BINS = 60

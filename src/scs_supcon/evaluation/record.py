@@ -60,7 +60,7 @@ class EvaluationRecord(BaseModel):
 
 
 class Score(EvaluationRecord):
-    """A value between 0 and 1 with its 95 % confidence interval."""
+    """A value between 0 and 1 with its 95% confidence interval."""
 
     value: float
     low: float

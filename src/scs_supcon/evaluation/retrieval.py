@@ -11,8 +11,9 @@ Both are averaged over images. Images without another image of their class are l
 import torch
 from torch import Tensor
 
-from scs_supcon.evaluation.metrics import chunks, evenly_spaced
+from scs_supcon.evaluation.metrics import chunks
 from scs_supcon.evaluation.record import Retrieval
+from scs_supcon.kernels.layout import evenly_spaced
 
 MAX_QUERIES = 4000  # the retrieved images are not limited
 

@@ -160,7 +160,7 @@ def fit_decision_rule(
         val: probe inputs and labels of the validation images.
         probe_input: "features" are centred; the others are not.
         boundary: the decision boundary that the method learned. If None, the threshold is the
-            similarity that 95 % of the validation images reach.
+            similarity that 95% of the validation images reach.
     """
     classes = len(classifier.bias)
     centre = train[0].double().mean(0) * (probe_input == "features")

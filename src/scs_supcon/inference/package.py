@@ -302,7 +302,7 @@ def _card_metrics(info: ModelInfo) -> str:
 def _card_rejection(info: ModelInfo) -> str:
     origin = {
         "boundary": "the decision boundary learned in training",
-        "quantile": "the similarity that 95 % of the validation images reach",
+        "quantile": "the similarity that 95% of the validation images reach",
     }[info.rejection.rule]
     return (
         "An image is rejected as unknown if its mean similarity to the images of every class is "

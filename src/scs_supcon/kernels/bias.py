@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from scs_supcon.kernels.autograd import full_precision
-from scs_supcon.kernels.layout import PairLabels, SortedLabels, members
+from scs_supcon.kernels.layout import PairLabels, evenly_spaced, members
 
 EXACT_PAIRS = 1 << 20  # above this number of pairs a sample is used
 MANY = 1 << 14  # above this number of pairs a sixteenth of them gives the first guess
@@ -117,12 +117,12 @@ def _sample(
     rows, columns = pairs.left, pairs.right
     total, positive = pairs.count(include_self=False)
     if pairs.one_set:
-        sampled = _evenly_spaced(rows, SAMPLED_ROWS)
+        sampled = evenly_spaced(len(rows), SAMPLED_ROWS, x.device)
         every_third = torch.arange(len(sampled), device=x.device) % 3 == 0
         u, v = sampled[every_third], sampled[~every_third]
     else:
-        u = _evenly_spaced(rows, SAMPLED_ROWS // 3)
-        v = _evenly_spaced(columns, SAMPLED_ROWS * 2 // 3)
+        u = evenly_spaced(len(rows), SAMPLED_ROWS // 3, x.device)
+        v = evenly_spaced(len(columns), SAMPLED_ROWS * 2 // 3, x.device)
     p, q, count = _same_class_sample(pairs)
     self_pairs = len(p) if include_self and pairs.contains_self else 0
     sizes = [len(u) * len(v), q.numel(), self_pairs]
@@ -146,7 +146,7 @@ def _sample(
 def _same_class_sample(pairs: PairLabels) -> tuple[Tensor, Tensor, Tensor]:
     """Return rows `(k,)`, p positives of each row `(k, p)`, and numbers of positives `(k,)`."""
     rows, columns = pairs.left, pairs.right
-    u = _evenly_spaced(rows, SAMPLED_ROWS * 2 // 3)
+    u = evenly_spaced(len(rows), SAMPLED_ROWS * 2 // 3, rows.labels.device)
     itself = int(pairs.contains_self)
     count = members(rows.labels[u], columns) - itself
     u, count = u[count > 0], count[count > 0]
@@ -160,9 +160,3 @@ def _positions(pairs: PairLabels, u: Tensor) -> Tensor:
     """Return the positions of the left rows u among the right rows, which contain them."""
     local = None if pairs.one_set else pairs.right.local
     return u if local is None else local[u]
-
-
-def _evenly_spaced(rows: SortedLabels, limit: int) -> Tensor:
-    """Return at most `limit` evenly spaced positions."""
-    count = min(len(rows), limit)
-    return torch.arange(count, device=rows.labels.device) * len(rows) // max(count, 1)

@@ -4,7 +4,7 @@
 
 A short list of pairs is subtracted pair by pair. Otherwise classes of similar size are processed
 together, in pieces of bounded size. Two views of one image are near-duplicates, for which a float32
-Gram matrix is badly off (35 % at a distance of 1e-3), so float32 rows are multiplied in float64;
+Gram matrix is badly off (35% at a distance of 1e-3), so float32 rows are multiplied in float64;
 float64 rows are subtracted. Small batches are computed in `dense`.
 """
 

@@ -173,6 +173,12 @@ def members(labels: Tensor, rows: SortedLabels) -> Tensor:
     return torch.searchsorted(rows.labels, labels, right=True) - first
 
 
+def evenly_spaced(total: int, limit: int, device: torch.device | None = None) -> Tensor:
+    """Return the indices of at most `limit` of `total` rows, evenly spaced."""
+    count = min(total, limit)
+    return torch.arange(count, device=device) * total // max(1, count)
+
+
 def longest(x: Tensor) -> float:
     """Return the length of the longest row."""
     return float(torch.linalg.vector_norm(x, dim=1).max()) if len(x) else 0.0

@@ -27,7 +27,7 @@ from scs_supcon.kernels.layout import TILE, PairLabels, Tile, longest, tiles
 
 DENSE_ROWS = 128  # up to this size the dense form is no slower (measured)
 SAFE_LOGIT = 5.0  # up to here −log(1 − σ) loses less than the rounding of the logit
-MANY, WIDE_TILE = 4096, 768  # above MANY rows wide tiles are faster by 2 to 7 %
+MANY, WIDE_TILE = 4096, 768  # above MANY rows wide tiles are faster by 2 to 7%
 FEW = 1 << 14  # numbers that are summed in one step
 LISTED = 1 << 15  # listed pairs held in memory
 

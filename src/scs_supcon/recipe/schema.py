@@ -54,7 +54,7 @@ class DataRecipe(Section):
     flip: bool = True
     """Training: mirror half of the views horizontally."""
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.4
-    """Stage 1: strength of the colour jitter (hue: a quarter of it) in 80 % of the views."""
+    """Stage 1: strength of the colour jitter (hue: a quarter of it) in 80% of the views."""
     grayscale: Share = 0.2
     """Stage 1: share of the views that are converted to grey."""
     rotate: Degrees = 0.0

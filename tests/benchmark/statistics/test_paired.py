@@ -17,7 +17,6 @@ from scs_supcon.benchmark.statistics import (
     holm,
     mcnemar,
     paired_t,
-    rank_biserial,
     wilcoxon,
     wilcoxon_holm,
 )
@@ -312,19 +311,6 @@ def test_dz_without_spread():
     assert cohens_dz([1.3, 2.3], [1.0, 2.0]).value == math.inf
     assert cohens_dz([1.0, 2.0], [1.3, 2.3]).value == -math.inf
     assert cohens_dz([1.0, 2.0], [1.0, 2.0]).value == 0.0
-
-
-def test_rank_biserial_by_hand():
-    # gaps 1, −2, 3, 0: ranks 1 and 3 favour the first method, rank 2 the second
-    effect = rank_biserial([2.0, 1.0, 5.0, 7.0], [1.0, 3.0, 2.0, 7.0])
-    assert effect.value == pytest.approx((4 - 2) / 6)
-    assert "67% of the rank sum" in effect.sentence
-    assert rank_biserial([1.0, 1.0], [1.0, 1.0]).value == 0.0
-
-
-def test_rank_biserial_of_the_paper_is_extreme(main, folds):
-    assert rank_biserial(main[OURS], main[OVERLAP]).value == 1.0
-    assert rank_biserial(folds["SupCon"], folds[OURS]).value == -1.0
 
 
 def test_bootstrap_of_an_accuracy_agrees_with_the_binomial_interval():

@@ -5,7 +5,7 @@ Many methods over many columns (dataset + encoder):
     methods differ from a control, `wilcoxon_holm` the same with pairwise tests.
 Two methods over the same folds, seeds or columns:
     `paired_t`, `corrected_t` (for overlapping training sets, as in cross-validation), `wilcoxon`;
-    the size of the difference: `cohens_dz`, `rank_biserial`.
+    the size of the difference: `cohens_dz`.
 Two methods on the same images:
     `mcnemar` on their predictions, `bootstrap` for the interval of any number.
 
@@ -29,7 +29,6 @@ from scs_supcon.benchmark.statistics.paired import (
     holm,
     mcnemar,
     paired_t,
-    rank_biserial,
     wilcoxon,
     wilcoxon_holm,
 )
@@ -43,7 +42,7 @@ from scs_supcon.benchmark.statistics.ranks import (
     friedman,
     nemenyi,
 )
-from scs_supcon.benchmark.statistics.scores import average_ranks, complete_rows
+from scs_supcon.benchmark.statistics.scores import average_ranks
 
 __all__ = [
     "AdjustedPair",
@@ -61,7 +60,6 @@ __all__ = [
     "bonferroni_dunn",
     "bootstrap",
     "cohens_dz",
-    "complete_rows",
     "corrected_t",
     "critical_difference",
     "friedman",
@@ -69,7 +67,6 @@ __all__ = [
     "mcnemar",
     "nemenyi",
     "paired_t",
-    "rank_biserial",
     "wilcoxon",
     "wilcoxon_holm",
 ]

@@ -233,8 +233,8 @@ def wilcoxon(
     """
     gaps = differences(first, second)
     unequal = gaps[gaps != 0]
-    up, down = _signed_rank_sums(gaps)
-    p = _signed_rank_p(unequal, up)
+    ranks = stats.rankdata(np.abs(unequal))
+    p = _signed_rank_p(unequal, ranks)
     floor = min(1.0, 2.0 ** (1 - len(unequal)))
     warnings: tuple[str, ...] = ()
     if floor >= alpha:
@@ -247,8 +247,8 @@ def wilcoxon(
     return Wilcoxon(
         *names,
         n=len(unequal),
-        up=up,
-        down=down,
+        up=float(ranks[unequal > 0].sum()),
+        down=float(ranks[unequal < 0].sum()),
         p=p,
         floor=floor,
         warnings=warnings,
@@ -311,28 +311,21 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     return tuple(multitest.multipletests(p_values, method="holm")[1].tolist())
 
 
-def _signed_rank_sums(gaps: FloatArray) -> tuple[float, float]:
-    """Return the rank sums of the positive and of the negative gaps; zeros are left out."""
-    unequal = gaps[gaps != 0]
-    ranks = stats.rankdata(np.abs(unequal))
-    return float(ranks[unequal > 0].sum()), float(ranks[unequal < 0].sum())
-
-
-def _signed_rank_p(gaps: FloatArray, up: float) -> float:
+def _signed_rank_p(unequal: FloatArray, ranks: FloatArray) -> float:
     """Return the two-sided p of the rank sum over all 2ⁿ equally likely choices of signs.
 
     scipy's exact test ignores ties. Here the distribution is built one rank at a time; ranks are
     doubled so that the mean ranks of ties are integers.
     """
-    if len(gaps) > EXACT_WILCOXON_UP_TO:
-        return float(stats.wilcoxon(gaps, method="asymptotic").pvalue)
-    doubled = np.round(2 * stats.rankdata(np.abs(gaps))).astype(int)
+    if len(unequal) > EXACT_WILCOXON_UP_TO:
+        return float(stats.wilcoxon(unequal, method="asymptotic").pvalue)
+    doubled = np.round(2 * ranks).astype(int)
     probability = np.zeros(int(doubled.sum()) + 1)
     probability[0] = 1.0
     for rank in doubled:
         probability[rank:] += probability[:-rank].copy()
         probability /= 2
-    observed = round(2 * up)
+    observed = int(doubled[unequal > 0].sum())
     tail = min(probability[: observed + 1].sum(), probability[observed:].sum())
     return min(1.0, 2 * float(tail))
 
@@ -409,17 +402,6 @@ def cohens_dz(first: Sequence[float], second: Sequence[float]) -> Effect:
         value,
         f"The mean difference is {abs(value):.2f} times the spread between pairs (Cohen's dz).",
     )
-
-
-def rank_biserial(first: Sequence[float], second: Sequence[float]) -> Effect:
-    """Return the matched-pairs rank-biserial correlation (W₊ − W₋) / (W₊ + W₋).
-
-    1 means that the first method is better in every pair, −1 that it is worse in every pair.
-    Unlike dz it does not grow when the spread between pairs shrinks.
-    """
-    up, down = _signed_rank_sums(differences(first, second))
-    value = (up - down) / (up + down) if up + down else 0.0
-    return Effect(value, f"{(value + 1) / 2:.0%} of the rank sum favours the first method.")
 
 
 def _mean(rows: npt.NDArray[Any]) -> float:

@@ -40,15 +40,9 @@ def score_matrix(scores: Scores) -> FloatArray:
     if gaps:
         raise UserError(
             f"{join(gaps)}: a score is missing or not finite; rank tests need all scores, so "
-            "complete the runs or leave the method out (complete_rows does)"
+            "complete the runs or leave the method out"
         )
     return values
-
-
-def complete_rows(scores: Scores) -> tuple[dict[str, Sequence[float]], tuple[str, ...]]:
-    """Return the methods with a score in every column, and the names of the others."""
-    complete = {name: row for name, row in scores.items() if np.isfinite(without_noise(row)).all()}
-    return complete, tuple(name for name in scores if name not in complete)
 
 
 def check_control(control: str, scores: Scores) -> None:
