@@ -230,7 +230,7 @@ def test_keys_contain_exactly_the_settings_of_the_view() -> None:
         assert key("train", **change) == key("train")
     everywhere = ({"image_size": 16}, {"mean": (0.0,) * 3}, {"std": (1.0,) * 3})
     random = ({"crop_scale": (0.5, 1.0)}, {"flip": False})
-    colours = ({"jitter": 0.0}, {"grayscale": 0.0}, {"rotate": 5.0})
+    colours = ({"jitter": 0.0}, {"grayscale": 0.0}, {"rotate": 5.0}, {"augment": "rand"})
     for kind, changes in {
         "eval": (*everywhere, {"crop_pct": 0.5}),
         "probe": (*everywhere, *random),
@@ -238,6 +238,8 @@ def test_keys_contain_exactly_the_settings_of_the_view() -> None:
     }.items():
         assert all(key(kind, **change) != key(kind) for change in changes)
     assert key("eval", jitter=0.0) == key("eval")
+    assert key("probe", augment="rand") == key("probe")
+    assert "augment" not in key("train"), "features cached by earlier versions stay usable"
     assert keyed_views("train", DATA, 4)[:2] != keyed_views("train", DATA, 2, seed=1)
     keys = [key for key, _ in keyed_views("train", DATA, 4)]
     assert len(set(keys)) == 4

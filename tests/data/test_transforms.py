@@ -96,6 +96,37 @@ def test_grey_views_have_the_given_share() -> None:
     assert 70 < sum(grey) < 130
 
 
+@pytest.mark.parametrize("augment", ["trivial", "rand"])
+def test_augmentations_are_random_and_depend_on_the_seed_only(augment: str) -> None:
+    view = train_view(changed(augment=augment, crop_scale=(1, 1), flip=False))
+    square = NOISE.resize((60, 60))
+    views = []
+    for seed in (1, 1, *range(2, 40)):
+        with seeded(seed):
+            views.append(view(square))
+    assert torch.equal(views[0], views[1])
+    assert all(v.shape == (3, 16, 16) and v.dtype == torch.float32 for v in views)
+    assert len({tuple(v.flatten().tolist()) for v in views}) > 15
+
+
+@pytest.mark.parametrize("augment", ["trivial", "rand"])
+def test_augmentations_replace_jitter_and_grey(augment: str) -> None:
+    without = changed(augment=augment, jitter=0.0, grayscale=0.0)
+    for seed in range(10):
+        with seeded(seed):
+            expected = train_view(without)(NOISE)
+        with seeded(seed):
+            assert torch.equal(train_view(changed(augment=augment))(NOISE), expected)
+
+
+def test_augmentations_concern_stage_1_only() -> None:
+    for make in (probe_view, eval_view):
+        with seeded(3):
+            expected = make(SMALL)(NOISE)
+        with seeded(3):
+            assert torch.equal(make(changed(augment="rand"))(NOISE), expected)
+
+
 def test_flip_and_crop_can_be_switched_off() -> None:
     arrow = Image.fromarray(np.tile(np.arange(16, dtype=np.uint8)[:, None] * 16, (16, 1, 3)))
     still = {"jitter": 0.0, "grayscale": 0.0, "crop_scale": (1.0, 1.0)}

@@ -60,6 +60,8 @@ def keyed_views(
     view = _VIEW_FUNCTIONS[kind](data)
     fields = ("image_size", "mean", "std", "interpolation", *_FIELDS[kind])
     settings = {field: getattr(data, field) for field in fields}
+    if kind == "train" and data.augment != "jitter":  # keys of earlier versions do not contain it
+        settings["augment"] = data.augment
     common = {"version": VIEWS_VERSION, "kind": kind, "seed": seed, **settings}
     return [(json.dumps({**common, "number": number}), view) for number in range(count)]
 

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.recipe import DataRecipe
+from scs_supcon.recipe.schema import Augment
 
 JITTER_CHANCE = 0.8
 _LUMA = torch.tensor([0.299, 0.587, 0.114])  # luminance of red, green and blue (ITU-R 601)
@@ -69,12 +70,17 @@ class Rotate:
 
 
 def train_view(data: DataRecipe) -> View:
-    """Return the view of stage 1: random crop, mirroring, rotation, colour jitter, grey."""
+    """Return the view of stage 1: random crop, mirroring, rotation, and `data.augment`.
+
+    TrivialAugment (one random change of random strength) and RandAugment (two changes of medium
+    strength) replace colour jitter and grey.
+    """
+    colours = data.augment == "jitter"
     return View(
-        _random_crop(data, rotate=data.rotate),
+        _random_crop(data, rotate=data.rotate, augment=data.augment),
         *_channels(data),
-        jitter=data.jitter,
-        grayscale=data.grayscale,
+        jitter=data.jitter if colours else 0.0,
+        grayscale=data.grayscale if colours else 0.0,
         at_least=_size_for_crops(data),
     )
 
@@ -151,8 +157,10 @@ def _to_tensor(image: Image.Image) -> Tensor:
     return pixels.to(torch.float32, memory_format=torch.contiguous_format).div_(255)
 
 
-def _random_crop(data: DataRecipe, rotate: float = 0.0) -> Callable[[Image.Image], Image.Image]:
-    from torchvision.transforms import v2
+def _random_crop(
+    data: DataRecipe, rotate: float = 0.0, augment: Augment = "jitter"
+) -> Callable[[Image.Image], Image.Image]:
+    from torchvision.transforms import InterpolationMode, v2
 
     interpolation = _torch_interpolation(data)
     steps: list[Callable[..., Image.Image]] = [
@@ -167,6 +175,11 @@ def _random_crop(data: DataRecipe, rotate: float = 0.0) -> Callable[[Image.Image
         steps.append(v2.RandomHorizontalFlip())
     if rotate:
         steps.append(Rotate(rotate, Image.Resampling[data.interpolation.upper()]))
+    if augment != "jitter":
+        make = {"trivial": v2.TrivialAugmentWide, "rand": v2.RandAugment}[augment]
+        # What is moved into the image has the mean colour, which is 0 after normalisation.
+        fill = [round(255 * mean) for mean in data.mean]
+        steps.append(make(interpolation=InterpolationMode.BILINEAR, fill=fill))
     crop: Callable[[Image.Image], Image.Image] = v2.Compose(steps)
     return crop
 

@@ -15,6 +15,7 @@ Positive: TypeAlias = Annotated[float, Field(gt=0)]
 Width: TypeAlias = Annotated[int, Field(ge=0, le=65536)]
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**32)]
+Augment: TypeAlias = Literal["jitter", "trivial", "rand"]
 Option: TypeAlias = bool | int | float | str | list[bool | int | float | str]
 
 # Names of methods appear in reports and model cards, so they must not contain markup.
@@ -53,6 +54,8 @@ class DataRecipe(Section):
     """Training: smallest and largest area of a random crop, as a share of the image."""
     flip: bool = True
     """Training: mirror half of the views horizontally."""
+    augment: Augment = "jitter"
+    """Stage 1: jitter (colour jitter and grey), trivial (TrivialAugment) or rand (RandAugment)."""
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.4
     """Stage 1: strength of the colour jitter (hue: a quarter of it) in 80% of the views."""
     grayscale: Share = 0.2
