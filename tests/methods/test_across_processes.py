@@ -148,6 +148,7 @@ def on_this_rank(rank: int, world: int) -> Arrays:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the style term of a batch is 0")
 @pytest.mark.parametrize("world", [2, 3])
 def test_several_processes_equal_one_process(
     world: int, on_ranks: Callable[..., list[Arrays]]

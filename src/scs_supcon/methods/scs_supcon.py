@@ -260,10 +260,16 @@ class SCSSupCon(CommonStyleMethod):
         return terms
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
-        """Run the network on a batch; the indices of the images say which views belong together."""
+        """Run the network on a batch and return the named terms of the loss."""
+        return self.batch_terms(network(batch.images).embeddings, batch)
+
+    def batch_terms(self, embeddings: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Return the terms of a batch, given its embeddings.
+
+        The indices of the images say which views belong together.
+        """
         if self.memory:
             after_setup(self, self.bank)
-        embeddings = network(batch.images).embeddings
         labels, image_ids = batch.labels.repeat(self.views), batch.indices.repeat(self.views)
         if batch.label_probabilities is None:
             return self.loss_terms(embeddings, labels, image_ids)

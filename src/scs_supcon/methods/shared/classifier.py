@@ -1,34 +1,29 @@
 """Base class of single-stage methods, which train a linear classifier with the loss."""
 
-from typing import Self
+from typing import Any, Self
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scs_supcon.errors import UserError
 from scs_supcon.kernels import full_precision
-from scs_supcon.methods.shared.base import Batch, TaskInfo, after_setup, like
+from scs_supcon.methods.shared.base import Batch, Method, TaskInfo, after_setup, like
 from scs_supcon.methods.shared.joint import JointMethod
 from scs_supcon.nn.network import ProbeInput
 
 
-class ClassifierMethod(JointMethod):
-    """A method whose terms include the cross-entropy of a linear classifier on the features."""
+class ClassifierOnFeatures(Method):
+    """A method with a linear classifier on the features, which is trained with the loss."""
 
-    def __init__(self, *, gather_across_devices: bool = False) -> None:
-        super().__init__(gather_across_devices=gather_across_devices)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.classifier: nn.Linear | None = None
 
     def setup(self, task: TaskInfo) -> Self:
         """Create the classifier."""
+        super().setup(task)
         self.classifier = nn.Linear(task.feature_dim, task.classes).to(like(task.network))
         return self
-
-    def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
-        gathered = self.forward_batch(batch, network)
-        terms = self.compute_loss(gathered.embeddings, gathered.labels, self.views)
-        logits = self.logits(gathered.features)
-        return terms | {"classify": cross_entropy(logits, gathered.labels)}
 
     def logits(self, features: Tensor) -> Tensor:
         """Return the logits of the classifier."""
@@ -43,6 +38,19 @@ class ClassifierMethod(JointMethod):
         if self.classifier is None or probe_input != "features":
             return None
         return self.classifier.weight.detach(), self.classifier.bias.detach()
+
+
+class ClassifierMethod(ClassifierOnFeatures, JointMethod):
+    """A method whose terms include the cross-entropy of a linear classifier on the features."""
+
+    def __init__(self, *, gather_across_devices: bool = False) -> None:
+        super().__init__(gather_across_devices=gather_across_devices)
+
+    def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+        gathered = self.forward_batch(batch, network)
+        terms = self.compute_loss(gathered.embeddings, gathered.labels, self.views)
+        logits = self.logits(gathered.features)
+        return terms | {"classify": cross_entropy(logits, gathered.labels)}
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

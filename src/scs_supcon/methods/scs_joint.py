@@ -1,0 +1,64 @@
+"""SCS joint: cross-entropy on the features plus the SCS-SupCon pair loss on the common field.
+
+    L = −(1/n) Σ_i log softmax(W h_i + a)_{y_i} + η L_SCS(z)
+
+h are the features and z the embeddings; W and a are the classifier, L_SCS is the loss of
+`scs_supcon`, with its style term and, if `memory` is set, its memory bank. Both terms are trained
+from the first step. Mixed images have soft labels p: log softmax(…)_{y_i} becomes
+Σ_k p_ik log softmax(…)_k, and pairs have the targets p_u·p_v.
+
+A sum of cross-entropy and a contrastive loss with a memory of past rows is what Bi-Tuning uses for
+fine-tuning (Zhong et al., 2020), with a softmax instead of the sigmoid and a momentum encoder,
+which this method does not have.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from scs_supcon.methods.scs_supcon import SCSSupCon
+from scs_supcon.methods.shared.base import Batch, Method, check_not_negative
+from scs_supcon.methods.shared.classifier import (
+    ClassifierOnFeatures,
+    cross_entropy,
+    soft_cross_entropy,
+)
+from scs_supcon.methods.shared.joint import gather
+
+
+class SCSJoint(ClassifierOnFeatures, SCSSupCon):
+    """Cross-entropy plus the pair loss; `forward` returns L_SCS alone, without η.
+
+    Args:
+        common_dim: columns of the common field; default: three quarters of the embedding.
+        eta: η, weight of the pair loss.
+        options: as in `SCSSupCon`.
+    """
+
+    def __init__(self, common_dim: int | None = None, *, eta: float = 1.0, **options: Any) -> None:
+        super().__init__(common_dim, **options)
+        check_not_negative(eta=eta)
+        self.eta = eta
+
+    def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+        output = network(batch.images)
+        terms = self.batch_terms(output.embeddings, batch)
+        terms = {name: self.eta * term for name, term in terms.items()}
+        logits = self.logits(self._gather(output.features))
+        soft = batch.label_probabilities
+        if soft is None:
+            loss = cross_entropy(logits, self._gather(batch.labels.long().repeat(self.views)))
+        else:
+            loss = soft_cross_entropy(logits, self._gather(soft.repeat(self.views, 1)))
+        return terms | {"classify": loss}
+
+    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+        """Return groups with weight decay for the classifier, but not for t' and b."""
+        return Method.param_groups(self, lr, weight_decay)
+
+    def decision_boundary(self) -> float | None:
+        """Return None: b/t is a similarity of common fields, and the classifier sees features."""
+        return None
+
+    def _gather(self, rows: Tensor) -> Tensor:
+        return gather(rows, self.views) if self.gather_across_devices else rows
