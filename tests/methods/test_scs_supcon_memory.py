@@ -134,6 +134,23 @@ def test_evaluation_neither_uses_nor_fills_the_bank() -> None:
     assert all(torch.equal(value, before[key]) for key, value in method.state_dict().items())
 
 
+def test_a_restored_copy_continues_identically() -> None:
+    labels = torch.tensor([0, 1, 1, 2])
+    method, restored = (set_up(SCSSupCon(3, memory=3)) for _ in range(2))
+    for step in range(3):
+        method.training_step(batch(labels, step), network())
+        method.after_step(nn.Identity(), 0.0)
+    restored.load_state_dict(method.state_dict())
+    for step in range(3, 6):
+        terms = [m.training_step(batch(labels, step), network()) for m in (method, restored)]
+        for name, value in terms[0].items():
+            assert torch.equal(value, terms[1][name])
+        for m in (method, restored):
+            m.after_step(nn.Identity(), 0.0)
+    for key, value in method.state_dict().items():
+        assert torch.equal(value, restored.state_dict()[key])
+
+
 def test_errors_say_what_to_do() -> None:
     example = batch(torch.tensor([0, 5]), 0)
     with pytest.raises(UserError, match="SCSSupCon has not been set up"):
