@@ -1,11 +1,20 @@
 """The text of an evaluation."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from scs_supcon.evaluation.format import describe, leakage_sentence
-from scs_supcon.evaluation.record import ConfusedPair, Evaluation, LabelError, Leakage, Retrieval
+from scs_supcon.evaluation.format import describe, leakage_sentence, style_warnings
+from scs_supcon.evaluation.record import (
+    ConfusedPair,
+    Evaluation,
+    FactorReading,
+    LabelError,
+    Leakage,
+    Retrieval,
+    ViewAgreement,
+)
 
 
 @pytest.fixture
@@ -127,3 +136,60 @@ def test_the_leakage_sentence_follows_the_numbers(style: float, meaning: str) ->
     assert f"style reveals {meaning}" in text
     assert f"{style:.0%} of the images" in text
     assert text.count(".") == 1, "one sentence"
+
+
+def leakage_of(**changes: Any) -> Leakage:
+    values = {
+        "chance": 0.1,
+        "class_from_common": 0.9,
+        "class_from_style": 0.2,
+        "view_agreement": None,
+        "style_rank": 20.0,
+        "style_dim": 64,
+    }
+    return Leakage(**values | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "phrase"),
+    [
+        ({"style_rank": 0.0}, "The style field is constant"),
+        ({"style_rank": 1.3}, "almost empty: it uses 1.3 of 64 directions"),
+        ({"class_from_style": 0.8}, "full of class: it reveals 88% of what the common field"),
+    ],
+)
+def test_each_failure_of_the_style_field_has_a_sentence(
+    changes: dict[str, float], phrase: str
+) -> None:
+    (sentence,) = style_warnings(leakage_of(**changes))
+    assert phrase in sentence
+
+
+def test_equal_styles_of_a_class_count_as_constant() -> None:
+    agreement = ViewAgreement(style_same_image=0.99, style_same_class=0.97, common_same_image=0.9)
+    (sentence,) = style_warnings(leakage_of(view_agreement=agreement, style_rank=3.0))
+    assert "constant" in sentence
+
+
+def test_a_working_style_field_has_no_warning() -> None:
+    assert style_warnings(leakage_of()) == ()
+    assert style_warnings(leakage_of(class_from_common=0.12, class_from_style=0.12)) == ()
+
+
+def test_the_measures_of_style_are_listed(evaluation: Evaluation) -> None:
+    factor = FactorReading(name="size", from_style=0.8, from_common=0.1, from_features=0.9)
+    leakage = leakage_of(
+        class_from_style_knn=0.15,
+        class_from_style_mlp=0.25,
+        style_purity=0.05,
+        variance_explained=0.45,
+        factors=(factor,),
+    )
+    text = describe(evaluation.model_copy(update={"leakage": leakage}))
+    for phrase in (
+        "class from style: 20% linearly, 15% by kNN, 25% by a neural network",
+        "class purity of neighbours in style: 0.05 (0 is chance)",
+        "style explains 45% of the variance within classes",
+        "size     0.80 from style, 0.10 from common, 0.90 from the features",
+    ):
+        assert phrase in text

@@ -6,9 +6,14 @@ import pytest
 import torch
 
 from scs_supcon.evaluation.leakage import (
+    Reference,
     effective_rank,
     linear_accuracy,
     measure_leakage,
+    network_accuracy,
+    purity,
+    read_factor,
+    variance_explained,
     view_agreement,
 )
 from scs_supcon.nn.head import unit
@@ -95,3 +100,91 @@ def test_effective_rank_counts_dimensions() -> None:
     p = [0.9, 0.1]
     assert effective_rank(uneven) == pytest.approx(math.exp(-sum(x * math.log(x) for x in p)))
     assert effective_rank(torch.ones(5, 3)) == 0
+
+
+def test_all_probes_stay_at_chance_without_the_class_and_find_it_with_the_class() -> None:
+    without = measure_leakage(fields(800, 0, 0), fields(400, 0, 1), 4, None)
+    leaking = measure_leakage(fields(800, 1, 0), fields(400, 1, 1), 4, None)
+    assert without is not None and leaking is not None
+    for name in ("class_from_style_knn", "class_from_style_mlp"):
+        assert getattr(without, name) == pytest.approx(0.25, abs=0.08)
+        assert getattr(leaking, name) > 0.9
+    assert without.style_purity == pytest.approx(0, abs=0.06)
+    assert leaking.style_purity is not None and leaking.style_purity > 0.9
+    assert without.excess == pytest.approx(0, abs=0.1)
+    assert leaking.excess == pytest.approx(1, abs=0.1)
+
+
+def test_a_network_finds_what_a_linear_classifier_cannot() -> None:
+    """The class is the sign of a product."""
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randn(600, 2, generator=draw, dtype=torch.float64)
+    labels = (rows[:, 0] * rows[:, 1] > 0).long()
+    halves = rows[:400], labels[:400], rows[400:], labels[400:]
+    assert linear_accuracy(*halves, 2) < 0.65
+    accuracy = network_accuracy(*halves)
+    assert accuracy is not None and accuracy > 0.85
+    assert network_accuracy(rows, torch.zeros_like(labels), rows, labels) is None
+
+
+def test_purity_equals_the_reference() -> None:
+    draw = torch.Generator().manual_seed(0)
+    rows = unit(torch.randn(12, 3, generator=draw, dtype=torch.float64))
+    labels = torch.arange(12) % 3
+    same = 0
+    for u in range(12):
+        others = sorted((v for v in range(12) if v != u), key=lambda v: -float(rows[u] @ rows[v]))
+        same += sum(int(labels[v] == labels[u]) for v in others[:4])
+    chance = 3 / 11
+    expected = (same / 48 - chance) / (1 - chance)
+    assert purity(rows, labels, 4) == pytest.approx(expected, rel=1e-12)
+    assert purity(torch.eye(3)[labels], labels, 3) == 1
+    assert purity(rows, torch.zeros_like(labels)) is None
+    assert purity(rows, torch.arange(12)) is None
+
+
+def test_variance_explained_by_a_linear_function_of_style() -> None:
+    draw = torch.Generator().manual_seed(0)
+
+    def rows(n: int) -> torch.Tensor:
+        return torch.randn(n, 8, generator=draw, dtype=torch.float64)
+
+    labels, test_labels = torch.arange(300) % 3, torch.arange(90) % 3
+    style, test_style = rows(300), rows(90)
+    mixing, class_part = rows(8), 10 * rows(3)
+    features, test_features = style @ mixing, test_style @ mixing
+    train = style, features + class_part[labels], labels
+    evaluated = test_style, test_features + class_part[test_labels], test_labels
+    explained = variance_explained(train, evaluated)
+    assert explained is not None and explained > 0.99, "class means do not count"
+    half = variance_explained((style[:, :4], *train[1:]), (test_style[:, :4], *evaluated[1:]))
+    assert half is not None and 0.2 < half < 0.8
+    nothing = variance_explained((rows(300), *train[1:]), (rows(90), *evaluated[1:]))
+    assert nothing is not None and nothing < 0.05
+    assert variance_explained(train, (test_style, torch.zeros(90, 8), test_labels)) is None
+
+
+def test_factors_are_read_from_0_to_1() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 5, generator=draw, dtype=torch.float64)
+    number, category = 2 * x[:, 0] + 1, (x[:, 1] > 0).long()
+    parts = x[:300], x[300:]
+    assert read_factor(parts, (number[:300], number[300:])) > 0.99
+    assert read_factor(parts, (category[:300], category[300:])) > 0.8
+    other = torch.randn(400, generator=draw, dtype=torch.float64)
+    assert read_factor(parts, (other[:300], other[300:])) < 0.1
+
+
+def test_factors_and_variance_are_part_of_the_record() -> None:
+    train, evaluated = fields(200, 0, 0), fields(100, 0, 1)
+    reference = Reference(
+        (train[1], evaluated[1]), {"first column": (train[1][:, 0], evaluated[1][:, 0])}
+    )
+    result = measure_leakage(train, evaluated, 4, None, reference)
+    assert result is not None and result.variance_explained is not None
+    assert result.variance_explained > 0.95
+    (factor,) = result.factors
+    assert factor.name == "first column"
+    assert factor.from_style > 0.95
+    assert factor.from_common < 0.5
+    assert factor.from_features == factor.from_style

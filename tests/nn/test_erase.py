@@ -88,13 +88,21 @@ def test_classes_with_equal_means_leave_the_features_unchanged() -> None:
     assert between < 1e-5
 
 
-def test_views_count_as_images_of_the_same_class() -> None:
-    features, labels = blobs()
-    views = features.view(20, 3, 7)
-    flat = fit_erasure(views.flatten(0, 1), labels[:20].repeat_interleave(3), 3)
-    torch.testing.assert_close(
-        fit_erasure(views, labels[:20], 3)(features), flat(features), rtol=1e-4, atol=1e-4
-    )
+def test_class_means_are_erased_in_the_evaluation_view_and_in_random_views() -> None:
+    features, labels = blobs(n=80, width=12)
+    noise = torch.randn(80, 2, 12, generator=torch.Generator().manual_seed(1))
+    views = torch.cat([features[:, None], 0.5 * features[:, None] + noise], 1)
+    erasure = fit_erasure(views, labels, 3).double()
+    assert erasure.rank == 4
+    erased = erasure(views.double())
+    for kind in (erased[:, 0], erased[:, 1:].mean(1)):
+        means = torch.stack([kind[labels == c].mean(0) for c in range(3)])
+        torch.testing.assert_close(means, means[:1].expand(3, -1), rtol=0, atol=1e-4)
+
+
+def test_only_the_means_of_all_views_are_erased_if_there_are_too_many_classes() -> None:
+    features, labels = blobs(classes=3)
+    assert fit_erasure(features.view(20, 3, 7), labels[:20], 3).rank == 2
 
 
 def test_one_class_and_constant_features_and_no_images_are_left_alone() -> None:

@@ -211,6 +211,13 @@ def test_style_is_projected_from_features_without_the_class(
     assert np.array_equal(again.embed(images).style, model.embed(images).style)
 
 
+def test_a_constant_style_field_is_reported_at_the_end(shapes, train_small, tmp_path, capsys):
+    settings = ["head.centre=false", "method.options.beta=0.0"]
+    train_small(shapes, tmp_path / "run", settings, epochs=1, quiet=False, report=True)
+    assert "warning   The style field is constant" in capsys.readouterr().err
+    assert "The style field is constant" in (tmp_path / "run" / "report.html").read_text()
+
+
 def test_nothing_is_erased_for_a_trained_encoder(shapes, train_small, tmp_path, capsys):
     train_small(shapes, tmp_path / "run", ["head.style_input=erased"], epochs=1, quiet=False)
     assert "from all features, because the encoder is trained" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from scs_supcon.evaluation import metrics
 from scs_supcon.evaluation.bootstrap import class_intervals
-from scs_supcon.evaluation.leakage import measure_leakage
+from scs_supcon.evaluation.leakage import Reference, measure_leakage
 from scs_supcon.evaluation.pair_roc import pair_statistics
 from scs_supcon.evaluation.record import (
     Baselines,
@@ -59,6 +59,7 @@ def compute_evaluation(  # noqa: PLR0913
     rejected: Tensor,
     baselines: Baselines,
     view_agreement: ViewAgreement | None = None,
+    reference: Reference | None = None,
     unknown_classes: Sequence[str] = (),
     unknown_rejected: Tensor | None = None,
     label_errors: Sequence[LabelError] = (),
@@ -80,6 +81,7 @@ def compute_evaluation(  # noqa: PLR0913
         rejected: (n,) whether the image was rejected as unknown.
         baselines: accuracy of other classifiers on the same images.
         view_agreement: from `leakage.view_agreement`, if there are random views.
+        reference: features and factors of the images, to compare the style field with.
         unknown_classes: classes of the data that the model does not have.
         unknown_rejected: (m,) whether each image of these classes was rejected.
         label_errors: suspected label errors.
@@ -123,6 +125,7 @@ def compute_evaluation(  # noqa: PLR0913
             (evaluated.common, evaluated.style, labels),
             len(classes),
             view_agreement,
+            reference,
         ),
         label_errors=tuple(label_errors),
         unreadable=tuple(unreadable),

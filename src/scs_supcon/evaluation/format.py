@@ -31,6 +31,9 @@ BASELINE_MEANINGS = {
     "knn_on_encoder": "vote of the ten training images with the most similar features",
 }
 LISTED = 5
+ALIKE = 0.95  # mean style similarity of images of a class, above which style counts as constant
+LOW_RANK = 2.0  # effective rank below which style counts as empty
+FULL_OF_CLASS = 0.5  # share of the class information of the common field
 
 
 def describe(evaluation: Evaluation) -> str:
@@ -53,7 +56,7 @@ def describe(evaluation: Evaluation) -> str:
 def leakage_sentence(leakage: Leakage) -> str:
     """Return a sentence that explains the leakage."""
     chance, common, style = leakage.chance, leakage.class_from_common, leakage.class_from_style
-    excess = (style - chance) / max(common - chance, 1e-9)
+    excess = leakage.excess
     if style <= chance + 0.02 or excess < 0.1:
         meaning = "style reveals next to nothing about the class"
     elif excess < 0.4:
@@ -67,6 +70,31 @@ def leakage_sentence(leakage: Leakage) -> str:
         f"The class of {style:.0%} of the images can be predicted from the style field alone, "
         f"compared to {common:.0%} from the common field and {chance:.0%} by chance: {meaning}."
     )
+
+
+def style_warnings(leakage: Leakage) -> tuple[str, ...]:
+    """Return a sentence for each way in which the style field has failed."""
+    agreement = leakage.view_agreement
+    alike = agreement is not None and (agreement.style_same_class or 0) > ALIKE
+    if leakage.style_rank == 0 or alike:
+        return (
+            "The style field is constant: all images have almost the same style vector. Give the "
+            "style term more weight, or lower the learning rate.",
+        )
+    found = []
+    if leakage.style_rank < LOW_RANK < leakage.style_dim:
+        found.append(
+            f"The style field is almost empty: it uses {leakage.style_rank:.1f} of "
+            f"{leakage.style_dim} directions. Give the style term more weight, or set "
+            "style_floor = 0.1."
+        )
+    if leakage.excess > FULL_OF_CLASS and leakage.class_from_common > leakage.chance + 0.05:
+        found.append(
+            f"The style field is full of class: it reveals {leakage.excess:.0%} of what the common "
+            'field reveals about the class. Use the method option style = "instance" and, with a '
+            'frozen encoder, head.style_input = "erased", otherwise style_scatter = 1.'
+        )
+    return tuple(found)
 
 
 def _head(evaluation: Evaluation) -> Iterator[str]:
@@ -141,6 +169,20 @@ def _leakage(evaluation: Evaluation) -> Iterator[str]:
             f"{agreement.style_same_class:.2f} for two images of one class"
         )
     yield f"effective rank of the style field: {leakage.style_rank:.1f} of {leakage.style_dim}"
+    probes = {"kNN": leakage.class_from_style_knn, "a neural network": leakage.class_from_style_mlp}
+    measured = [f"{value:.0%} by {name}" for name, value in probes.items() if value is not None]
+    if measured:
+        yield f"class from style: {leakage.class_from_style:.0%} linearly, {', '.join(measured)}"
+    if leakage.style_purity is not None:
+        yield f"class purity of neighbours in style: {leakage.style_purity:.2f} (0 is chance)"
+    if leakage.variance_explained is not None:
+        yield f"style explains {leakage.variance_explained:.0%} of the variance within classes"
+    for factor in leakage.factors:
+        yield (
+            f"  {factor.name:<8} {factor.from_style:.2f} from style, {factor.from_common:.2f} from "
+            f"common, {factor.from_features:.2f} from the features"
+        )
+    yield from style_warnings(leakage)
 
 
 def _classes(evaluation: Evaluation) -> Iterator[str]:

@@ -172,8 +172,17 @@ class ViewAgreement(EvaluationRecord):
     common_same_image: float
 
 
+class FactorReading(EvaluationRecord):
+    """How well a known factor of the images can be read linearly, from 0 (chance) to 1."""
+
+    name: str
+    from_style: float
+    from_common: float
+    from_features: float
+
+
 class Leakage(EvaluationRecord):
-    """How much the style field reveals about the class."""
+    """How much the style field reveals about the class, and how much about the image."""
 
     chance: float
     """Share of the largest class."""
@@ -185,6 +194,31 @@ class Leakage(EvaluationRecord):
     style_rank: float
     """Effective rank of the style field."""
     style_dim: int
+    class_from_style_knn: float | None = None
+    """Accuracy of the vote of the ten training images with the most similar style."""
+    class_from_style_mlp: float | None = None
+    """Accuracy of a small neural network on the style field."""
+    style_purity: float | None = None
+    """Share of the ten nearest images in style that are of the same class; 0: chance, 1: all."""
+    variance_explained: float | None = None
+    """Share of the variance of the features within classes that style explains linearly."""
+    factors: tuple[FactorReading, ...] = ()
+    """Known factors of synthetic images."""
+
+    @property
+    def excess(self) -> float:
+        """Class in style relative to class in common, both above chance: 0: none, 1: as much."""
+        return (self.class_from_style - self.chance) / max(
+            self.class_from_common - self.chance, 1e-9
+        )
+
+    @property
+    def view_gap(self) -> float | None:
+        """Similarity in style of two views of one image, minus that of two images of a class."""
+        agreement = self.view_agreement
+        if agreement is None or agreement.style_same_class is None:
+            return None
+        return agreement.style_same_image - agreement.style_same_class
 
 
 class Baselines(EvaluationRecord):

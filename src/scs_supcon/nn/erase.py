@@ -7,6 +7,9 @@ P the orthogonal projector onto the columns of W Σ_hy, where Σ_hy is the covar
 and the one-hot labels. All classes then have the same mean, so no linear classifier fitted by least
 squares is better than a constant, whatever the shrinkage. P has rank K − 1 for K classes with
 different means.
+
+The evaluation view of an image differs from its random views, and so do the class means. Given
+several views, the means of both kinds are erased (rank 2K − 2).
 """
 
 from typing import Any
@@ -71,7 +74,7 @@ def fit_erasure(
     """Return the erasure of the classes, computed in float64.
 
     Args:
-        features: `(n, width)`, or `(n, views, width)` for several views of each image.
+        features: `(n, width)`, or `(n, views, width)` with the evaluation view first.
         labels: `(n,)` class of each image.
         classes: number of classes; some may have no image.
         shrinkage: share of the identity in the covariance, above 0 and at most 1.
@@ -94,15 +97,16 @@ def fit_erasure(
     erasure = Erasure(width)
     if not n or not views:
         return erasure
+    kinds = 2 if views > 1 and can_erase(2 * present - 1, width) else 1
     parts = torch.split(rows, ROWS)
     mean = torch.stack([part.double().sum((0, 1)) for part in parts]).sum(0) / (n * views)
     scatter = torch.zeros(width, width, dtype=torch.float64)
-    sums = torch.zeros(classes, width, dtype=torch.float64)
+    sums = torch.zeros(kinds, classes, width, dtype=torch.float64)
     for part, part_labels in zip(parts, torch.split(labels, ROWS), strict=True):
-        for view in part.unbind(1):
+        for number, view in enumerate(part.unbind(1)):
             centred = view.double() - mean
             scatter += centred.T @ centred
-            sums.index_add_(0, part_labels, centred)
+            sums[min(number, kinds - 1)].index_add_(0, part_labels, centred)
     covariance = scatter / (n * views)
     variance = covariance.diagonal().mean()
     if variance <= 0:
@@ -113,9 +117,13 @@ def fit_erasure(
     whiten = (vectors * values.rsqrt()) @ vectors.T
     colour = (vectors * values.sqrt()) @ vectors.T
     # The columns of Σ_hy are class means, up to factors, which do not change what they span.
-    cross = (sums / (views * counts.clamp_min(1).sqrt()[:, None])).T
+    weights = counts / n
+    means = sums / counts.clamp_min(1)[:, None]
+    means /= torch.tensor([1, views - 1] if kinds == 2 else [views])[:, None, None]
+    means -= torch.einsum("c,kcd->kd", weights, means)[:, None]
+    cross = (weights.sqrt()[:, None] * means).flatten(0, 1).T
     directions, sizes, _ = torch.linalg.svd(whiten @ cross, full_matrices=False)
-    directions = directions[:, sizes > NEGLIGIBLE * n**0.5]
+    directions = directions[:, sizes > NEGLIGIBLE]
     erasure.mean = mean.float()
     erasure.left, erasure.right = (colour @ directions).float(), (whiten @ directions).float()
     return erasure
@@ -128,7 +136,7 @@ def fit_erasures(module: nn.Module, features: Tensor, labels: Tensor, classes: i
 
     Args:
         module: such as a projection head.
-        features: `(n, views, width)`; further columns after the features are ignored.
+        features: `(n, views, width)`, the evaluation view first; further columns are ignored.
         labels: `(n,)` class of each image.
         classes: number of classes.
     """

@@ -5,12 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from scs_supcon.evaluation.format import BASELINE_TITLES, SCORE_TITLES, leakage_sentence
+from scs_supcon.evaluation.format import (
+    BASELINE_TITLES,
+    SCORE_TITLES,
+    leakage_sentence,
+    style_warnings,
+)
 from scs_supcon.evaluation.record import Evaluation, LabelError
 from scs_supcon.progress import format_duration
 from scs_supcon.report import charts, text
-from scs_supcon.report.gallery import HardPair, ImageGallery, hardest_pairs
+from scs_supcon.report.gallery import HardPair, ImageGallery, IntArray, hardest_pairs
 from scs_supcon.report.inputs import RunRecords
+from scs_supcon.report.style_axes import style_axes
 from scs_supcon.report.text import percent
 
 SECTIONS = {
@@ -21,7 +27,7 @@ SECTIONS = {
     "classes": "Classes",
     "pairs": "Hardest pairs",
     "calibration": "Calibration",
-    "leakage": "Leakage",
+    "leakage": "Style",
     "curves": "Training",
     "labels": "Labels",
     "data": "Data",
@@ -84,6 +90,14 @@ class PairRow:
 
 
 @dataclass(frozen=True)
+class AxisRow:
+    """A main direction of the style field, with images from its two ends."""
+
+    title: str
+    ends: tuple[list[PairImage], list[PairImage]]
+
+
+@dataclass(frozen=True)
 class Suspect:
     """A suspected label error; `index` is None if the page does not show the image."""
 
@@ -134,6 +148,9 @@ def report_context(records: RunRecords, gallery: ImageGallery) -> dict[str, obje
         "about_leakage": leakage_sentence(leakage) if leakage else "",
         "about_style": text.about_style(leakage) if leakage else "",
         "leakage_rows": leakage_rows(evaluation),
+        "style_warnings": style_warnings(leakage) if leakage else (),
+        "factors": factor_rows(evaluation),
+        "style_axes": axis_rows(gallery, evaluation.classes),
         "curves": {
             title: [charts.curve_chart(curves, key) for key in keys]
             for title, keys in charts.curve_groups(curves).items()
@@ -261,11 +278,45 @@ def leakage_rows(evaluation: Evaluation) -> list[ScoreRow]:
     values = {
         "from the common field": leakage.class_from_common,
         "from the style field": leakage.class_from_style,
+        "from style by kNN": leakage.class_from_style_knn,
+        "from style by a neural network": leakage.class_from_style_mlp,
         "by chance": leakage.chance,
     }
     return [
         ScoreRow(title, percent(value), mark=charts.share_bar(value))
         for title, value in values.items()
+        if value is not None
+    ]
+
+
+def factor_rows(evaluation: Evaluation) -> list[tuple[str, list[TableCell]]]:
+    """Return how well each known factor of synthetic images can be read."""
+    factors = evaluation.leakage.factors if evaluation.leakage else ()
+    return [
+        (
+            factor.name,
+            [
+                TableCell(value, f"{value:.2f}", charts.share_bar(value))
+                for value in (factor.from_style, factor.from_common, factor.from_features)
+            ],
+        )
+        for factor in factors
+    ]
+
+
+def axis_rows(gallery: ImageGallery, classes: Sequence[str]) -> list[AxisRow]:
+    """Return the main directions of the style field with their names and examples."""
+
+    def images(indices: IntArray) -> list[PairImage]:
+        labels = [classes[gallery.labels[index]] for index in indices]
+        return [
+            PairImage(int(index), label, f"{label}: {gallery.names[index]}")
+            for index, label in zip(indices, labels, strict=True)
+        ]
+
+    return [
+        AxisRow(text.axis_title(axis), (images(axis.low), images(axis.high)))
+        for axis in style_axes(gallery)
     ]
 
 

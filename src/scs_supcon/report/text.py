@@ -12,6 +12,7 @@ from scs_supcon.evaluation.record import (
     Retrieval,
     Score,
 )
+from scs_supcon.report.style_axes import StyleAxis
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -121,20 +122,37 @@ def about_shown_images(splits: Sequence[str]) -> str:
 
 
 def about_style(leakage: Leakage) -> str:
-    """Return sentences about the rank of the style field and the agreement of views."""
-    rank = (
+    """Return sentences about what the style field holds besides the class."""
+    sentences = []
+    agreement = leakage.view_agreement
+    if agreement is not None:
+        same_class = agreement.style_same_class
+        compared = "" if same_class is None else f" (two images of one class: {same_class:.2f})"
+        sentences.append(
+            f"Two views of one image have a similarity of {agreement.style_same_image:.2f} in the "
+            f"style field{compared} and {agreement.common_same_image:.2f} in the common field."
+        )
+    if leakage.variance_explained is not None:
+        sentences.append(
+            f"Style explains {percent(leakage.variance_explained, 0)} of what differs between the "
+            "features of images of a class."
+        )
+    if leakage.style_purity is not None:
+        sentences.append(
+            f"The class purity of neighbours in style is {leakage.style_purity:.2f} (0: chance, 1: "
+            "all of the same class)."
+        )
+    sentences.append(
         f"The effective rank of the style field is {leakage.style_rank:.1f} of "
         f"{leakage.style_dim} dimensions."
     )
-    agreement = leakage.view_agreement
-    if agreement is None:
-        return rank
-    same_class = agreement.style_same_class
-    compared = "" if same_class is None else f" (two images of one class: {same_class:.2f})"
-    return (
-        f"Two views of one image have a similarity of {agreement.style_same_image:.2f} in the "
-        f"style field{compared} and {agreement.common_same_image:.2f} in the common field. {rank}"
-    )
+    return " ".join(sentences)
+
+
+def axis_title(axis: StyleAxis) -> str:
+    """Return a title such as "Axis 1: brightness (r = 0.61), 12% of the variance"."""
+    name = f"{axis.name} (r = {axis.correlation:.2f})" if axis.name else "no measured property"
+    return f"Axis {axis.number}: {name}, {percent(axis.share, 0)} of the variance"
 
 
 def problem_groups(

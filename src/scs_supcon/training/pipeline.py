@@ -19,6 +19,8 @@ from scs_supcon.data.splits import read_splits_csv, write_splits_csv
 from scs_supcon.data.transforms import seeded
 from scs_supcon.device import Compute
 from scs_supcon.errors import UserError
+from scs_supcon.evaluation.format import style_warnings
+from scs_supcon.evaluation.record import Evaluation
 from scs_supcon.inference import Model
 from scs_supcon.io.atomic import replacing
 from scs_supcon.io.hashing import file_sha256
@@ -173,6 +175,7 @@ def _run_stages(
     predictions = predict_splits(model, features)
     baselines = run_baselines(features, predictions, probes, method, network.projection)
     evaluation = evaluate_run(model, images, features, predictions, baselines)
+    _show_warnings(evaluation, display)
     if fabric.is_global_zero:
         write_artifacts(
             run_dir.path,
@@ -208,6 +211,11 @@ def _validation_set(
         for part in (train, val)
     ]
     return validation_set_from_features(*rows)
+
+
+def _show_warnings(evaluation: Evaluation, display: Display) -> None:
+    for sentence in style_warnings(evaluation.leakage) if evaluation.leakage else ():
+        display.line(f"warning   {sentence}")
 
 
 def _check_inputs(recipe: Recipe, images: ImageDataset, weights: Path | None) -> None:

@@ -7,11 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from scs_supcon.data.builtin import shape_factors
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.evaluation import metrics
 from scs_supcon.evaluation.compute import EmbeddedImages, compute_evaluation, embedding_baselines
 from scs_supcon.evaluation.evaluate import measure_view_agreement
 from scs_supcon.evaluation.label_errors import find_label_errors
+from scs_supcon.evaluation.leakage import Reference
 from scs_supcon.evaluation.record import Baselines, Evaluation
 from scs_supcon.inference import Model
 from scs_supcon.inference.decision import Decision
@@ -71,12 +73,31 @@ def evaluate_run(
         rejected=decision.unknown,
         baselines=baselines,
         view_agreement=measure_view_agreement(model, train.features, train.labels),
+        reference=_reference(info.recipe.data.source, train, features[split]),
         label_errors=find_label_errors(
             torch.cat([part.features[:, 0] for part in checked]),
             torch.cat([part.labels for part in checked]),
             [images.names[index] for part in checked for index in part.indices],
             images.classes,
         ),
+    )
+
+
+def _reference(source: str, train: SplitFeatures, evaluated: SplitFeatures) -> Reference:
+    """Return features, and the factors of the built-in dataset of shapes."""
+    features = train.features[:, 0], evaluated.features[:, 0]
+    if source != "shapes":
+        return Reference(features)
+    factors = {name: torch.from_numpy(values) for name, values in shape_factors().items()}
+    # The angle of a shape with symmetries has no unique value, and the shape is the class.
+    named = {name: factors[name] for name in ("x", "y", "size", "paper")}
+    named["colour"] = factors["colour"].long()
+    return Reference(
+        features,
+        {
+            name: (values[train.indices], values[evaluated.indices])
+            for name, values in named.items()
+        },
     )
 
 
