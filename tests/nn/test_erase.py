@@ -1,11 +1,9 @@
-import math
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.nn.erase import Erasure, can_erase, fit_erasure, fit_erasures
+from scs_supcon.nn.erase import ErasedLinear, Erasure, can_erase, fit_erased, fit_erasure
 from scs_supcon.nn.head import Projection
 
 
@@ -134,10 +132,10 @@ def test_the_state_has_the_rank_of_the_fit() -> None:
 def test_a_projection_takes_style_from_erased_features() -> None:
     features, labels = blobs()
     head = Projection(7, 6, centre=True, erased_dim=2)
-    assert fit_erasures(head, features[:, None], labels, 3) == 2
-    assert head.erasure is not None and head.erasure.rank == 2
+    assert fit_erased(head, features[:, None], labels, 3) == 2
+    assert head.style is not None and head.style.erasure.rank == 2
     common = head.layers(features)
-    style = head.style_layers(head.erasure(features))
+    style = head.style.layer(head.style.erasure(features))
     torch.testing.assert_close(head(features), head.centre(torch.cat([common, style], 1)))
     again = Projection(7, 6, centre=True, erased_dim=2)
     again.load_state_dict(head.state_dict())
@@ -147,17 +145,40 @@ def test_a_projection_takes_style_from_erased_features() -> None:
 def test_an_erased_style_field_does_not_see_the_class_means() -> None:
     features, labels = blobs()
     head = Projection(7, 6, erased_dim=2).eval()
-    fit_erasures(head, features[:, None], labels, 3)
-    assert head.erasure is not None
-    shift = head.erasure.left[:, 0]  # a direction in which the classes differ
+    fit_erased(head, features[:, None], labels, 3)
+    assert head.style is not None
+    shift = head.style.erasure.left[:, 0]  # a direction in which the classes differ
     moved = head(features + 10 * shift)
     assert not torch.allclose(moved[:, :4], head(features)[:, :4], atol=1e-2)
     torch.testing.assert_close(moved[:, 4:], head(features)[:, 4:], rtol=0, atol=1e-3)
 
 
-def test_projections_without_erasure_and_too_many_classes_are_not_fitted() -> None:
+def test_the_layer_starts_at_the_principal_directions_of_the_erased_features() -> None:
+    features, labels = blobs(width=9)
+    style = ErasedLinear(9, 4)
+    fit_erased(style, features[:, None], labels, 3)
+    rows = style(features).detach().double()
+    torch.testing.assert_close(rows.mean(0), torch.zeros(4).double(), rtol=0, atol=1e-4)
+    erased = style.erasure(features).double()
+    spectrum = torch.linalg.svdvals(erased - erased.mean(0))
+    torch.testing.assert_close(torch.linalg.norm(rows, dim=0), spectrum[:4], rtol=1e-4, atol=1e-4)
+
+
+def test_more_columns_than_directions_keep_their_random_start() -> None:
+    features, labels = blobs(width=9)
+    torch.manual_seed(3)
+    style, other = ErasedLinear(9, 20), ErasedLinear(9, 20)
+    other.load_state_dict(style.state_dict())
+    fit_erased(style, features[:, None], labels, 3)
+    assert torch.equal(style.layer.weight[7:], other.layer.weight[7:])
+    assert not torch.equal(style.layer.weight[:7], other.layer.weight[:7])
+
+
+def test_projections_without_erasure_and_too_many_classes_erase_nothing() -> None:
     features, labels = blobs(classes=5)
-    assert fit_erasures(Projection(7, 6), features[:, None], labels, 5) == 0
+    assert fit_erased(Projection(7, 6), features[:, None], labels, 5) == 0
     head = Projection(7, 6, erased_dim=2)
-    assert fit_erasures(head, features[:, None], labels, 5) == 0
-    assert math.isclose(float((head.erasure(features) - features).abs().max()), 0)  # type: ignore[misc]
+    assert fit_erased(head, features[:, None], labels, 5) == 0
+    assert head.style is not None
+    assert torch.equal(head.style.erasure(features), features)
+    assert fit_erased(head, features[:0, None], labels[:0], 5) == 0

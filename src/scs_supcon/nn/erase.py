@@ -12,7 +12,7 @@ The evaluation view of an image differs from its random views, and so do the cla
 several views, the means of both kinds are erased (rank 2K − 2).
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +67,41 @@ def can_erase(classes: int, width: int) -> bool:
     return classes - 1 <= width / 2
 
 
-@torch.no_grad()
+class ErasedLinear(nn.Module):
+    """The projection of the style field: a linear layer on features without the class.
+
+    `fit_erased` starts the layer at the principal directions of these features, which already
+    explain most of what differs within classes; training then favours what views do not change.
+    """
+
+    def __init__(self, width: int, dim: int) -> None:
+        super().__init__()
+        self.erasure = Erasure(width)
+        self.layer = nn.Linear(width, dim)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return `(n, dim)` of features `(n, width)`."""
+        projected: Tensor = self.layer(self.erasure(features))
+        return projected
+
+
+class Moments(NamedTuple):
+    """Means and covariance of features, in float64.
+
+    Attributes:
+        mean: `(width,)`.
+        covariance: `(width, width)`.
+        counts: `(classes,)` numbers of images.
+        class_means: `(kinds, classes, width)`, minus the mean of the kind: of the evaluation view
+            and of the random views, or of all views together.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    counts: Tensor
+    class_means: Tensor
+
+
 def fit_erasure(
     features: Tensor, labels: Tensor, classes: int, shrinkage: float = SHRINKAGE
 ) -> Erasure:
@@ -84,20 +118,59 @@ def fit_erasure(
     """
     if not 0 < shrinkage <= 1:
         raise UserError(f"shrinkage must be above 0 and at most 1, got {shrinkage}")
-    rows = features if features.dim() == 3 else features[:, None]
-    n, views, width = rows.shape
-    counts = torch.bincount(labels, minlength=classes).double()
-    present = int((counts > 0).sum())
+    width, present = features.shape[-1], len(set(labels.tolist()))
     if not can_erase(present, width):
         raise UserError(
             f"cannot erase {present} classes from features with {width} columns: at most "
             f"{width // 2 + 1} classes leave half of the directions. Set "
             'head.style_input = "features" and use the style_scatter option of the method'
         )
+    if not features.numel():
+        return Erasure(width)
+    return _erasure(_moments(features, labels, classes), shrinkage)
+
+
+def fit_erased(module: nn.Module, features: Tensor, labels: Tensor, classes: int) -> int:
+    """Fit every `ErasedLinear` inside a module; return the number of erased directions.
+
+    With too many classes (see `can_erase`) nothing is erased and the number is 0.
+
+    Args:
+        module: such as a projection head.
+        features: `(n, views, width)`, the evaluation view first; further columns are ignored.
+        labels: `(n,)` class of each image.
+        classes: number of classes.
+    """
+    found = [child for child in module.modules() if isinstance(child, ErasedLinear)]
+    if not found or not features.numel():
+        return 0
+    width = len(found[0].erasure.mean)
+    moments = _moments(features[..., :width], labels, classes)
     erasure = Erasure(width)
-    if not n or not views:
-        return erasure
-    kinds = 2 if views > 1 and can_erase(2 * present - 1, width) else 1
+    if can_erase(int((moments.counts > 0).sum()), width):
+        erasure = _erasure(moments, SHRINKAGE)
+    kept = torch.eye(width, dtype=torch.float64) - erasure.left.double() @ erasure.right.double().T
+    values, vectors = torch.linalg.eigh(kept @ moments.covariance @ kept.T)
+    for projection in found:
+        projection.erasure.load_state_dict(erasure.state_dict())
+        weight, bias = projection.layer.weight, projection.layer.bias
+        dim = min(len(weight), int((values > NEGLIGIBLE * values[-1]).sum()))
+        directions = vectors[:, width - dim :].flip(1).T
+        # The sign of a direction is arbitrary; a fixed one makes equal runs equal.
+        largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
+        directions = directions * largest.sign()
+        with torch.no_grad():
+            weight[:dim] = directions.to(weight)
+            bias[:dim] = -(directions @ moments.mean).to(bias)
+    return erasure.rank
+
+
+@torch.no_grad()
+def _moments(features: Tensor, labels: Tensor, classes: int) -> Moments:
+    rows = features if features.dim() == 3 else features[:, None]
+    n, views, width = rows.shape
+    counts = torch.bincount(labels, minlength=classes).double()
+    kinds = 2 if views > 1 and can_erase(2 * int((counts > 0).sum()) - 1, width) else 1
     parts = torch.split(rows, ROWS)
     mean = torch.stack([part.double().sum((0, 1)) for part in parts]).sum(0) / (n * views)
     scatter = torch.zeros(width, width, dtype=torch.float64)
@@ -107,46 +180,28 @@ def fit_erasure(
             centred = view.double() - mean
             scatter += centred.T @ centred
             sums[min(number, kinds - 1)].index_add_(0, part_labels, centred)
-    covariance = scatter / (n * views)
-    variance = covariance.diagonal().mean()
+    views_of_kind = torch.tensor([1, views - 1] if kinds == 2 else [views])
+    class_means = sums / (counts.clamp_min(1)[:, None] * views_of_kind[:, None, None])
+    class_means -= torch.einsum("c,kcd->kd", counts / n, class_means)[:, None]
+    return Moments(mean, scatter / (n * views), counts, class_means)
+
+
+@torch.no_grad()
+def _erasure(moments: Moments, shrinkage: float) -> Erasure:
+    erasure = Erasure(len(moments.mean))
+    variance = moments.covariance.diagonal().mean()
     if variance <= 0:
         return erasure
-    covariance *= 1 - shrinkage
+    covariance = (1 - shrinkage) * moments.covariance
     covariance.diagonal().add_(shrinkage * variance)
     values, vectors = torch.linalg.eigh(covariance)
     whiten = (vectors * values.rsqrt()) @ vectors.T
     colour = (vectors * values.sqrt()) @ vectors.T
     # The columns of Σ_hy are class means, up to factors, which do not change what they span.
-    weights = counts / n
-    means = sums / counts.clamp_min(1)[:, None]
-    means /= torch.tensor([1, views - 1] if kinds == 2 else [views])[:, None, None]
-    means -= torch.einsum("c,kcd->kd", weights, means)[:, None]
-    cross = (weights.sqrt()[:, None] * means).flatten(0, 1).T
+    weights = (moments.counts / moments.counts.sum()).sqrt()
+    cross = (weights[:, None] * moments.class_means).flatten(0, 1).T
     directions, sizes, _ = torch.linalg.svd(whiten @ cross, full_matrices=False)
     directions = directions[:, sizes > NEGLIGIBLE]
-    erasure.mean = mean.float()
+    erasure.mean = moments.mean.float()
     erasure.left, erasure.right = (colour @ directions).float(), (whiten @ directions).float()
     return erasure
-
-
-def fit_erasures(module: nn.Module, features: Tensor, labels: Tensor, classes: int) -> int:
-    """Fit every `Erasure` inside a module to the same features; return the number of directions.
-
-    With too many classes (see `can_erase`) they stay the identity and the number is 0.
-
-    Args:
-        module: such as a projection head.
-        features: `(n, views, width)`, the evaluation view first; further columns are ignored.
-        labels: `(n,)` class of each image.
-        classes: number of classes.
-    """
-    erasures = [child for child in module.modules() if isinstance(child, Erasure)]
-    if not erasures:
-        return 0
-    width = len(erasures[0].mean)
-    if not can_erase(len(set(labels.tolist())), width):
-        return 0
-    fitted = fit_erasure(features[..., :width], labels, classes)
-    for erasure in erasures:
-        erasure.load_state_dict(fitted.state_dict())
-    return fitted.rank

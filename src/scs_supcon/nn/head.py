@@ -7,9 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scs_supcon.kernels.autograd import forbid_double_backward
-from scs_supcon.nn.erase import Erasure
-
-STYLE_HIDDEN = 256  # hidden layer of the style field's own projection
+from scs_supcon.nn.erase import ErasedLinear
 
 Normalise = Literal["separate", "joint", "none"]
 
@@ -17,10 +15,10 @@ Normalise = Literal["separate", "joint", "none"]
 class Projection(nn.Module):
     """The projection head of every contrastive method: Linear → ReLU → Linear, optionally centred.
 
-    With `erased_dim`, the last columns (the style field) come from a smaller projection of their
-    own, whose input is the features without the class (`nn.erase`):
+    With `erased_dim`, the last columns (the style field) are a linear function of the features
+    without the class (`nn.erase`):
 
-        [layers(h) | style_layers(h⊥)]
+        [layers(h) | style(h⊥)]
 
     Args:
         width: number of columns of the features.
@@ -44,19 +42,13 @@ class Projection(nn.Module):
         self.layers = nn.Sequential(
             nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, dim - erased_dim)
         )
-        self.erasure: Erasure | None = None
-        if erased_dim:
-            self.erasure = Erasure(width)  # the identity until `fit_erasures`
-            self.style_layers = nn.Sequential(
-                nn.Linear(width, STYLE_HIDDEN), nn.ReLU(), nn.Linear(STYLE_HIDDEN, erased_dim)
-            )
+        self.style = ErasedLinear(width, erased_dim) if erased_dim else None
         self.centre = Centre(dim) if centre else nn.Identity()
 
     def forward(self, features: Tensor) -> Tensor:
         embeddings: Tensor = self.layers(features)
-        if self.erasure is not None:
-            style = self.style_layers(self.erasure(features))
-            embeddings = torch.cat([embeddings, style], 1)
+        if self.style is not None:
+            embeddings = torch.cat([embeddings, self.style(features)], 1)
         centred: Tensor = self.centre(embeddings)
         return centred
 

@@ -26,7 +26,7 @@ from scs_supcon.io.atomic import replacing
 from scs_supcon.io.hashing import file_sha256
 from scs_supcon.methods import probe_input_for
 from scs_supcon.nn.build import build_network, split_frozen
-from scs_supcon.nn.erase import fit_erasures
+from scs_supcon.nn.erase import fit_erased
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe, write_toml
 from scs_supcon.recipe.resolve import split_dataset
@@ -130,7 +130,7 @@ def _run_stages(
     erased = 0
     if frozen:
         cached = encode(train, "train", recipe.encoder.frozen_views, compute.cache)
-        erased = fit_erasures(trained.projection, cached, torch.from_numpy(labels), classes)
+        erased = fit_erased(trained.projection, cached, torch.from_numpy(labels), classes)
         training_set = training_set_from_features(cached, images, train, recipe, method.views)
     else:
         workers = compute.workers

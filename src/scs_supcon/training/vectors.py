@@ -26,7 +26,7 @@ from scs_supcon.inference.decision import (
 )
 from scs_supcon.methods import method_class, probe_input_for
 from scs_supcon.nn.build import build_network
-from scs_supcon.nn.erase import fit_erasures
+from scs_supcon.nn.erase import fit_erased
 from scs_supcon.recipe import Recipe, Values, make_recipe, merge, write_toml
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.distributed import make_fabric
@@ -128,7 +128,7 @@ def train_on_vectors(
         method = make_method(recipe)
         set_up_method(method, network, labels[train], classes, recipe)
         views = _add_noise(features[train], recipe.encoder.frozen_views)
-        fit_erasures(network.projection, views, train_labels, classes)
+        fit_erased(network.projection, views, train_labels, classes)
         training_set = training_set_from_features(views, rows, train, recipe, method.views)
         validation = validation_set_from_features(
             (features[train], train_labels), (features[val], val_labels)
