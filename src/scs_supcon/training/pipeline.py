@@ -133,8 +133,9 @@ def _run_stages(
         erased = fit_erased(trained.projection, cached, torch.from_numpy(labels), classes)
         training_set = training_set_from_features(cached, images, train, recipe, method.views)
     else:
-        workers = compute.workers
-        training_set = training_set_from_images(images, train, recipe, method.views, workers)
+        training_set = training_set_from_images(
+            images, train, recipe, method.views, compute.workers
+        )
     if recipe.head.style_input == "erased":
         display.line(describe_erasure(erased, classes, frozen))
     first = None
