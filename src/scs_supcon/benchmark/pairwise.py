@@ -125,9 +125,7 @@ class PairTests:
     def _mcnemar(self, first: str, second: str) -> statistics.McNemar:
         key = self.keys[0]
         correct, other = self.rows[first][key].correct, self.rows[second][key].correct
-        return statistics.mcnemar(
-            np.ones(len(correct), dtype=bool), correct, other, names=(first, second)
-        )
+        return statistics.mcnemar(correct, other, names=(first, second))
 
     def _all_pairs(self, best: str) -> Finding:
         level = self.level_with(best)
@@ -183,7 +181,7 @@ class PairTests:
             for other in others
         ]
         numbers = [
-            asdict(test) | {"p_holm": p, "cohens_dz": effect.value}
+            asdict(test) | {"p_holm": p, "cohens_dz": effect}
             for test, p, effect in zip(tests, adjusted, effects, strict=True)
         ]
         title = f"{control} against each other method"

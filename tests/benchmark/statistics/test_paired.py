@@ -239,11 +239,10 @@ def test_an_unknown_control_is_an_error(main):
         wilcoxon_holm(main, control="SCS")
 
 
-def predictions(both: int, only_first: int, only_second: int, neither: int):
-    """Truth is always class 1; a wrong guess is class 0 or 2."""
-    first = [1] * both + [1] * only_first + [0] * only_second + [2] * neither
-    second = [1] * both + [0] * only_first + [1] * only_second + [0] * neither
-    return np.ones(len(first), dtype=int), np.array(first), np.array(second)
+def correct(both: int, only_first: int, only_second: int, neither: int):
+    first = [True] * (both + only_first) + [False] * (only_second + neither)
+    second = [True] * both + [False] * only_first + [True] * only_second + [False] * neither
+    return np.array(first), np.array(second)
 
 
 def binomial_p(gained: int, lost: int) -> float:
@@ -255,7 +254,7 @@ def binomial_p(gained: int, lost: int) -> float:
 
 @pytest.mark.parametrize(("gained", "lost"), [(9, 1), (1, 9), (5, 5), (6, 0), (14, 10), (0, 0)])
 def test_few_disagreements_give_the_exact_p(gained, lost):
-    result = mcnemar(*predictions(50, gained, lost, 7), names=("a", "b"))
+    result = mcnemar(*correct(50, gained, lost, 7), names=("a", "b"))
     assert (result.both, result.neither) == (50, 7)
     assert (result.only_first, result.only_second) == (gained, lost)
     assert result.exact
@@ -264,7 +263,7 @@ def test_few_disagreements_give_the_exact_p(gained, lost):
 
 
 def test_many_disagreements_use_chi_square():
-    result = mcnemar(*predictions(700, 60, 30, 40), names=("SCS-SupCon", "SupCon"))
+    result = mcnemar(*correct(700, 60, 30, 40), names=("SCS-SupCon", "SupCon"))
     assert not result.exact
     assert result.chi2 == pytest.approx(29**2 / 90)
     # with one degree of freedom the upper tail of χ² is erfc(sqrt(χ² / 2))
@@ -277,45 +276,39 @@ def test_many_disagreements_use_chi_square():
 
 
 def test_an_even_split_gives_p_1():
-    result = mcnemar(*predictions(10, 40, 40, 0), names=("a", "b"))
+    result = mcnemar(*correct(10, 40, 40, 0), names=("a", "b"))
     assert (result.chi2, result.p) == (0.0, 1.0)
     assert "not significant" in result.sentence
 
 
 def test_too_few_disagreements_give_a_warning():
-    result = mcnemar(*predictions(900, 5, 0, 10), names=("a", "b"))
+    result = mcnemar(*correct(900, 5, 0, 10), names=("a", "b"))
     assert result.p == 0.0625
     assert "disagree about only 5 images, so p cannot be below 0.0625" in result.warnings[0]
-    assert mcnemar(*predictions(900, 6, 0, 10), names=("a", "b")).warnings == ()
-
-
-def test_mcnemar_accepts_class_names():
-    result = mcnemar(["cat", "dog"], ["cat", "cat"], ["dog", "dog"], names=("a", "b"))
-    assert (result.only_first, result.only_second) == (1, 1)
+    assert mcnemar(*correct(900, 6, 0, 10), names=("a", "b")).warnings == ()
 
 
 def test_mcnemar_needs_equal_lengths():
-    with pytest.raises(UserError, match=r"one entry per image, got \(3,\), \(3,\) and \(2,\)"):
-        mcnemar([0, 1, 2], [0, 1, 1], [0, 1], names=("a", "b"))
+    with pytest.raises(UserError, match=r"one entry per image and method, got \(3,\) and \(2,\)"):
+        mcnemar([0, 1, 1], [0, 1], names=("a", "b"))
 
 
 def test_dz_is_t_over_the_root_of_the_pairs(folds):
     effect = cohens_dz(folds[OURS], folds[OVERLAP])
     t = paired_t(folds[OURS], folds[OVERLAP], names=(OURS, OVERLAP)).t
-    assert effect.value == pytest.approx(t / math.sqrt(5))
-    assert effect.value == pytest.approx(2.985, abs=5e-4)
-    assert "2.98 times the spread" in effect.sentence
+    assert effect == pytest.approx(t / math.sqrt(5))
+    assert effect == pytest.approx(2.985, abs=5e-4)
 
 
 def test_dz_without_spread():
-    assert cohens_dz([1.3, 2.3], [1.0, 2.0]).value == math.inf
-    assert cohens_dz([1.0, 2.0], [1.3, 2.3]).value == -math.inf
-    assert cohens_dz([1.0, 2.0], [1.0, 2.0]).value == 0.0
+    assert cohens_dz([1.3, 2.3], [1.0, 2.0]) == math.inf
+    assert cohens_dz([1.0, 2.0], [1.3, 2.3]) == -math.inf
+    assert cohens_dz([1.0, 2.0], [1.0, 2.0]) == 0.0
 
 
 def test_bootstrap_of_an_accuracy_agrees_with_the_binomial_interval():
-    correct = np.arange(1000) < 800
-    result = bootstrap(correct, np.random.default_rng(0), resamples=4000)
+    flags = np.arange(1000) < 800
+    result = bootstrap(flags, np.random.default_rng(0), resamples=4000)
     spread = 1.96 * math.sqrt(0.8 * 0.2 / 1000)
     assert result.value == 0.8
     assert result.low == pytest.approx(0.8 - spread, abs=0.003)
@@ -330,16 +323,6 @@ def test_a_bootstrap_depends_only_on_the_state_of_the_generator():
     other = bootstrap(rows, np.random.default_rng(8), resamples=200)
     assert again[0] == again[1]
     assert again[0].low != other.low
-
-
-def test_bootstrap_keeps_the_columns_of_a_row_together():
-    pairs = np.column_stack([np.arange(30), np.arange(30) + 5])
-
-    def gap(rows):
-        return float((rows[:, 1] - rows[:, 0]).mean())
-
-    result = bootstrap(pairs, np.random.default_rng(0), statistic=gap, resamples=50)
-    assert (result.low, result.value, result.high) == (5.0, 5.0, 5.0)
 
 
 def test_a_bootstrap_of_few_rows_gives_a_warning(folds):

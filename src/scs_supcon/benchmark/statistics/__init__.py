@@ -7,7 +7,7 @@ Two methods over the same folds, seeds or columns:
     `paired_t`, `corrected_t` (for overlapping training sets, as in cross-validation), `wilcoxon`;
     the size of the difference: `cohens_dz`.
 Two methods on the same images:
-    `mcnemar` on their predictions, `bootstrap` for the interval of any number.
+    `mcnemar` on what they classify correctly, `bootstrap` for the interval of a mean.
 
 Every result is a frozen dataclass with its numbers, a `sentence` in plain words, and `warnings`
 where the design cannot support a conclusion. Scores are `{method: one number per column}`; higher
@@ -17,7 +17,6 @@ the other tests use scipy, statsmodels and scikit-posthocs.
 
 from scs_supcon.benchmark.statistics.paired import (
     AdjustedPair,
-    Effect,
     Interval,
     McNemar,
     TTest,
@@ -47,7 +46,6 @@ from scs_supcon.benchmark.statistics.scores import average_ranks
 __all__ = [
     "AdjustedPair",
     "BonferroniDunn",
-    "Effect",
     "Friedman",
     "Interval",
     "McNemar",

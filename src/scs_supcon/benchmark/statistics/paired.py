@@ -1,10 +1,9 @@
 """Two methods on the same folds, seeds, columns or images: tests, effect sizes, intervals."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -111,16 +110,8 @@ class McNemar:
 
 
 @dataclass(frozen=True)
-class Effect:
-    """The size of a paired difference; positive if the first method is better."""
-
-    value: float
-    sentence: str
-
-
-@dataclass(frozen=True)
 class Interval:
-    """A number with its percentile bootstrap interval."""
+    """A mean with its percentile bootstrap interval."""
 
     value: float
     low: float
@@ -331,12 +322,7 @@ def _signed_rank_p(unequal: FloatArray, ranks: FloatArray) -> float:
 
 
 def mcnemar(
-    truth: npt.ArrayLike,
-    first: npt.ArrayLike,
-    second: npt.ArrayLike,
-    *,
-    names: tuple[str, str],
-    alpha: float = 0.05,
+    first: npt.ArrayLike, second: npt.ArrayLike, *, names: tuple[str, str], alpha: float = 0.05
 ) -> McNemar:
     """Test whether two classifiers make equally many errors on the same images.
 
@@ -344,20 +330,18 @@ def mcnemar(
     with another seed. Only images that exactly one of them classifies correctly count.
 
     Args:
-        truth: the true class of every image.
-        first: the predictions of one method.
-        second: the predictions of the other.
+        first: whether one method classifies each image correctly.
+        second: the same for the other method.
         names: the names of both methods.
         alpha: significance level of the sentence and the warning.
     """
-    labels, guess, other = np.asarray(truth), np.asarray(first), np.asarray(second)
-    if not labels.shape == guess.shape == other.shape or labels.ndim != 1:
-        shapes = f"{labels.shape}, {guess.shape} and {other.shape}"
-        raise UserError(f"truth and both predictions need one entry per image, got {shapes}")
-    correct, other_correct = guess == labels, other == labels
+    correct, other = np.asarray(first, dtype=bool), np.asarray(second, dtype=bool)
+    if correct.shape != other.shape or correct.ndim != 1:
+        shapes = f"{correct.shape} and {other.shape}"
+        raise UserError(f"McNemar's test needs one entry per image and method, got {shapes}")
     table = [
-        [int(np.sum(correct & other_correct)), int(np.sum(correct & ~other_correct))],
-        [int(np.sum(~correct & other_correct)), int(np.sum(~correct & ~other_correct))],
+        [int(np.sum(correct & other)), int(np.sum(correct & ~other))],
+        [int(np.sum(~correct & other)), int(np.sum(~correct & ~other))],
     ]
     (both, only_first), (only_second, neither) = table
     disagreements = only_first + only_second
@@ -383,58 +367,48 @@ def mcnemar(
         p=p,
         exact=exact,
         warnings=warnings,
-        sentence=f"Of {len(labels)} images, {only_first} are correct only with {names[0]} and"
+        sentence=f"Of {len(correct)} images, {only_first} are correct only with {names[0]} and"
         f" {only_second} only with {names[1]} ({'exact ' if exact else ''}{p_text(p)}):"
         f" {significance_text(p, alpha)}.",
     )
 
 
-def cohens_dz(first: Sequence[float], second: Sequence[float]) -> Effect:
+def cohens_dz(first: Sequence[float], second: Sequence[float]) -> float:
     """Return Cohen's dz = mean(d) / sd(d): the mean difference in units of its spread.
 
-    Folds of one dataset vary little, so their dz is large compared to the values 0.2, 0.5 and 0.8
-    that are called small, medium and large for independent subjects.
+    It is positive if the first method is better. Folds of one dataset vary little, so their dz is
+    large compared to the values 0.2, 0.5 and 0.8 that are called small, medium and large for
+    independent subjects.
     """
     gaps = differences(first, second)
     spread = float(gaps.std(ddof=1)) if np.ptp(gaps) > 0 else 0.0
-    value = divide_by_spread(float(gaps.mean()), spread)
-    return Effect(
-        value,
-        f"The mean difference is {abs(value):.2f} times the spread between pairs (Cohen's dz).",
-    )
-
-
-def _mean(rows: npt.NDArray[Any]) -> float:
-    return float(rows.mean())
+    return divide_by_spread(float(gaps.mean()), spread)
 
 
 def bootstrap(
     rows: npt.ArrayLike,
     rng: np.random.Generator,
     *,
-    statistic: Callable[[npt.NDArray[Any]], float] = _mean,
     level: float = 0.95,
     resamples: int = 10_000,
 ) -> Interval:
-    """Return a statistic of the rows and its percentile bootstrap interval.
+    """Return the mean of numbers and its percentile bootstrap interval.
 
-    For two methods on the same images pass the differences, or both predictions as columns, so
-    that the images stay paired.
+    For two methods on the same images pass the differences, so that the images stay paired.
 
     Args:
-        rows: one row per image: correct or not, a difference, or several columns.
+        rows: one number per image: correct or not, or a difference.
         rng: random generator; the same state gives the same interval.
-        statistic: computes a number from rows.
-        level: share of the resampled numbers inside the interval.
+        level: share of the resampled means inside the interval.
         resamples: number of samples.
     """
     data = np.asarray(rows)
     n = len(data)
     if n < 2:
         raise UserError(f"a bootstrap interval needs at least 2 rows, got {n}")
-    samples = [statistic(data[rng.integers(n, size=n)]) for _ in range(resamples)]
+    samples = [data[rng.integers(n, size=n)].mean() for _ in range(resamples)]
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2]).tolist()
-    value = statistic(data)
+    value = float(data.mean())
     warnings: tuple[str, ...] = ()
     if n < 20:
         warnings = (
