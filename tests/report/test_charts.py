@@ -88,6 +88,24 @@ def test_curves_are_grouped_by_topic():
     assert "3 to 1" in drawing
 
 
+def test_cosines_of_pairs_are_drawn_together_with_the_boundary():
+    values = {"positive_cosine": 0.8, "negative_cosine": -0.1, "boundary": 0.4, "t": 10.0}
+    curves = {("pretrain", name): ([1, 2], [0.0, value]) for name, value in values.items()}
+    drawing = charts.cosine_chart(curves)
+    assert {"positive pairs", "negative pairs", "decision boundary"} <= set(texts(drawing))
+    assert "0.8 and −0.1 at the end, boundary 0.4" in drawing
+    assert charts.curve_groups(curves)["Decision boundary"] == [("pretrain", "t")]
+    del curves["pretrain", "negative_cosine"]
+    assert charts.cosine_chart(curves) is None
+    assert len(charts.curve_groups(curves)["Decision boundary"]) == 3
+
+
+def test_the_curves_of_the_head_alone_are_marked():
+    curves = {("head", name): ([1, 2], [2.0, 1.0]) for name in ("contrast", "lr", "boundary")}
+    assert charts.curve_groups(curves)["Loss terms"] == [("head", "contrast")]
+    assert "head alone: contrast term" in charts.curve_chart(curves, ("head", "contrast"))
+
+
 def test_a_curve_of_one_epoch_has_one_value():
     drawing = charts.curve_chart({("pretrain", "contrast"): ([1], [2.0])}, ("pretrain", "contrast"))
     assert "2 throughout" in drawing

@@ -41,23 +41,37 @@ CURVE_TITLES = {
     ("pretrain", "val_accuracy"): "validation accuracy",
     ("pretrain", "positive_share"): "share of positive pairs",
     ("pretrain", "anchors_without_positives"): "images without a positive in the batch",
+    ("pretrain", "positive_cosine"): "mean cosine of positive pairs",
+    ("pretrain", "negative_cosine"): "mean cosine of negative pairs",
+    ("pretrain", "style_pairs"): "pairs of the style term",
+    ("pretrain", "style_b"): "bias of the style term",
     ("probe", "cross_entropy"): "stage 2: cross-entropy",
 }
-SCALARS = ("t", "b", "boundary")
-MINOR = ("lr", "positive_share", "anchors_without_positives")
+COSINES = {
+    ("pretrain", "positive_cosine"): ("positive pairs", ACCENT, "-"),
+    ("pretrain", "negative_cosine"): ("negative pairs", OTHER, "--"),
+    ("pretrain", "boundary"): ("decision boundary", SOFT, ":"),
+}
+SCALARS = ("t", "b", "boundary", "positive_cosine", "negative_cosine")
+MINOR = ("lr", "positive_share", "anchors_without_positives", "style_pairs", "style_b")
 VALIDATION = ("pretrain", "val_accuracy")
 PROBE_LOSS = ("probe", "cross_entropy")
 
 
 def curve_groups(curves: Curves) -> dict[str, list[tuple[str, str]]]:
-    """Return the keys of the training curves by topic; a group may be empty."""
-    names = [name for stage, name in curves if stage == "pretrain"]
+    """Return the keys of the training curves by topic; a group may be empty.
+
+    The curves of `cosine_chart` are left out if it shows them.
+    """
     others = (*SCALARS, *MINOR, VALIDATION[1])
-    terms = [("pretrain", name) for name in names if name not in others]
+    terms = [key for key in curves if key[0] in ("head", "pretrain") and key[1] not in others]
+    together = COSINES if _cosine_points(curves) else {}
     groups = {
         "Validation": [VALIDATION],
         "Loss terms": [*terms, PROBE_LOSS],
-        "Decision boundary": [("pretrain", name) for name in SCALARS],
+        "Decision boundary": [
+            ("pretrain", name) for name in SCALARS if ("pretrain", name) not in together
+        ],
         "Other metrics": [("pretrain", name) for name in MINOR],
     }
     return {
@@ -68,7 +82,8 @@ def curve_groups(curves: Curves) -> dict[str, list[tuple[str, str]]]:
 
 def curve_title(key: tuple[str, str]) -> str:
     """Return the title of a training curve."""
-    return CURVE_TITLES.get(key, f"{key[1].replace('_', ' ')} term")
+    phase = "head alone: " if key[0] == "head" else ""
+    return CURVE_TITLES.get(key, f"{phase}{key[1].replace('_', ' ')} term")
 
 
 def curve_chart(curves: Curves, key: tuple[str, str]) -> Markup:
@@ -88,13 +103,55 @@ def curve_chart(curves: Curves, key: tuple[str, str]) -> Markup:
     )
 
 
-def draw_curve(axes: "Axes", points: Sequence[tuple[int, float]]) -> None:
+def cosine_chart(curves: Curves) -> Markup | None:
+    """Return the mean cosines of pairs and the decision boundary over the epochs as one figure.
+
+    None if the method does not log all three.
+    """
+    points = _cosine_points(curves)
+    if not points:
+        return None
+    ends = {key: short_number(points[key][-1][1]) for key in COSINES}
+    positive, negative, boundary = ends.values()
+    values = f"{positive} and {negative} at the end, boundary {boundary}"
+    svg = chart(
+        "curve-cosines",
+        f"Mean cosine of positive and negative pairs: {values}",
+        (3.3, 1.9),
+        partial(draw_cosines, curves=curves),
+    )
+    return Markup("<figure><figcaption><b>{}</b> <span>{}</span></figcaption>{}</figure>").format(
+        "mean cosine of positive and negative pairs", values, svg
+    )
+
+
+def draw_cosines(axes: "Axes", curves: Curves) -> None:
+    """Draw the mean cosines of pairs and the decision boundary over the epochs."""
+    for key, points in _cosine_points(curves).items():
+        label, colour, style = COSINES[key]
+        draw_curve(axes, points, colour, style, label)
+    axes.legend()
+
+
+def _cosine_points(curves: Curves) -> dict[tuple[str, str], list[tuple[int, float]]]:
+    """Return the points of the three curves, or {} if one of them is missing."""
+    points = {key: _finite_points(curves, key) for key in COSINES if key in curves}
+    return points if len(points) == len(COSINES) and all(points.values()) else {}
+
+
+def draw_curve(
+    axes: "Axes",
+    points: Sequence[tuple[int, float]],
+    colour: str = ACCENT,
+    style: str = "-",
+    label: str = "",
+) -> None:
     """Draw a metric over the epochs."""
     from matplotlib.ticker import MaxNLocator
 
     epochs, values = zip(*points, strict=True)
-    axes.plot(epochs, values, color=ACCENT, linewidth=2)
-    axes.plot(epochs[-1], values[-1], "o", color=ACCENT, markersize=5)
+    axes.plot(epochs, values, color=colour, linestyle=style, linewidth=2, label=label)
+    axes.plot(epochs[-1], values[-1], "o", color=colour, markersize=5)
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(False, axis="x")
@@ -265,10 +322,14 @@ def write_figures(
     with figure_style():
         groups = curve_groups(curves)
         keys = [*groups["Validation"], *groups["Loss terms"], *groups["Decision boundary"]]
-        figure, panels = new_figure(3.4, 2.4, panels=max(1, len(keys)), columns=3)
+        cosines = bool(_cosine_points(curves))
+        figure, panels = new_figure(3.4, 2.4, panels=max(1, len(keys) + cosines), columns=3)
         for axes, key in zip(panels, keys, strict=False):
             draw_curve(axes, _finite_points(curves, key))
             axes.set_title(curve_title(key))
+        if cosines:
+            draw_cosines(panels[len(keys)], curves)
+            panels[len(keys)].set_title("mean cosine of pairs")
         save_figure(figure, folder / "curves")
 
         figure, (left, right) = new_figure(4.6, 3.4, panels=2, columns=2)

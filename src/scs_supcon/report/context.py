@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from markupsafe import Markup
+
 from scs_supcon.evaluation.format import (
     BASELINE_TITLES,
     SCORE_TITLES,
@@ -15,7 +17,7 @@ from scs_supcon.evaluation.record import Evaluation, LabelError
 from scs_supcon.progress import format_duration
 from scs_supcon.report import charts, text
 from scs_supcon.report.gallery import HardPair, ImageGallery, IntArray, hardest_pairs
-from scs_supcon.report.inputs import RunRecords
+from scs_supcon.report.inputs import Curves, RunRecords
 from scs_supcon.report.style_axes import style_axes
 from scs_supcon.report.text import percent
 
@@ -151,10 +153,7 @@ def report_context(records: RunRecords, gallery: ImageGallery) -> dict[str, obje
         "style_warnings": style_warnings(leakage) if leakage else (),
         "factors": factor_rows(evaluation),
         "style_axes": axis_rows(gallery, evaluation.classes),
-        "curves": {
-            title: [charts.curve_chart(curves, key) for key in keys]
-            for title, keys in charts.curve_groups(curves).items()
-        },
+        "curves": curve_drawings(curves),
         "suspects": suspects(evaluation.label_errors, gallery),
         "problems": text.problem_groups(records.problems),
         "problem_count": text.plural(len(records.problems), "problem"),
@@ -162,6 +161,17 @@ def report_context(records: RunRecords, gallery: ImageGallery) -> dict[str, obje
         "recipe": records.recipe,
         "environment": records.environment,
     }
+
+
+def curve_drawings(curves: Curves) -> dict[str, list[Markup]]:
+    """Return the training curves by topic."""
+    groups = {
+        title: [charts.curve_chart(curves, key) for key in keys]
+        for title, keys in charts.curve_groups(curves).items()
+    }
+    if cosines := charts.cosine_chart(curves):
+        groups["Decision boundary"].insert(0, cosines)
+    return groups
 
 
 def facts(records: RunRecords) -> list[tuple[str, str]]:
