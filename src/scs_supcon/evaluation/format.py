@@ -81,20 +81,20 @@ def style_warnings(leakage: Leakage) -> tuple[str, ...]:
             "The style field is constant: all images have almost the same style vector. Give the "
             "style term more weight, or lower the learning rate.",
         )
-    found = []
+    sentences = []
     if leakage.style_rank < LOW_RANK < leakage.style_dim:
-        found.append(
+        sentences.append(
             f"The style field is almost empty: it uses {leakage.style_rank:.1f} of "
             f"{leakage.style_dim} directions. Give the style term more weight, or set "
             "style_floor = 0.1."
         )
     if leakage.excess > FULL_OF_CLASS and leakage.class_from_common > leakage.chance + 0.05:
-        found.append(
+        sentences.append(
             f"The style field is full of class: it reveals {leakage.excess:.0%} of what the common "
             'field reveals about the class. Use the method option style = "instance" and, with a '
             'frozen encoder, head.style_input = "erased", otherwise style_scatter = 1.'
         )
-    return tuple(found)
+    return tuple(sentences)
 
 
 def _head(evaluation: Evaluation) -> Iterator[str]:

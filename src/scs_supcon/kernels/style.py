@@ -82,7 +82,7 @@ def instance_loss(
     images = ids[:, 0], (ids if other_ids is None else other_ids)[:, 0]
     with full_precision(style):
         b = _solve(queries if others is None else others, images[1], pairs, t, gather)
-    loss: Tensor = _InstanceLoss.apply(
+    loss: Tensor = _InstancePairs.apply(
         queries, others, pairs, images, (t, b, 1 / positive), piece or PIECE
     )
     return InstanceLoss(loss, b, positive, negative)
@@ -157,7 +157,7 @@ def _solve(x: Tensor, images: Tensor, pairs: PairLabels, t: float, gather: bool)
     return float(b)
 
 
-class _InstanceLoss(torch.autograd.Function):
+class _InstancePairs(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,

@@ -85,7 +85,7 @@ class ErasedLinear(nn.Module):
         return projected
 
 
-class Moments(NamedTuple):
+class FeatureMoments(NamedTuple):
     """Means and covariance of features, in float64.
 
     Attributes:
@@ -141,17 +141,17 @@ def fit_erased(module: nn.Module, features: Tensor, labels: Tensor, classes: int
         labels: `(n,)` class of each image.
         classes: number of classes.
     """
-    found = [child for child in module.modules() if isinstance(child, ErasedLinear)]
-    if not found or not features.numel():
+    projections = [child for child in module.modules() if isinstance(child, ErasedLinear)]
+    if not projections or not features.numel():
         return 0
-    width = len(found[0].erasure.mean)
+    width = len(projections[0].erasure.mean)
     moments = _moments(features[..., :width], labels, classes)
     erasure = Erasure(width)
     if can_erase(int((moments.counts > 0).sum()), width):
         erasure = _erasure(moments, SHRINKAGE)
     kept = torch.eye(width, dtype=torch.float64) - erasure.left.double() @ erasure.right.double().T
     values, vectors = torch.linalg.eigh(kept @ moments.covariance @ kept.T)
-    for projection in found:
+    for projection in projections:
         projection.erasure.load_state_dict(erasure.state_dict())
         weight, bias = projection.layer.weight, projection.layer.bias
         dim = min(len(weight), int((values > NEGLIGIBLE * values[-1]).sum()))
@@ -166,7 +166,7 @@ def fit_erased(module: nn.Module, features: Tensor, labels: Tensor, classes: int
 
 
 @torch.no_grad()
-def _moments(features: Tensor, labels: Tensor, classes: int) -> Moments:
+def _moments(features: Tensor, labels: Tensor, classes: int) -> FeatureMoments:
     rows = features if features.dim() == 3 else features[:, None]
     n, views, width = rows.shape
     counts = torch.bincount(labels, minlength=classes).double()
@@ -183,11 +183,11 @@ def _moments(features: Tensor, labels: Tensor, classes: int) -> Moments:
     views_of_kind = torch.tensor([1, views - 1] if kinds == 2 else [views])
     class_means = sums / (counts.clamp_min(1)[:, None] * views_of_kind[:, None, None])
     class_means -= torch.einsum("c,kcd->kd", counts / n, class_means)[:, None]
-    return Moments(mean, scatter / (n * views), counts, class_means)
+    return FeatureMoments(mean, scatter / (n * views), counts, class_means)
 
 
 @torch.no_grad()
-def _erasure(moments: Moments, shrinkage: float) -> Erasure:
+def _erasure(moments: FeatureMoments, shrinkage: float) -> Erasure:
     erasure = Erasure(len(moments.mean))
     variance = moments.covariance.diagonal().mean()
     if variance <= 0:
