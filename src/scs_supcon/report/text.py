@@ -150,9 +150,8 @@ def about_style(leakage: Leakage) -> str:
 
 
 def axis_title(axis: StyleAxis) -> str:
-    """Return a title such as "Axis 1: brightness (r = 0.61), 12% of the variance"."""
-    name = f"{axis.name} (r = {axis.correlation:.2f})" if axis.name else "no measured property"
-    return f"Axis {axis.number}: {name}, {percent(axis.share, 0)} of the variance"
+    """Return a title such as "Brightness (r = 0.61)"."""
+    return f"{axis.name[0].upper()}{axis.name[1:]} (r = {axis.correlation:.2f})"
 
 
 def problem_groups(
