@@ -142,3 +142,20 @@ def test_without_gradients_there_is_no_second_pass() -> None:
     images = torch.randn(7, 3)
     with torch.no_grad():
         torch.testing.assert_close(in_micro_batches(encoder, images, 2), encoder(images))
+
+
+def test_fixed_norms_use_and_keep_their_running_statistics():
+    encoder = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
+    network = Network(encoder, nn.BatchNorm1d(4), fixed_norm=True)
+    before = encoder[1].running_mean.clone()
+    images = torch.randn(8, 3)
+    for mode in (True, False, True):
+        nn.ModuleList([network]).train(mode)
+        assert not encoder[1].training
+        assert (encoder[2].training, network.projection.training) == (mode, mode)
+    output = network(images)
+    assert torch.equal(encoder[1].running_mean, before)
+    encoder[2].eval()
+    assert torch.equal(network(images).features, network.eval()(images).features)
+    output.embeddings.square().sum().backward()
+    assert encoder[1].weight.grad is not None, "scale and shift are trained"

@@ -30,7 +30,8 @@ def build_network(recipe: Recipe, feature_dim: int | None = None) -> Network:
     projection = Projection(
         feature_dim, head.dim, head.hidden, head.centre, erased_dim=head.erased_dim
     )
-    return Network(encoder, projection, 0 if recipe.encoder.frozen else recipe.pretrain.micro_batch)
+    micro_batch = 0 if recipe.encoder.frozen else recipe.pretrain.micro_batch
+    return Network(encoder, projection, micro_batch, recipe.encoder.fixed_norm)
 
 
 def split_frozen(network: Network, uses_taps: bool) -> tuple[Encoder | TappedEncoder, Network]:

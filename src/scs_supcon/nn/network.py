@@ -12,7 +12,7 @@ running statistics.
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -38,12 +38,30 @@ class Network(nn.Module):
         projection: features -> embeddings. It is always applied to the whole batch, so that its
             batch statistics are exact.
         micro_batch: number of images that are encoded at a time; 0 means all.
+        fixed_norm: batch normalisation of the encoder always uses its running statistics, and does
+            not update them.
     """
 
-    def __init__(self, encoder: nn.Module, projection: nn.Module, micro_batch: int = 0) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        projection: nn.Module,
+        micro_batch: int = 0,
+        fixed_norm: bool = False,
+    ) -> None:
         super().__init__()
         self.encoder, self.projection = encoder, projection
         self.micro_batch = micro_batch
+        self.fixed_norm = fixed_norm
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode; batch normalisation with fixed statistics stays in eval mode."""
+        super().train(mode)
+        if self.fixed_norm:
+            for module in self.encoder.modules():
+                if isinstance(module, _NormBase):
+                    module.eval()
+        return self
 
     def forward(self, images: Tensor) -> Output:
         features = in_micro_batches(self.encoder, images, self.micro_batch)

@@ -308,6 +308,7 @@ def _encoder(requested: Values, facts: DatasetFacts, has_gpu: bool, unfreeze: bo
         "name": name,
         "weights": weights,
         "frozen": frozen,
+        "fixed_norm": unfreeze,  # small batches have other statistics than the head has seen
         "small_stem": small and weights == "scratch" and has_small_stem(name),
         "frozen_views": 8 if has_gpu else 4,
     }

@@ -106,6 +106,8 @@ class EncoderRecipe(Section):
     """Replace the stem with a 3x3 convolution without stride and pooling, for small images."""
     frozen: bool = False
     """Freeze the encoder and train on its cached features."""
+    fixed_norm: bool = False
+    """Trained encoder: keep the initial statistics of batch normalisation."""
     frozen_views: Count = 8
     """Frozen encoder: number of random views of each image in the cache."""
     frozen_mix: bool = True
