@@ -5,7 +5,7 @@ from typing import cast
 from torch import nn
 
 from scs_supcon.nn.encoder import Encoder, TappedEncoder, build_encoder, for_cache
-from scs_supcon.nn.head import Projection
+from scs_supcon.nn.head import Projection, ProjectionHeads
 from scs_supcon.nn.network import Network
 from scs_supcon.recipe.schema import Recipe
 
@@ -27,9 +27,11 @@ def build_network(recipe: Recipe, feature_dim: int | None = None) -> Network:
         )
         encoder, feature_dim = image_encoder, image_encoder.num_features
     head = recipe.head
-    projection = Projection(
-        feature_dim, head.dim, head.hidden, head.centre, erased_dim=head.erased_dim
-    )
+    heads = [
+        Projection(feature_dim, head.dim, head.hidden, head.centre, erased_dim=head.erased_dim)
+        for _ in range(head.heads)
+    ]
+    projection = heads[0] if len(heads) == 1 else ProjectionHeads(heads)
     micro_batch = 0 if recipe.encoder.frozen else recipe.pretrain.micro_batch
     return Network(encoder, projection, micro_batch, recipe.encoder.fixed_norm)
 

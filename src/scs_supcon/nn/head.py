@@ -1,5 +1,7 @@
 """The projection head, and the common and style fields of its embeddings."""
 
+import math
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
@@ -53,6 +55,21 @@ class Projection(nn.Module):
         return centred
 
 
+class ProjectionHeads(nn.Module):
+    """Several projection heads side by side: features (n, F) -> embeddings (n, heads, D).
+
+    Heads that differ only in their initial weights differ in their errors. Their fields, joined to
+    one unit vector (`join_heads`), classify better than those of a single head.
+    """
+
+    def __init__(self, heads: Iterable[Projection]) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(heads)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.stack([head(features) for head in self.heads], 1)
+
+
 class Centre(nn.Module):
     """Batch normalisation without scale and shift, with statistics over all processes.
 
@@ -83,6 +100,18 @@ class Centre(nn.Module):
             self.mean.lerp_(mean.to(self.mean), self.momentum)
             self.var.lerp_(unbiased.to(self.var), self.momentum)
         return (x - mean) * torch.rsqrt(var + self.eps)
+
+
+def join_heads(field: Tensor) -> Tensor:
+    """Return one unit vector for each row of a field: (n, D), or (n, heads, D) of several heads.
+
+    The fields of H heads are joined to [c_1 … c_H]/√H, so that the similarity of two images is the
+    mean of their similarities in the H heads.
+    """
+    if field.ndim == 2:
+        return unit(field)
+    n, heads, width = field.shape
+    return unit(field.reshape(n * heads, width)).view(n, heads * width) / math.sqrt(heads)
 
 
 def split(embeddings: Tensor, common_dim: int, overlap: int = 0) -> tuple[Tensor, Tensor]:

@@ -18,13 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from scs_supcon.nn.head import unit
+from scs_supcon.nn.head import join_heads
 
 ProbeInput = Literal["features", "embeddings", "common"]
 
 
 class Output(NamedTuple):
-    """The output of a network: `(n, F)` features and `(n, D)` embeddings."""
+    """The output of a network: `(n, F)` features and `(n, D)` embeddings.
+
+    With several projection heads the embeddings are `(n, heads, D)`.
+    """
 
     features: Tensor
     embeddings: Tensor
@@ -74,14 +77,14 @@ def probe_features(output: Output, probe_input: ProbeInput, common_dim: int) -> 
     Args:
         output: features and embeddings of n images.
         probe_input: "features": the features, unchanged. "embeddings": the embeddings, at unit
-            length. "common": the common field, at unit length.
-        common_dim: number of columns of the common field.
+            length. "common": the common field, at unit length. Several heads are joined.
+        common_dim: number of columns of the common field of one head.
     """
     if probe_input == "features":
         return output.features
     if probe_input == "embeddings":
-        return unit(output.embeddings)
-    return unit(output.embeddings[:, :common_dim])
+        return join_heads(output.embeddings)
+    return join_heads(output.embeddings[..., :common_dim])
 
 
 def in_micro_batches(encoder: nn.Module, images: Tensor, size: int) -> Tensor:

@@ -129,6 +129,8 @@ class HeadRecipe(Section):
     """Width of the hidden layer; 0: the width of the features."""
     centre: bool = True
     """Standardise each column over the batch, without learnable scale and shift."""
+    heads: Count = 1
+    """Number of projection heads that are trained side by side and joined."""
     style_input: Literal["features", "erased"] = "features"
     """Input of the style field: features, or erased: features without the class, if frozen."""
 
@@ -245,6 +247,25 @@ class ProbeRecipe(Section):
     """Cropped and mirrored training views of each image."""
 
 
+class FusionRecipe(Section):
+    """The fusion of the common field with the whitened features of the encoder.
+
+    Both are unit vectors; the similarity is omega times that of the whitened features plus
+    1 - omega times that of the common field. Classes are represented by their means.
+    """
+
+    whitened: bool = False
+    """Fuse the common field with the whitened features, and classify by class means."""
+    shrinkage: tuple[Share, ...] = (0.2, 0.3, 0.45, 0.6, 0.8)
+    """Shrinkages of the within-class covariance to choose from."""
+    omega: tuple[Share, ...] = (0.5, 0.0, 0.25, 0.75, 1.0)
+    """Weights of the whitened features to choose from; the first unless another is clearly better."""
+    directions: Count = 256
+    """Largest number of columns of the whitened features."""
+    folds: Annotated[int, Field(ge=0)] = 5
+    """Folds that choices and calibration are made on, out of fold; 0: on validation images."""
+
+
 class Recipe(Section):
     """Every value that determines a run."""
 
@@ -256,6 +277,7 @@ class Recipe(Section):
     method: MethodRecipe = MethodRecipe()
     pretrain: PretrainRecipe = PretrainRecipe()
     probe: ProbeRecipe = ProbeRecipe()
+    fusion: FusionRecipe = FusionRecipe()
 
     @model_validator(mode="after")
     def _check_consistency(self) -> "Recipe":
@@ -284,4 +306,5 @@ SECTIONS: dict[str, type[Section]] = {
     "method": MethodRecipe,
     "pretrain": PretrainRecipe,
     "probe": ProbeRecipe,
+    "fusion": FusionRecipe,
 }

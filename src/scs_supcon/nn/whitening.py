@@ -1,0 +1,71 @@
+"""The whitened cosine: features at unit length, whitened by the covariance within classes.
+
+    c⁰ = unit(S_γ^(−1/2) (unit(h) − μ)),    S_γ = (1 − γ) S_w + γ (tr S_w / d) I
+
+μ is the mean and S_w the covariance within classes of unit(h) over the training images, γ the
+shrinkage. Directions in which images of a class differ count less, so that the cosine of c⁰
+compares what separates the classes. It is a closed form: nothing is trained.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from scs_supcon.nn.head import unit
+
+
+class Whitening(nn.Module):
+    """h -> unit((unit(h) − μ) A), with A of shape `(width, directions)`."""
+
+    mean: Tensor
+    matrix: Tensor
+
+    def __init__(self, mean: Tensor, matrix: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("matrix", matrix)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return c⁰ (n, directions) of features (n, F), in their dtype."""
+        return unit((unit(features) - self.mean) @ self.matrix)
+
+
+@torch.no_grad()
+def fit_whitenings(
+    features: Tensor, labels: Tensor, shrinkages: Sequence[float], directions: int
+) -> list[Whitening]:
+    """Return one whitening for each shrinkage γ, computed in float64.
+
+    With more than `directions` columns, only the principal components of the whitened training
+    images are kept.
+
+    Args:
+        features: (n, F) features of the evaluation view of the training images.
+        labels: (n,)
+        shrinkages: values of γ.
+        directions: largest number of columns.
+    """
+    rows = unit(features.double())
+    mean = rows.mean(0)
+    counts = torch.bincount(labels).clamp_min(1).double()
+    sums = rows.new_zeros(len(counts), rows.shape[1]).index_add_(0, labels, rows)
+    centred = rows - mean
+    within = rows - (sums / counts[:, None])[labels]
+    values, vectors = torch.linalg.eigh(within.T @ within / len(rows))
+    values = values.clamp_min(0)
+    variance = values.mean()
+    if variance <= 0:  # every image equals its class mean: nothing to whiten
+        values, variance = torch.ones_like(values), values.new_ones(())
+    rotated = centred @ vectors
+    result = []
+    for shrinkage in shrinkages:
+        # γ = 0 with fewer images than columns would divide by zero.
+        shrunk = (1 - shrinkage) * values + max(shrinkage, 1e-3) * variance
+        matrix = vectors * shrunk.rsqrt()
+        if directions < len(mean):
+            scaled = rotated * shrunk.rsqrt()
+            _, components = torch.linalg.eigh(scaled.T @ scaled)
+            matrix = matrix @ components[:, -directions:]
+        result.append(Whitening(mean, matrix))
+    return result
