@@ -117,6 +117,19 @@ def assign_folds(images: SplitColumns, folds: int, seed: int) -> NDArray[np.int6
     return numbers.astype(np.int64)
 
 
+def divide_into_folds(
+    images: SplitColumns, members: NDArray[np.int64], folds: int, seed: int
+) -> NDArray[np.int64]:
+    """Return the fold of each of some images: 0 to `folds` − 1.
+
+    Every class is divided evenly and groups stay together. A class with a single image is in one
+    fold.
+    """
+    totals = np.bincount(images.labels[members], minlength=len(images.classes))
+    numbers = _closest_assignment(images, members, _even_sizes(totals, folds), seed, _distance)
+    return numbers.astype(np.int64)
+
+
 def fold_splits(images: SplitColumns, fold: int, folds: int, val_share: float, seed: int) -> Splits:
     """Return splits with one fold for testing, and `val_share` of the other images in val."""
     if len(images.classes) < 2:

@@ -51,7 +51,8 @@ def compute_evaluation(  # noqa: PLR0913
     split: Literal["test", "val", "all"],
     classes: Sequence[str],
     temperature: float,
-    rule: Literal["boundary", "quantile"],
+    rule: Literal["boundary", "fitted"],
+    boundary: float,
     threshold: float,
     train: EmbeddedImages,
     evaluated: EmbeddedImages,
@@ -73,8 +74,9 @@ def compute_evaluation(  # noqa: PLR0913
         split: which split of it was evaluated.
         classes: names of the model's classes.
         temperature: temperature of the model's logits.
-        rule: how the model's rejection threshold was chosen.
-        threshold: similarity below which an image is rejected.
+        rule: how the boundary of pairs was chosen.
+        boundary: similarity above which two images count as one class.
+        threshold: similarity to a class below which an image is rejected.
         train: the training images; without style vectors if they were not stored.
         evaluated: the evaluated images.
         probabilities: (n, classes), calibrated.
@@ -110,8 +112,9 @@ def compute_evaluation(  # noqa: PLR0913
         ),
         baselines=baselines,
         retrieval=retrieval(evaluated.common, labels),
-        pairs=pair_statistics(evaluated.common, labels, rule, threshold),
+        pairs=pair_statistics(evaluated.common, labels, rule, boundary),
         rejection=Rejection(
+            threshold=threshold,
             known_rejected=_mean(rejected),
             unknown_rejected=_mean(unknown) if len(unknown) else None,
             unknown_images=len(unknown),

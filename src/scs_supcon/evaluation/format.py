@@ -135,7 +135,7 @@ def _embedding(evaluation: Evaluation) -> Iterator[str]:
     if pairs.auc is not None:
         meaning = "a same-class pair is more similar than a different-class pair"
         yield _line("pair AUC", f"{pairs.auc:.4f}", "", meaning)
-        rule = "decision boundary" if pairs.rule == "boundary" else "threshold"
+        rule = "threshold" if pairs.rule == "quantile" else "decision boundary"
         yield (
             f"{pairs.true_positive_rate:.1%} of the same-class pairs and "
             f"{pairs.false_positive_rate:.2%} of the different-class pairs reach the {rule} "

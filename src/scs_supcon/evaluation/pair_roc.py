@@ -27,7 +27,7 @@ Similarities = NDArray[np.float32]
 def pair_statistics(
     rows: Tensor,
     labels: Tensor,
-    rule: Literal["boundary", "quantile"],
+    rule: Literal["boundary", "fitted"],
     threshold: float,
     max_images: int = MAX_IMAGES,
 ) -> PairStatistics:

@@ -121,7 +121,8 @@ class PairHistogram(EvaluationRecord):
 class PairStatistics(EvaluationRecord):
     """How well a threshold on the similarity separates same-class from different-class pairs."""
 
-    rule: Literal["boundary", "quantile"]
+    rule: Literal["boundary", "fitted", "quantile"]
+    """The boundary learned by the method, one fitted to held-out pairs, or a quantile."""
     threshold: float
     auc: float | None
     true_positive_rate: float | None
@@ -136,6 +137,8 @@ class PairStatistics(EvaluationRecord):
 class Rejection(EvaluationRecord):
     """Share of images rejected as unknown."""
 
+    threshold: float | None = None
+    """Similarity to a class mean that an image needs, over all classes; None in old files."""
     known_rejected: float
     """Share of the images of known classes: wrongly rejected."""
     unknown_rejected: float | None = None

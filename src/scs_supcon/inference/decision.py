@@ -6,11 +6,17 @@ of class c. The within-class similarity q_c is the mean similarity of two differ
 unlike |m_c|², it does not depend on the number of images. Encoder features all point in similar
 directions, so their training mean is subtracted before they are normalised.
 
+With fused fields (`training.fusion`) x is [√ω c⁰ ; √(1 − ω) c], a unit vector of two parts, and the
+mean of each part is scaled to the length of that part, so that u·m_c = ω c⁰·m⁰_c + (1 − ω) c·m_c
+is a mean of two cosines.
+
 `Model` uses these modules in float64, the ONNX file in float32.
 """
 
 import copy
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -18,11 +24,14 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.inference.classifier import LinearClassifier, fit_temperature
-from scs_supcon.nn.head import split, unit
+from scs_supcon.nn.head import join_heads, unit
 from scs_supcon.nn.network import Output, ProbeInput, probe_features
+from scs_supcon.nn.whitening import Whitening
 from scs_supcon.recipe import HeadRecipe
 
-QUANTILE = 0.05  # share of the validation images rejected if the method has no boundary
+FALSE_REJECTIONS = 0.05  # share of the held-out images of known classes that are rejected
+CLASS_IMAGES = 20  # held-out images of a class from which on it has a threshold of its own
+MAX_PAIRED_IMAGES = 1000  # half a million pairs
 ROWS = 64  # per pass
 
 
@@ -42,6 +51,30 @@ class Decision(NamedTuple):
     unknown: Tensor
 
 
+@dataclass(frozen=True)
+class FusedField:
+    """A common field that is fused with whitened features; see `training.fusion`.
+
+    Attributes:
+        whitening: computes c⁰.
+        omega: ω.
+        parts: widths of c⁰ and c.
+        similarities: (n, classes) of held-out images to class means.
+        t: temperature of pairs.
+        b: bias of pairs.
+        out_of_fold: whether the held-out images are training images, out of fold, or validation
+            images.
+    """
+
+    whitening: Whitening
+    omega: float
+    parts: tuple[int, int]
+    similarities: Tensor
+    t: float
+    b: float
+    out_of_fold: bool
+
+
 class DecisionRule(nn.Module):
     """A linear classifier of the trained classes, and class means for "unknown" and added classes.
 
@@ -51,7 +84,10 @@ class DecisionRule(nn.Module):
         means: m_c (classes, D).
         within_class_similarity: q_c (classes,).
         prototype_scale: κ in the logits of added classes.
-        threshold: similarity below which two images count as different.
+        threshold: similarity that an image needs, over all classes.
+        class_thresholds: (trained classes,) similarity that an image of each class needs; default:
+            `threshold`.
+        parts: widths of the parts of u, if the fields are fused.
     """
 
     weight: Tensor
@@ -70,8 +106,11 @@ class DecisionRule(nn.Module):
         within_class_similarity: Tensor,
         prototype_scale: float,
         threshold: float,
+        class_thresholds: Tensor | None = None,
+        parts: tuple[int, ...] = (),
     ) -> None:
         super().__init__()
+        self.parts = parts
         self.temperature, self.trained_classes = classifier.temperature, len(classifier.bias)
         self.prototype_scale, self.threshold = prototype_scale, threshold
         tensors = {
@@ -83,7 +122,11 @@ class DecisionRule(nn.Module):
         }
         for name, tensor in tensors.items():
             self.register_buffer(name, tensor.detach().cpu().double())
-        self.register_buffer("thresholds", self._thresholds())
+        if class_thresholds is None:
+            class_thresholds = self.within_class_similarity.new_full(
+                (self.trained_classes,), threshold
+            )
+        self.register_buffer("thresholds", self._thresholds(class_thresholds.double()))
 
     def forward(self, probe_input: Tensor) -> Decision:
         """Return the decisions for probe inputs (n, D)."""
@@ -105,26 +148,29 @@ class DecisionRule(nn.Module):
         """Return a rule with one more class, given u (k, D) of its images."""
         similarity = within_class_similarity(rows, torch.zeros(len(rows), dtype=torch.long), 1)
         similarity = torch.where(similarity.isnan(), self._typical_similarity(), similarity)
+        mean = scale_parts(rows.mean(0, keepdim=True), rows, self.parts)
         return DecisionRule(
             LinearClassifier(self.weight, self.bias, self.temperature),
             centre=self.centre,
-            means=torch.cat([self.means, rows.mean(0, keepdim=True)]),
+            means=torch.cat([self.means, mean]),
             within_class_similarity=torch.cat([self.within_class_similarity, similarity]),
             prototype_scale=self.prototype_scale,
             threshold=self.threshold,
+            class_thresholds=self.thresholds[: self.trained_classes],
+            parts=self.parts,
         )
 
-    def _thresholds(self) -> Tensor:
+    def _thresholds(self, trained: Tensor) -> Tensor:
         """Return the similarity that an image of each class needs (classes,).
 
         Images of an added class are less similar to each other, because they were not used in
         training. The threshold of the class is lower in proportion to its within-class similarity.
         """
-        thresholds = torch.full_like(self.within_class_similarity, self.threshold)
+        added = self.within_class_similarity[self.trained_classes :]
+        thresholds = torch.full_like(added, self.threshold)
         if self.threshold > 0:
-            added = self.within_class_similarity[self.trained_classes :]
-            thresholds[self.trained_classes :] *= (added / self._typical_similarity()).clamp(0, 1)
-        return thresholds
+            thresholds *= (added / self._typical_similarity()).clamp(0, 1)
+        return torch.cat([trained.to(thresholds), thresholds])
 
     def _typical_similarity(self) -> Tensor:
         return self.within_class_similarity[: self.trained_classes].mean()
@@ -138,7 +184,9 @@ class DecisionRule(nn.Module):
         logits = (probe_input @ self.weight.T + self.bias) / self.temperature
         if self.trained_classes == len(self.means):
             return logits
-        scaled = self.prototype_scale * closeness(similarities, self.within_class_similarity)
+        if not self.parts:  # the means of fused fields all have the same length
+            similarities = closeness(similarities, self.within_class_similarity)
+        scaled = self.prototype_scale * similarities
         trained, added = scaled[:, : self.trained_classes], scaled[:, self.trained_classes :]
         shift = logits.logsumexp(1) - trained.logsumexp(1)
         return torch.cat([logits, added + shift[:, None]], 1)
@@ -150,36 +198,139 @@ def fit_decision_rule(
     train: tuple[Tensor, Tensor],
     val: tuple[Tensor, Tensor],
     probe_input: ProbeInput,
-    boundary: float | None,
 ) -> DecisionRule:
-    """Fit class means to the training images, and scale and threshold to the validation images.
+    """Fit class means to the training images, and scale and thresholds to the validation images.
 
     Args:
         classifier: of the trained classes.
         train: probe inputs (n, D) and labels of the training images.
         val: probe inputs and labels of the validation images.
         probe_input: "features" are centred; the others are not.
-        boundary: the decision boundary that the method learned. If None, the threshold is the
-            similarity that 95% of the validation images reach.
     """
     classes = len(classifier.bias)
     centre = train[0].double().mean(0) * (probe_input == "features")
     rows, labels = unit(train[0].double() - centre), train[1]
-    similarity = within_class_similarity(rows, labels, classes)
-    has_pairs = ~similarity.isnan()
-    typical = similarity[has_pairs].mean() if has_pairs.any() else similarity.new_ones(())
-    similarity = torch.where(has_pairs, similarity, typical)
+    similarity = _filled_similarity(rows, labels, classes)
     means = class_means(rows, labels, classes)
     val_similarities = unit(val[0].double() - centre) @ means.T
-    quantile = float(val_similarities.amax(1).quantile(QUANTILE))
+    threshold, class_thresholds = rejection_thresholds(val_similarities)
     return DecisionRule(
         classifier,
         centre=centre,
         means=means,
         within_class_similarity=similarity,
         prototype_scale=1 / fit_temperature(closeness(val_similarities, similarity), val[1]),
-        threshold=quantile if boundary is None else boundary,
+        threshold=threshold,
+        class_thresholds=class_thresholds,
     )
+
+
+def fit_fused_rule(
+    classifier: LinearClassifier,
+    *,
+    train: tuple[Tensor, Tensor],
+    similarities: Tensor,
+    parts: tuple[int, ...],
+) -> DecisionRule:
+    """Return the rule of a classifier by class means of fused fields.
+
+    Args:
+        classifier: whose weights are the class means.
+        train: fused vectors (n, D) and labels of the training images.
+        similarities: (m, classes) of held-out images to class means, for the thresholds.
+        parts: widths of the parts.
+    """
+    rows, labels = train[0].double(), train[1]
+    threshold, class_thresholds = rejection_thresholds(similarities)
+    return DecisionRule(
+        classifier,
+        centre=rows.new_zeros(rows.shape[1]),
+        means=classifier.weight,
+        within_class_similarity=_filled_similarity(rows, labels, len(classifier.bias)),
+        prototype_scale=1 / classifier.temperature,
+        threshold=threshold,
+        class_thresholds=class_thresholds,
+        parts=parts,
+    )
+
+
+def rejection_thresholds(
+    similarities: Tensor, rate: float = FALSE_REJECTIONS
+) -> tuple[float, Tensor]:
+    """Return the threshold over all classes, and the threshold of each class.
+
+    An image is rejected if its similarity to every class is below the threshold of the class. The
+    threshold over all classes is the `rate` quantile of the largest similarity of each held-out
+    image. A class that is predicted for at least 20 held-out images gets a mean of this threshold,
+    with the weight of 20 images, and of the quantile of its own images. All thresholds are then
+    shifted so that the share `rate` of the held-out images is rejected.
+
+    Args:
+        similarities: (n, classes) of held-out images of known classes.
+        rate: share of these images to reject.
+    """
+    scores, predicted = similarities.double().max(1)
+    pooled = float(scores.quantile(rate))
+    thresholds = similarities.new_full((similarities.shape[1],), pooled, dtype=torch.float64)
+    for label, count in enumerate(torch.bincount(predicted, minlength=len(thresholds)).tolist()):
+        if count >= CLASS_IMAGES:
+            quantile = float(scores[predicted == label].quantile(rate))
+            thresholds[label] = (count * quantile + CLASS_IMAGES * pooled) / (count + CLASS_IMAGES)
+    shift = (similarities.double() - thresholds).amax(1).quantile(rate)
+    return pooled, thresholds + shift
+
+
+def fit_pairs(similarities: Tensor, same: Tensor) -> tuple[float, float]:
+    """Return t and b that maximise the likelihood of σ(t r − b) for pairs, by Newton's method.
+
+    Without both kinds of pairs, or if a threshold separates them, the likelihood has no maximum:
+    a weak prior (one pair of each kind at either end) keeps t finite.
+    """
+    low, high = float(similarities.min()), float(similarities.max())
+    r = torch.cat([similarities.double(), similarities.new_tensor([low, low, high, high]).double()])
+    target = torch.cat([same.double(), r.new_tensor([0.0, 1.0, 0.0, 1.0])])
+    centre, scale = r.mean(), r.std().clamp_min(1e-12)
+    x = torch.stack([(r - centre) / scale, torch.ones_like(r)], 1)
+    share = target.mean().clamp(1e-9, 1 - 1e-9)
+    weights = torch.stack([r.new_ones(()), (share / (1 - share)).log()])
+    for _ in range(100):
+        p = (x @ weights).sigmoid()
+        gradient = x.T @ (p - target)
+        hessian = (x * (p * (1 - p))[:, None]).T @ x + 1e-9 * torch.eye(2, dtype=r.dtype)
+        step = torch.linalg.solve(hessian, gradient)
+        limit = min(1.0, 2.0 / float(step.abs().max().clamp_min(1e-12)))  # damped far from the end
+        weights = weights - limit * step
+        if float(step.abs().max()) < 1e-10:
+            break
+    t = float(weights[0] / scale)
+    return t, float(t * centre - weights[1])
+
+
+def pair_similarities(
+    rows: Tensor, labels: Tensor, max_images: int = MAX_PAIRED_IMAGES
+) -> tuple[Tensor, Tensor]:
+    """Return the similarities of pairs of unit rows, each pair once, and whether they match."""
+    count = min(len(rows), max_images)
+    first, second = torch.triu_indices(count, count, 1)
+    similarities = (rows[:count] @ rows[:count].T)[first, second]
+    return similarities, labels[first] == labels[second]
+
+
+def scale_parts(means: Tensor, rows: Tensor, parts: tuple[int, ...]) -> Tensor:
+    """Return means (k, D) with each part scaled to the length it has in the rows (n, D)."""
+    if not parts:
+        return means
+    columns = list(parts)
+    pairs = zip(torch.split(means, columns, 1), torch.split(rows, columns, 1), strict=True)
+    return torch.cat([unit(mean) * row.norm(dim=1).mean() for mean, row in pairs], 1)
+
+
+def _filled_similarity(rows: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Return q_c; classes without a pair get the mean of the others."""
+    similarity = within_class_similarity(rows, labels, classes)
+    has_pairs = ~similarity.isnan()
+    typical = similarity[has_pairs].mean() if has_pairs.any() else similarity.new_ones(())
+    return torch.where(has_pairs, similarity, typical)
 
 
 def closeness(similarities: Tensor, within_class_similarity: Tensor) -> Tensor:
@@ -215,12 +366,21 @@ class ProbeInputs(nn.Module):
         projection: the projection head, which is copied; unused if the probe input is "features".
         probe_input: input of the classifier.
         head: dimensions of the fields.
+        whitening: whitens the features that are fused with the common field; None: not fused.
+        omega: weight ω of the whitened features.
     """
 
     def __init__(
-        self, projection: nn.Module | None, probe_input: ProbeInput, head: HeadRecipe
+        self,
+        projection: nn.Module | None,
+        probe_input: ProbeInput,
+        head: HeadRecipe,
+        whitening: Whitening | None = None,
+        omega: float = 0.0,
     ) -> None:
         super().__init__()
+        self.whitening = None if whitening is None else copy.deepcopy(whitening).cpu().double()
+        self.omega = omega
         self.probe_input = probe_input
         self.common_dim, self.overlap = head.common_dim, head.overlap
         self.projection: nn.Module | None = None
@@ -236,10 +396,13 @@ class ProbeInputs(nn.Module):
         probe_input = probe_features(
             Output(features, embeddings), self.probe_input, self.common_dim
         )
+        if self.whitening is not None:
+            fields = unit(probe_input), self.whitening(features)
+            learned, whitened = math.sqrt(1 - self.omega), math.sqrt(self.omega)
+            probe_input = torch.cat([whitened * fields[1], learned * fields[0]], 1)
         if self.probe_input != "common":
-            return probe_input, embeddings[:, :0]
-        _, style = split(embeddings, self.common_dim, self.overlap)
-        return probe_input, unit(style)
+            return probe_input, features[:, :0]
+        return probe_input, join_heads(embeddings[..., self.common_dim - self.overlap :])
 
 
 class FeatureClassifier(nn.Module):

@@ -19,13 +19,18 @@ from scs_supcon.inference.decision import (
     Decision,
     DecisionRule,
     FeatureClassifier,
+    FusedField,
     ProbeInputs,
     fit_decision_rule,
+    fit_fused_rule,
+    fit_pairs,
     in_passes,
+    pair_similarities,
 )
 from scs_supcon.inference.package import (
     ModelInfo,
     ModelMetrics,
+    PairRule,
     RejectionRule,
     load_state,
     read_package,
@@ -37,6 +42,7 @@ from scs_supcon.nn.encode import encode, for_inference, pass_size
 from scs_supcon.nn.encoder import Encoder
 from scs_supcon.nn.network import ProbeInput
 from scs_supcon.nn.timm_models import weights_licence
+from scs_supcon.nn.whitening import Whitening
 from scs_supcon.progress import ProgressCallback
 from scs_supcon.recipe import Recipe
 
@@ -77,12 +83,16 @@ class Model:
         projection: nn.Module | None,
         rule: DecisionRule,
         gallery: EmbeddingGallery,
+        whitening: Whitening | None = None,
     ) -> None:
         self.info = info
         self.encoder = cast("Encoder", for_inference(encoder))
         """Views -> features, in evaluation mode and channels-last layout."""
         self.classifier = FeatureClassifier(
-            ProbeInputs(projection, info.probe_input, info.recipe.head), rule
+            ProbeInputs(
+                projection, info.probe_input, info.recipe.head, whitening, info.omega or 0.0
+            ),
+            rule,
         )
         """Features -> decision."""
         self.gallery = gallery
@@ -102,7 +112,8 @@ class Model:
         train: tuple[Tensor, Tensor],
         val: tuple[Tensor, Tensor],
         train_names: Sequence[str],
-        boundary: float | None,
+        learned_pairs: tuple[float, float] | None,
+        fused: FusedField | None = None,
     ) -> "Model":
         """Build a model from the results of training.
 
@@ -116,19 +127,31 @@ class Model:
             train: features (n, F) of the evaluation view, and labels, of the training images.
             val: the same for the validation images.
             train_names: names of the training images.
-            boundary: decision boundary of the method on unit vectors, if it has one.
+            learned_pairs: t and b that the method learned for pairs of unit vectors, if any.
+            fused: the fusion of the common field with the whitened features, if any.
         """
-        probe_inputs = ProbeInputs(projection, probe_input, recipe.head)
+        whitening, omega = (None, 0.0) if fused is None else (fused.whitening, fused.omega)
+        probe_inputs = ProbeInputs(projection, probe_input, recipe.head, whitening, omega)
         train_inputs, _ = in_passes(probe_inputs, train[0])
         val_inputs, _ = in_passes(probe_inputs, val[0])
-        labels = train[1].cpu()
-        rule = fit_decision_rule(
-            classifier,
-            train=(train_inputs, labels),
-            val=(val_inputs, val[1].cpu()),
-            probe_input=probe_input,
-            boundary=boundary,
-        )
+        labels, val_labels = train[1].cpu(), val[1].cpu()
+        if fused is None:
+            rule = fit_decision_rule(
+                classifier,
+                train=(train_inputs, labels),
+                val=(val_inputs, val_labels),
+                probe_input=probe_input,
+            )
+            val_pairs = pair_similarities(rule.common(val_inputs), val_labels)
+            pairs = learned_pairs or fit_pairs(*val_pairs)
+        else:
+            rule = fit_fused_rule(
+                classifier,
+                train=(train_inputs, labels),
+                similarities=fused.similarities,
+                parts=fused.parts,
+            )
+            pairs = fused.t, fused.b
         info = ModelInfo(
             classes=tuple(classes),
             trained_classes=len(classes),
@@ -136,16 +159,20 @@ class Model:
             temperature=classifier.temperature,
             prototype_scale=rule.prototype_scale,
             rejection=RejectionRule(
-                rule="quantile" if boundary is None else "boundary",
+                rule="out_of_fold" if fused is not None and fused.out_of_fold else "quantile",
                 threshold=rule.threshold,
                 val_rejected=float(rule(val_inputs).unknown.double().mean()),
             ),
+            pairs=PairRule(
+                t=pairs[0], b=pairs[1], learned=fused is None and learned_pairs is not None
+            ),
+            omega=None if fused is None else fused.omega,
             recipe=recipe,
             image_names=tuple(train_names),
             weights_licence=_licence(recipe),
         )
         gallery = EmbeddingGallery(rule.common(train_inputs).float(), labels)
-        return cls(info, encoder, projection, rule, gallery)
+        return cls(info, encoder, projection, rule, gallery, whitening)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -210,6 +237,16 @@ class Model:
             )
             for index, value in zip(order.indices[:k].tolist(), order.values.tolist(), strict=False)
         ]
+
+    def same(self, first: ImageLike, second: ImageLike) -> float:
+        """Return the probability that two images are of one class: σ(t r − b).
+
+        r is the similarity of the two images in the common field. The images may be of classes
+        that the model was not trained on.
+        """
+        common, _ = self.fields(self.features([first, second]))
+        pairs = self.info.pairs
+        return float(torch.sigmoid(pairs.t * (common[0] @ common[1]) - pairs.b))
 
     def add_class(self, name: str, images: Sequence[ImageLike]) -> tuple[Failure, ...]:
         """Add a class, represented by the mean of example images, without training.
@@ -329,6 +366,11 @@ class Model:
             # Nothing is lost, because the projection was trained in float32.
             state = projection.state_dict()
             tensors |= {f"head/{name}": value.float() for name, value in state.items()}
+        whitening = self.classifier.probe_inputs.whitening
+        if whitening is not None:
+            tensors |= {
+                f"whitening/{name}": value for name, value in whitening.state_dict().items()
+            }
         rule = self.classifier.rule
         return tensors | {
             "classifier/weight": rule.weight,
@@ -336,6 +378,7 @@ class Model:
             "classes/centre": rule.centre,
             "classes/means": rule.means,
             "classes/tightness": rule.within_class_similarity,
+            "classes/thresholds": rule.thresholds[: rule.trained_classes],
             "gallery/vectors": self.gallery.vectors,
             "gallery/labels": self.gallery.labels,
         }
@@ -362,16 +405,25 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     if info.probe_input != "features":
         projection = network.projection
         load_state(path, projection, "head", tensors)
-    width = encoder.num_features
-    widths = {"features": width, "embeddings": recipe.head.dim, "common": recipe.head.common_dim}
-    rule, gallery = _load_rule(path, info, tensors, widths[info.probe_input])
+    head = recipe.head
+    widths = {
+        "features": encoder.num_features,
+        "embeddings": head.heads * head.dim,
+        "common": head.heads * head.common_dim,
+    }
+    whitening = None
+    parts: tuple[int, ...] = (widths[info.probe_input],)
+    if info.omega is not None:
+        whitening = _load_whitening(path, tensors, encoder.num_features)
+        parts = (whitening.matrix.shape[1], *parts)
+    rule, gallery = _load_rule(path, info, tensors, parts)
     if tensors:
         raise UserError(f"{path}: the weights contain {min(tensors)!r}, which is not expected")
     try:
         encoder.to(device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device {device!r} cannot be used: {error}") from error
-    return Model(info, encoder, projection, rule, gallery)
+    return Model(info, encoder, projection, rule, gallery, whitening)
 
 
 def open_upright(image: ImageLike, name: str = "an image") -> Image.Image:
@@ -379,9 +431,20 @@ def open_upright(image: ImageLike, name: str = "an image") -> Image.Image:
     return convert_image(image, name) if isinstance(image, Image.Image) else open_image(image)
 
 
+def _load_whitening(path: str | Path, tensors: dict[str, Tensor], width: int) -> Whitening:
+    mean, matrix = (tensors.pop(f"whitening/{name}", None) for name in ("mean", "matrix"))
+    if mean is None or matrix is None or matrix.ndim != 2 or {len(mean), len(matrix)} != {width}:
+        raise UserError(f"{path}: the whitening in the weights does not fit {width} features")
+    return Whitening(mean, matrix)
+
+
 def _load_rule(
-    path: str | Path, info: ModelInfo, tensors: dict[str, Tensor], width: int
+    path: str | Path, info: ModelInfo, tensors: dict[str, Tensor], parts: tuple[int, ...]
 ) -> tuple[DecisionRule, EmbeddingGallery]:
+    width = sum(parts)
+    # Models of formats 1 and 2 have one threshold for all classes.
+    shared = torch.full((info.trained_classes,), info.rejection.threshold, dtype=torch.float64)
+    tensors.setdefault("classes/thresholds", shared)
     classes, images = len(info.classes), len(info.image_names)
     shapes = {
         "classifier/weight": (info.trained_classes, width),
@@ -389,6 +452,7 @@ def _load_rule(
         "classes/centre": (width,),
         "classes/means": (classes, width),
         "classes/tightness": (classes,),
+        "classes/thresholds": (info.trained_classes,),
         "gallery/vectors": (images, width),
         "gallery/labels": (images,),
     }
@@ -396,7 +460,9 @@ def _load_rule(
         actual = tuple(tensors[name].shape) if name in tensors else "missing"
         if actual != shape:
             raise UserError(f"{path}: {name} in the weights is {actual}, expected {shape}")
-    weight, bias, centre, means, similarity, vectors, labels = (tensors.pop(k) for k in shapes)
+    weight, bias, centre, means, similarity, thresholds, vectors, labels = (
+        tensors.pop(name) for name in shapes
+    )
     if labels.dtype != torch.long or (images and not 0 <= labels.min() <= labels.max() < classes):
         raise UserError(f"{path}: gallery/labels in the weights are not class indices")
     rule = DecisionRule(
@@ -406,6 +472,8 @@ def _load_rule(
         within_class_similarity=similarity,
         prototype_scale=info.prototype_scale,
         threshold=info.rejection.threshold,
+        class_thresholds=thresholds,
+        parts=parts if len(parts) > 1 else (),
     )
     return rule, EmbeddingGallery(vectors.float(), labels)
 

@@ -7,6 +7,7 @@ are rejected. README.md has no checksum and can be edited.
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,7 +24,7 @@ from scs_supcon.io.atomic import write_together
 from scs_supcon.nn.network import ProbeInput
 from scs_supcon.recipe import Count, Positive, Recipe, Section, Share, write_toml
 
-FORMAT_VERSION: Literal[2] = 2
+FORMAT_VERSION: Literal[3] = 3
 WEIGHTS, INFO, CARD, SUMS = "weights.safetensors", "model.json", "README.md", "SHA256SUMS"
 OLD_KEYS: Mapping[str, str] = {
     "acc1": "accuracy",
@@ -42,12 +43,29 @@ OLD_KEYS: Mapping[str, str] = {
 class RejectionRule(Section):
     """When an image is rejected as unknown."""
 
-    rule: Literal["boundary", "quantile"]
-    """The decision boundary that the method learned, or a quantile of the validation images."""
+    rule: Literal["out_of_fold", "quantile", "boundary"]
+    """A quantile of the training images, out of fold, or of the validation images; models of
+    format 2 may use the decision boundary of pairs."""
     threshold: float
-    """Mean similarity to the images of a class that an image needs."""
+    """Similarity to a class that an image needs, over all classes."""
     val_rejected: Share
     """Share of the validation images that are rejected."""
+
+
+class PairRule(Section):
+    """σ(t r − b) is the probability that two images with similarity r are of one class."""
+
+    t: float
+    """Temperature."""
+    b: float
+    """Bias."""
+    learned: bool
+    """Whether the method learned t and b; otherwise they were fitted to held-out pairs."""
+
+    @property
+    def boundary(self) -> float:
+        """The similarity b/t at which the probability is ½."""
+        return self.b / self.t if self.t else math.inf
 
 
 class ModelMetrics(Section):
@@ -64,7 +82,7 @@ class ModelMetrics(Section):
 class ModelInfo(Section):
     """Everything about a model that is not a tensor: the content of `model.json`."""
 
-    format_version: Literal[2] = FORMAT_VERSION
+    format_version: Literal[3] = FORMAT_VERSION
     """Increased when older versions of this package cannot read the directory."""
     classes: Annotated[tuple[str, ...], Field(min_length=1)]
     """Names of the classes."""
@@ -78,6 +96,10 @@ class ModelInfo(Section):
     """Multiplies the closeness to class means, if classes were added."""
     rejection: RejectionRule
     """When an image is rejected as unknown."""
+    pairs: PairRule
+    """When two images are of one class."""
+    omega: Share | None = None
+    """Weight of the whitened features in the similarity; None without whitened features."""
     recipe: Recipe
     """How the model was trained; its data section also says how images are prepared."""
     image_names: tuple[str, ...]
@@ -208,7 +230,9 @@ def _parse_info(file: Path, content: bytes) -> ModelInfo:
             f"{FORMAT_VERSION}: pip install --upgrade scs-supcon"
         )
     if version == 1:
-        document = _migrate(document)
+        document = _rename_keys(document)
+    if version in (1, 2):
+        document = _add_pair_rule(document)
     try:
         return ModelInfo.model_validate(document)
     except ValidationError as error:
@@ -217,7 +241,16 @@ def _parse_info(file: Path, content: bytes) -> ModelInfo:
         raise UserError(f"{file} is not a model of scs-supcon: {where}: {first['msg']}") from error
 
 
-def _migrate(document: dict[str, Any]) -> dict[str, Any]:
+def _add_pair_rule(document: dict[str, Any]) -> dict[str, Any]:
+    """Add the pair rule, which formats 1 and 2 do not have: only the boundary was stored."""
+    rejection = document.get("rejection")
+    threshold = rejection.get("threshold") if isinstance(rejection, dict) else None
+    scale = 10.0  # the default temperature of those versions
+    pairs = {"t": scale, "b": scale * (threshold or 0.0), "learned": False}
+    return document | {"pairs": pairs, "format_version": FORMAT_VERSION}
+
+
+def _rename_keys(document: dict[str, Any]) -> dict[str, Any]:
     """Rename the keys of format 1."""
     current = {OLD_KEYS.get(name, name): value for name, value in document.items()}
     metrics = current.get("metrics")
@@ -228,7 +261,7 @@ def _migrate(document: dict[str, Any]) -> dict[str, Any]:
             for name, value in metrics.items()
             if names[name] in ModelMetrics.model_fields
         }
-    return current | {"format_version": FORMAT_VERSION}
+    return current
 
 
 METRIC_TITLES = {
@@ -302,12 +335,16 @@ def _card_metrics(info: ModelInfo) -> str:
 def _card_rejection(info: ModelInfo) -> str:
     origin = {
         "boundary": "the decision boundary learned in training",
-        "quantile": "the similarity that 95% of the validation images reach",
+        "quantile": "which 95% of the validation images reach",
+        "out_of_fold": "which 95% of the training images reach, each compared with a model that "
+        "was trained without it",
     }[info.rejection.rule]
     return (
-        "An image is rejected as unknown if its mean similarity to the images of every class is "
-        f"below {info.rejection.threshold:.3f}, {origin}. "
-        f"{info.rejection.val_rejected:.1%} of the validation images are rejected."
+        "An image is rejected as unknown if its similarity to every class is below a threshold, on "
+        f"average {info.rejection.threshold:.3f}, {origin}. "
+        f"{info.rejection.val_rejected:.1%} of the validation images are rejected.\n\n"
+        "Two images are more likely of one class than not if their similarity is above "
+        f"{info.pairs.boundary:.3f}."
     )
 
 

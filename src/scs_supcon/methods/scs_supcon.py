@@ -225,8 +225,11 @@ class SCSSupCon(CommonStyleMethod):
         b = self.b.detach()
         return b / self.t if self.scale == "multiply" else b * self.t
 
-    def decision_boundary(self) -> float | None:
-        return float(self.boundary) if self.normalize == "separate" else None
+    def pair_parameters(self) -> tuple[float, float] | None:
+        t, b = float(self.t), float(self.b.detach())
+        if self.normalize != "separate":
+            return None
+        return (t, b) if self.scale == "multiply" else (1 / t, b)
 
     def setup(self, task: TaskInfo) -> Self:
         """Create an empty memory bank if `memory` is set."""

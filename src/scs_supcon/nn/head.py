@@ -60,6 +60,9 @@ class ProjectionHeads(nn.Module):
 
     Heads that differ only in their initial weights differ in their errors. Their fields, joined to
     one unit vector (`join_heads`), classify better than those of a single head.
+
+    The encoder gets the mean of the gradients of the heads, so that its learning rate does not
+    depend on their number.
     """
 
     def __init__(self, heads: Iterable[Projection]) -> None:
@@ -67,7 +70,8 @@ class ProjectionHeads(nn.Module):
         self.heads = nn.ModuleList(heads)
 
     def forward(self, features: Tensor) -> Tensor:
-        return torch.stack([head(features) for head in self.heads], 1)
+        scaled = torch.lerp(features.detach(), features, 1 / len(self.heads))  # same values
+        return torch.stack([head(scaled) for head in self.heads], 1)
 
 
 class Centre(nn.Module):

@@ -5,6 +5,9 @@
 μ is the mean and S_w the covariance within classes of unit(h) over the training images, γ the
 shrinkage. Directions in which images of a class differ count less, so that the cosine of c⁰
 compares what separates the classes. It is a closed form: nothing is trained.
+
+To keep the vectors short, only some directions are used: first those that the class means span, so
+that the nearest class mean stays the same, then the principal components of the rest.
 """
 
 from collections.abc import Sequence
@@ -37,9 +40,6 @@ def fit_whitenings(
 ) -> list[Whitening]:
     """Return one whitening for each shrinkage γ, computed in float64.
 
-    With more than `directions` columns, only the principal components of the whitened training
-    images are kept.
-
     Args:
         features: (n, F) features of the evaluation view of the training images.
         labels: (n,)
@@ -61,11 +61,21 @@ def fit_whitenings(
     result = []
     for shrinkage in shrinkages:
         # γ = 0 with fewer images than columns would divide by zero.
-        shrunk = (1 - shrinkage) * values + max(shrinkage, 1e-3) * variance
-        matrix = vectors * shrunk.rsqrt()
+        scales = ((1 - shrinkage) * values + max(shrinkage, 1e-3) * variance).rsqrt()
+        matrix = vectors * scales
         if directions < len(mean):
-            scaled = rotated * shrunk.rsqrt()
-            _, components = torch.linalg.eigh(scaled.T @ scaled)
-            matrix = matrix @ components[:, -directions:]
+            matrix = matrix @ _directions(rotated * scales, labels, directions)
         result.append(Whitening(mean, matrix))
     return result
+
+
+def _directions(rows: Tensor, labels: Tensor, count: int) -> Tensor:
+    """Return orthonormal directions (D, count) for whitened rows (n, D)."""
+    counts = torch.bincount(labels).clamp_min(1).double()
+    sums = rows.new_zeros(len(counts), rows.shape[1]).index_add_(0, labels, unit(rows))
+    basis, sizes, _ = torch.linalg.svd((sums / counts[:, None]).T, full_matrices=False)
+    basis = basis[:, sizes > 1e-9 * sizes.amax().clamp_min(1e-300)][:, :count]
+    rest = rows - (rows @ basis) @ basis.T
+    _, components = torch.linalg.eigh(rest.T @ rest)
+    missing = count - basis.shape[1]
+    return torch.cat([basis, components[:, len(components) - missing :]], 1)

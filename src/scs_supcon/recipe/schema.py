@@ -259,11 +259,16 @@ class FusionRecipe(Section):
     shrinkage: tuple[Share, ...] = (0.2, 0.3, 0.45, 0.6, 0.8)
     """Shrinkages of the within-class covariance to choose from."""
     omega: tuple[Share, ...] = (0.5, 0.0, 0.25, 0.75, 1.0)
-    """Weights of the whitened features to choose from; the first unless another is clearly better."""
+    """Weights of the whitened features; the first, unless another one is clearly better."""
     directions: Count = 256
     """Largest number of columns of the whitened features."""
     folds: Annotated[int, Field(ge=0)] = 5
     """Folds that choices and calibration are made on, out of fold; 0: on validation images."""
+
+    @property
+    def out_of_fold(self) -> bool:
+        """Whether frozen heads are trained again without each fold."""
+        return self.whitened and self.folds > 1
 
 
 class Recipe(Section):

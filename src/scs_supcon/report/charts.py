@@ -203,7 +203,7 @@ def draw_similarities(axes: "Axes", pairs: PairStatistics) -> None:
 def _mark_threshold(axes: "Axes", pairs: PairStatistics) -> None:
     """Draw a line at the threshold; if it lies outside the x-range, an arrow at the edge."""
     low, high = axes.get_xlim()
-    text = f"{'boundary' if pairs.rule == 'boundary' else 'threshold'} {pairs.threshold:.2f}"
+    text = f"{'threshold' if pairs.rule == 'quantile' else 'boundary'} {pairs.threshold:.2f}"
     if pairs.threshold < low:
         text = f"← {text}"
     elif pairs.threshold > high:
@@ -236,7 +236,7 @@ def draw_roc(axes: "Axes", pairs: PairStatistics) -> None:
         axes.plot(*np.array(pairs.roc).T, color=ACCENT, linewidth=2)
     false_rate, true_rate = pairs.false_positive_rate, pairs.true_positive_rate
     if false_rate is not None and true_rate is not None:
-        name = "boundary" if pairs.rule == "boundary" else "threshold"
+        name = "threshold" if pairs.rule == "quantile" else "boundary"
         axes.plot(false_rate, true_rate, "o", color=OTHER, markersize=7)
         right = false_rate > 0.5
         axes.annotate(

@@ -65,6 +65,7 @@ def about_pairs(pairs: PairStatistics) -> str:
         return "There are too few images to compare same-class and different-class pairs."
     origin = {
         "boundary": "the learned boundary",
+        "fitted": "the boundary fitted to held-out pairs",
         "quantile": "the threshold chosen on the validation split (this method learns no boundary)",
     }[pairs.rule]
     ranked = ""

@@ -1,5 +1,6 @@
 """The steps of a whole run, from images to a finished run directory."""
 
+import copy
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -24,9 +25,10 @@ from scs_supcon.evaluation.record import Evaluation
 from scs_supcon.inference import Model
 from scs_supcon.io.atomic import replacing
 from scs_supcon.io.hashing import file_sha256
-from scs_supcon.methods import probe_input_for
+from scs_supcon.methods import Method, probe_input_for
 from scs_supcon.nn.build import build_network, split_frozen
 from scs_supcon.nn.erase import fit_erased
+from scs_supcon.nn.network import Network, ProbeInput
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe, write_toml
 from scs_supcon.recipe.resolve import split_dataset
@@ -40,7 +42,14 @@ from scs_supcon.training.estimate import (
     describe_erasure,
     describe_stage_1,
 )
-from scs_supcon.training.features import encode_images, extract_features, load_initial_weights
+from scs_supcon.training.features import (
+    RunFeatures,
+    encode_images,
+    extract_features,
+    load_initial_weights,
+)
+from scs_supcon.training.fusion import HeldOut, describe_fusion, fuse_fields
+from scs_supcon.training.out_of_fold import out_of_fold_similarities
 from scs_supcon.training.pretrain import (
     make_method,
     pretrain,
@@ -50,7 +59,7 @@ from scs_supcon.training.pretrain import (
     validation_set_from_features,
     validation_set_from_images,
 )
-from scs_supcon.training.probe import choose_classifier, fit_probes
+from scs_supcon.training.probe import Probe, choose_classifier, fit_probes
 from scs_supcon.training.result import RunResult, headline, summarise
 from scs_supcon.training.run_evaluation import evaluate_run, predict_splits, run_baselines
 from scs_supcon.training.unfreeze import HeadPhase
@@ -127,10 +136,11 @@ def _run_stages(
 
     encode = partial(encode_images, encoder, images, recipe, fabric, compute, display)
     display.line(describe_batches(labels, recipe, method.views))
-    erased = 0
+    erased, cached, untrained = 0, None, None
     if frozen:
         cached = encode(train, "train", recipe.encoder.frozen_views, compute.cache)
         erased = fit_erased(trained.projection, cached, torch.from_numpy(labels), classes)
+        untrained = copy.deepcopy(trained)
         training_set = training_set_from_features(cached, images, train, recipe, method.views)
     else:
         training_set = training_set_from_images(
@@ -148,30 +158,18 @@ def _run_stages(
         first.train(run_dir, method)
     validation = _validation_set(images, splits, recipe, encode, compute)
     pretrain(fabric, run_dir, trained, method, training_set, recipe, display, validation)
+    out_of_fold = None
+    if cached is not None and untrained is not None and recipe.fusion.out_of_fold:
+        out_of_fold = out_of_fold_similarities(
+            untrained, cached, images, train, recipe, fabric, run_dir, display
+        )
 
     probe_input = probe_input_for(method, frozen=frozen)
     cache = compute.cache if frozen else run_dir.path / "features"
     features = extract_features(network, encode, splits, images.labels, probe_input, recipe, cache)
     probes = fit_probes(fabric, run_dir, features, classes, recipe, display)
-    train_split, val_split = features["train"], features["val"]
-    chosen, probe_input = choose_classifier(
-        probes[0],
-        method,
-        probe_input,
-        (val_split.features[:, 0], val_split.probe_inputs[:, 0], val_split.labels),
-    )
-
-    model = Model.from_training(
-        recipe=recipe,
-        classes=images.classes,
-        encoder=network.encoder,
-        projection=network.projection,
-        probe_input=probe_input,
-        classifier=chosen.classifier,
-        train=(train_split.features[:, 0], train_split.labels),
-        val=(val_split.features[:, 0], val_split.labels),
-        train_names=[images.names[index] for index in train],
-        boundary=method.decision_boundary(),
+    model, chosen = _build_model(
+        recipe, images, network, method, probe_input, features, probes[0], out_of_fold, display
     )
     predictions = predict_splits(model, features)
     baselines = run_baselines(features, predictions, probes, method, network.projection)
@@ -212,6 +210,44 @@ def _validation_set(
         for part in (train, val)
     ]
     return validation_set_from_features(*rows)
+
+
+def _build_model(
+    recipe: Recipe,
+    images: ImageDataset,
+    network: Network,
+    method: Method,
+    probe_input: ProbeInput,
+    features: RunFeatures,
+    probe: Probe,
+    out_of_fold: HeldOut | None,
+    display: Display,
+) -> tuple[Model, Probe]:
+    """Return the model with its classifier: class means of the fused field, or stage 2."""
+    train, val = features["train"], features["val"]
+    fused = None
+    if recipe.fusion.whitened:
+        fused, chosen = fuse_fields(
+            network.projection, probe_input, features, len(images.classes), recipe, out_of_fold
+        )
+        display.line(describe_fusion(fused))
+    else:
+        val_rows = (val.features[:, 0], val.probe_inputs[:, 0], val.labels)
+        chosen, probe_input = choose_classifier(probe, method, probe_input, val_rows)
+    model = Model.from_training(
+        recipe=recipe,
+        classes=images.classes,
+        encoder=network.encoder,
+        projection=network.projection,
+        probe_input=probe_input,
+        classifier=chosen.classifier,
+        train=(train.features[:, 0], train.labels),
+        val=(val.features[:, 0], val.labels),
+        train_names=[images.names[index] for index in train.indices],
+        learned_pairs=method.pair_parameters(),
+        fused=fused,
+    )
+    return model, chosen
 
 
 def _show_warnings(evaluation: Evaluation, display: Display) -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from scs_supcon.methods import (
     probe_input_for,
 )
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
+from scs_supcon.methods.shared.heads import HeadEnsemble
 from scs_supcon.progress import Display
 from scs_supcon.recipe import PretrainRecipe, Recipe
 from scs_supcon.runs.run_dir import RunDir
@@ -184,12 +185,15 @@ def make_method(recipe: Recipe, world_size: int = 1) -> Method:
     options: dict[str, Any] = dict(recipe.method.options)
     if issubclass(method_class(recipe.method.name), CommonStyleMethod):
         options = {"common_dim": recipe.head.common_dim, "overlap": recipe.head.overlap} | options
-    method = build_method(recipe.method.name, recipe.method.preset, **options)
+    members = [
+        build_method(recipe.method.name, recipe.method.preset, **options)
+        for _ in range(recipe.head.heads)
+    ]
     if recipe.pretrain.mixup or recipe.pretrain.cutmix:
-        check_soft_labels(method)
-    if world_size > 1:
-        method.gather_across_devices = True
-    return method
+        check_soft_labels(members[0])
+    for member in members:
+        member.gather_across_devices = member.gather_across_devices or world_size > 1
+    return members[0] if len(members) == 1 else HeadEnsemble(members)
 
 
 def set_up_method(
@@ -218,7 +222,8 @@ def pretrain(
     recipe: Recipe,
     display: Display | None = None,
     validation: ValidationSet | None = None,
-    name: Literal["pretrain", "head"] = "pretrain",
+    name: str = "pretrain",
+    title: str = "stage 1",
 ) -> None:
     """Train network and method in place, or resume from the last checkpoint.
 
@@ -234,7 +239,8 @@ def pretrain(
         recipe: of the run.
         display: shows progress.
         validation: measures each epoch, if `pretrain.patience` is set.
-        name: of the stage in checkpoints and metrics: "head" for the first phase of --unfreeze.
+        name: of the stage in checkpoints and metrics.
+        title: of the stage in the display.
     """
     settings, display = recipe.pretrain, display or Display(quiet=True)
     method.to(fabric.device)
@@ -271,7 +277,6 @@ def pretrain(
         if 0 < checkpoints.position.global_step < total and not memo.get("stopped"):
             epoch = checkpoints.position.epoch + 1
             display.line(f"resuming from epoch {epoch} of {settings.epochs} ({run.path})")
-        title = "stage 1, head" if name == "head" else "stage 1"
         with display.progress(title) as progress:
 
             def before_epoch(position: TrainPosition) -> None:

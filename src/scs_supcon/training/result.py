@@ -108,7 +108,7 @@ def summarise(path: Path, evaluation: Evaluation, probe: Probe, seconds: float) 
         **dict(evaluation.headline()),
         path=str(path),
         seconds=seconds,
-        threshold=evaluation.pairs.threshold,
+        threshold=evaluation.rejection.threshold or evaluation.pairs.threshold,
         probe_heads=tuple(ProbeHeadScore(**asdict(head)) for head in probe.heads),
     )
 

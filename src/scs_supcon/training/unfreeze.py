@@ -101,6 +101,7 @@ class HeadPhase:
             self.recipe,
             self.display,
             name="head",
+            title="stage 1, head",
         )
         take_over(self.method, method)
 

@@ -150,7 +150,6 @@ def train_on_vectors(
         train=(in_passes(inputs, features[train])[0], train_labels),
         val=(in_passes(inputs, features[val])[0], val_labels),
         probe_input=probe_input,
-        boundary=method.decision_boundary(),
     )
     return VectorModel(mean, scale, FeatureClassifier(inputs, rule))
 

@@ -200,9 +200,14 @@ class Method(nn.Module):
         ]
         return [group for group in groups if group["params"]]
 
+    def pair_parameters(self) -> tuple[float, float] | None:
+        """Return t and b if the method learns to classify pairs of unit vectors by σ(t r − b)."""
+        return None
+
     def decision_boundary(self) -> float | None:
         """Return the cosine similarity above which a pair counts as positive, if there is one."""
-        return None
+        parameters = self.pair_parameters()
+        return parameters[1] / parameters[0] if parameters else None
 
     def class_logits(self, features: Tensor, embeddings: Tensor) -> Tensor | None:
         """Return `(n, classes)` logits if the method trains a classifier, else None."""

@@ -84,11 +84,13 @@ class HeadEnsemble(Method):
         """Return the parameter groups of all members."""
         return [g for member in self.methods for g in member.param_groups(lr, weight_decay)]
 
-    def decision_boundary(self) -> float | None:
-        """Return the mean of the boundaries: that of the mean similarity."""
-        boundaries = [member.decision_boundary() for member in self.methods]
-        numbers = [boundary for boundary in boundaries if boundary is not None]
-        return sum(numbers) / len(numbers) if numbers else None
+    def pair_parameters(self) -> tuple[float, float] | None:
+        """Return the means over the heads, because the similarity is a mean over the heads."""
+        pairs = [member.pair_parameters() for member in self.methods]
+        present = [pair for pair in pairs if pair is not None]
+        if not present:
+            return None
+        return sum(t for t, _ in present) / len(present), sum(b for _, b in present) / len(present)
 
     def class_logits(self, features: Tensor, embeddings: Tensor) -> Tensor | None:
         """Return the logarithm of the mean of the members' probabilities."""
