@@ -30,22 +30,24 @@ from scs_supcon.training.pretrain import (
 
 
 def out_of_fold_similarities(
-    untrained: Network,
-    features: Tensor,
+    untrained: Network | None,
+    features: Tensor | None,
     images: ImageDataset,
     train: NDArray[np.int64],
     recipe: Recipe,
     fabric: Fabric,
     run: RunDir,
     display: Display,
-) -> HeldOut:
+) -> HeldOut | None:
     """Return the similarities of every training image to models that were trained without it.
+
+    Returns None if the recipe does not ask for them, or without a frozen encoder.
 
     Each fold is a stage with checkpoints of its own, so that it can be resumed.
 
     Args:
         untrained: the part of the network to train, with its initial weights.
-        features: (n, 1 + views, F) cached features of the training images.
+        features: (n, 1 + views, F) cached features of the training images, of a frozen encoder.
         images: the dataset.
         train: indices of the training images.
         recipe: of the run.
@@ -53,6 +55,8 @@ def out_of_fold_similarities(
         run: stores checkpoints and metrics.
         display: shows progress.
     """
+    if untrained is None or features is None or not recipe.fusion.out_of_fold:
+        return None
     classes, count = len(images.classes), min(recipe.fusion.folds, len(train))
     folds = divide_into_folds(images, train, count, recipe.split_seed)
     labels = torch.from_numpy(images.labels[train])

@@ -158,11 +158,9 @@ def _run_stages(
         first.train(run_dir, method)
     validation = _validation_set(images, splits, recipe, encode, compute)
     pretrain(fabric, run_dir, trained, method, training_set, recipe, display, validation)
-    out_of_fold = None
-    if cached is not None and untrained is not None and recipe.fusion.out_of_fold:
-        out_of_fold = out_of_fold_similarities(
-            untrained, cached, images, train, recipe, fabric, run_dir, display
-        )
+    out_of_fold = out_of_fold_similarities(
+        untrained, cached, images, train, recipe, fabric, run_dir, display
+    )
 
     probe_input = probe_input_for(method, frozen=frozen)
     cache = compute.cache if frozen else run_dir.path / "features"
