@@ -54,7 +54,8 @@ def compute(**changes: Any) -> Evaluation:
         "classes": CLASSES,
         "temperature": 2.5,
         "rule": "boundary",
-        "threshold": 0.4,
+        "boundary": 0.4,
+        "threshold": 0.3,
         "train": TRAIN,
         "evaluated": EVALUATED,
         "probabilities": PROBABILITIES,
@@ -164,10 +165,11 @@ def test_embeddings_are_compared_with_the_training_images(evaluation: Evaluation
     assert evaluation.retrieval.precision_at_1 > 0.3
 
 
-def test_pairs_depend_on_the_threshold(evaluation: Evaluation) -> None:
+def test_pairs_depend_on_the_boundary(evaluation: Evaluation) -> None:
     assert (evaluation.pairs.threshold, evaluation.pairs.rule) == (0.4, "boundary")
-    higher = compute(rule="quantile", threshold=0.7).pairs
-    assert (higher.threshold, higher.rule) == (0.7, "quantile")
+    higher = compute(rule="fitted", boundary=0.7).pairs
+    assert (higher.threshold, higher.rule) == (0.7, "fitted")
+    assert evaluation.rejection.threshold == 0.3
     assert higher.true_positive_rate < evaluation.pairs.true_positive_rate
 
 

@@ -47,7 +47,7 @@ class TrainedParts:
 
 
 @cache
-def _networks(known: int) -> tuple[nn.Module, nn.Module, float]:
+def _networks(known: int) -> tuple[nn.Module, nn.Module, tuple[float, float] | None]:
     """Train encoder and head for a few seconds on the digits below `known`."""
     recipe = make_recipe(VALUES)
     dataset, view = digits(), eval_view(recipe.data)
@@ -65,13 +65,13 @@ def _networks(known: int) -> tuple[nn.Module, nn.Module, float]:
             optimizer.zero_grad()
             method(network(images[batch]), labels[batch]).backward()
             optimizer.step()
-    return encoder.eval(), head.eval(), float(method.boundary)
+    return encoder.eval(), head.eval(), method.pair_parameters()
 
 
 @cache
 def _trained(known: int, probe_input: ProbeInput, folder: Path) -> TrainedParts:
     recipe = make_recipe(merge(VALUES, {"method": {"name": "scs_supcon"}}))
-    encoder, head, boundary = _networks(known)
+    encoder, head, pairs = _networks(known)
     dataset, view = digits(), eval_view(recipe.data)
     labels = torch.tensor(dataset.labels)
     with torch.no_grad():
@@ -96,7 +96,7 @@ def _trained(known: int, probe_input: ProbeInput, folder: Path) -> TrainedParts:
             "train": (features[train], labels[train]),
             "val": (features[val], labels[val]),
             "train_names": [dataset.names[int(row)] for row in train],
-            "boundary": boundary if probe_input == "common" else None,
+            "learned_pairs": pairs if probe_input == "common" else None,
         },
         test=[dataset.open(int(row)) for row in test],
         test_labels=dataset.labels[test.numpy()],

@@ -34,14 +34,23 @@ def classifier(classes: int = 4) -> LinearClassifier:
     return LinearClassifier(weight, torch.zeros(classes, dtype=torch.float64), 1.5)
 
 
-def rule(boundary: float | None = 0.5) -> DecisionRule:
-    return fit(clusters(80), clusters(40, seed=1), "common", boundary)
-
-
-def fit(train, val, probe_input="common", boundary=None) -> DecisionRule:
-    return fit_decision_rule(
-        classifier(), train=train, val=val, probe_input=probe_input, boundary=boundary
+def rule(threshold: float | None = None) -> DecisionRule:
+    """Return a fitted rule, with another threshold for all classes if one is given."""
+    fitted = fit(clusters(80), clusters(40, seed=1))
+    if threshold is None:
+        return fitted
+    return DecisionRule(
+        classifier(),
+        centre=fitted.centre,
+        means=fitted.means,
+        within_class_similarity=fitted.within_class_similarity,
+        prototype_scale=fitted.prototype_scale,
+        threshold=threshold,
     )
+
+
+def fit(train, val, probe_input="common") -> DecisionRule:
+    return fit_decision_rule(classifier(), train=train, val=val, probe_input=probe_input)
 
 
 def unit(row: list[float]) -> list[float]:
@@ -77,7 +86,7 @@ def test_without_added_classes_the_probabilities_are_those_of_the_classifier() -
 
 
 def test_unknown_means_below_the_threshold_of_every_class() -> None:
-    fitted = rule(boundary=0.6)
+    fitted = rule(0.6)
     rows = torch.cat([clusters(40, seed=3)[0], -torch.ones(1, DIM), torch.zeros(1, DIM)])
     result = fitted(rows.double())
     for i, row in enumerate(rows.double().tolist()):
@@ -90,7 +99,7 @@ def test_unknown_means_below_the_threshold_of_every_class() -> None:
     assert not result.unknown[:-2].all()
 
 
-def test_without_a_boundary_5_percent_of_the_validation_images_are_rejected() -> None:
+def test_5_percent_of_the_validation_images_are_rejected() -> None:
     val = clusters(200, seed=1, noise=0.6)
     fitted = fit(clusters(80), val)
     assert float(fitted(val[0].double()).unknown.double().mean()) == pytest.approx(0.05)
@@ -135,7 +144,7 @@ def test_the_probability_of_an_added_class_depends_on_its_closeness() -> None:
 
 
 def test_an_added_class_with_a_large_spread_has_a_lower_threshold() -> None:
-    fitted = rule(boundary=0.6)
+    fitted = rule(0.6)
     typical = float(fitted.within_class_similarity.mean())
     spread = torch.tensor([[0.0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0.6, 0.8]], dtype=torch.float64)
     extended = fitted.with_class(spread)
@@ -154,8 +163,8 @@ def test_a_class_added_with_one_image_has_average_spread() -> None:
     )
 
 
-def test_a_negative_boundary_is_the_threshold_of_every_class() -> None:
-    extended = rule(boundary=-0.2).with_class(torch.eye(DIM, dtype=torch.float64)[4:])
+def test_a_negative_threshold_is_that_of_every_class() -> None:
+    extended = rule(-0.2).with_class(torch.eye(DIM, dtype=torch.float64)[4:])
     assert extended.thresholds.tolist() == [-0.2] * 5
 
 

@@ -14,6 +14,7 @@ from scs_supcon.data.builtin import digits
 from scs_supcon.data.feature_cache import frozen_features, keyed_views
 from scs_supcon.errors import UserError
 from scs_supcon.inference import Model, ModelMetrics, load
+from scs_supcon.inference.decision import fit_pairs, pair_similarities
 from scs_supcon.nn.encoder import build_encoder
 from scs_supcon.nn.head import unit
 from scs_supcon.recipe import make_recipe
@@ -265,19 +266,31 @@ def test_failures_of_pil_images_are_numbered(model: Model) -> None:
     assert [failure.name for failure in encoded.failures] == ["image 2"]
 
 
-def test_a_learned_boundary_is_the_threshold(trained: Trained) -> None:
+def test_the_boundary_of_pairs_is_the_learned_one(trained: Trained) -> None:
     parts = trained()
+    pairs = parts.model().info.pairs
+    assert (pairs.t, pairs.b) == parts.arguments["learned_pairs"]
+    assert pairs.learned
+    assert pairs.boundary == pairs.b / pairs.t
+
+
+def test_without_a_learned_boundary_one_is_fitted_to_the_validation_pairs(trained: Trained) -> None:
+    parts = trained(probe_input="features")
     model = parts.model()
-    assert model.info.rejection.rule == "boundary"
-    assert model.info.rejection.threshold == parts.arguments["boundary"]
+    features, labels = parts.arguments["val"]
+    assert not model.info.pairs.learned
+    t, b = fit_pairs(*pair_similarities(model.fields(features)[0], labels))
+    assert (model.info.pairs.t, model.info.pairs.b) == pytest.approx((t, b), rel=1e-9)
+
+
+@pytest.mark.parametrize("probe_input", ["common", "features"])
+def test_5_percent_of_the_validation_images_are_rejected(trained: Trained, probe_input) -> None:
+    parts = trained(probe_input=probe_input)
+    model = parts.model()
+    assert model.info.rejection.rule == "quantile"
     rejected = model.decide(parts.arguments["val"][0]).unknown.double().mean()
     assert model.info.rejection.val_rejected == float(rejected)
-
-
-def test_without_a_boundary_the_threshold_is_a_quantile(trained: Trained) -> None:
-    info = trained(probe_input="features").model().info
-    assert info.rejection.rule == "quantile"
-    assert info.rejection.val_rejected == pytest.approx(0.05)
+    assert float(rejected) == pytest.approx(0.05)
 
 
 def test_the_projection_head_is_copied(trained: Trained) -> None:

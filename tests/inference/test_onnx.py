@@ -82,7 +82,7 @@ def test_the_metadata_describes_the_file(exported) -> None:
     assert metadata["temperature"] == model.info.temperature
     assert metadata["rejection"]["threshold"] == model.info.rejection.threshold
     assert len(metadata["thresholds"]) == 9
-    assert metadata["thresholds"][0] == pytest.approx(metadata["rejection"]["threshold"])
+    assert metadata["thresholds"] == pytest.approx(model.classifier.rule.thresholds.tolist())
     assert metadata["parity"]["probability"] == parity.probability
     assert list(metadata["outputs"]) == [out.name for out in session_of(file).get_outputs()]
 
@@ -207,7 +207,7 @@ def model_with_encoder(name: str) -> Model:
         train=features,
         val=features,
         train_names=[str(number) for number in range(40)],
-        boundary=0.3,
+        learned_pairs=(10.0, 3.0),
     )
 
 
@@ -269,7 +269,7 @@ def test_the_graph_of_whole_embeddings_has_no_style(trained) -> None:
     parts = trained()
     weight = torch.randn(10, parts.arguments["recipe"].head.dim, dtype=torch.float64)
     classifier = LinearClassifier(weight, weight[:, 0], 0.5)
-    model = parts.model(probe_input="embeddings", classifier=classifier, boundary=0.4)
+    model = parts.model(probe_input="embeddings", classifier=classifier)
     assert "style" not in check(model, parts.test[:8])
 
 

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save
 
 from scs_supcon.errors import UserError
-from scs_supcon.inference import ModelInfo, ModelMetrics, load
+from scs_supcon.inference import Model, ModelInfo, ModelMetrics, load
 from scs_supcon.inference.package import initialise_from, model_card
 from scs_supcon.io import atomic
 from scs_supcon.nn.encoder import build_encoder
@@ -121,14 +121,14 @@ def test_missing_models_are_explained(saved: Path, tmp_path: Path) -> None:
 
 
 def test_a_newer_format_needs_a_newer_version(saved: Path) -> None:
-    edit_info(saved, lambda info: info.update(format_version=3))
+    edit_info(saved, lambda info: info.update(format_version=4))
     assert "pip install --upgrade scs-supcon" in error_of(saved)
 
 
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda f: f.update(format_version="2"), "format_version"),
+        (lambda f: f.update(format_version="3"), "format_version"),
         (lambda f: f.update(classes=[]), "classes"),
         (lambda f: f.update(classes=["a"] * 10), "two classes have the same name"),
         (lambda f: f.update(trained_classes=11), "11 trained classes, but 10 names"),
@@ -232,8 +232,22 @@ def _equal(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -
     return all(torch.equal(actual[name], tensor) for name, tensor in expected.items())
 
 
+def format_2(folder: Path) -> None:
+    """Remove what format 2 does not have: the rule of pairs and the thresholds of classes."""
+
+    def edit(info: dict[str, Any]) -> None:
+        del info["pairs"], info["omega"]
+        info["format_version"] = 2
+
+    edit_info(folder, edit)
+    tensors = load_file(folder / "weights.safetensors")
+    del tensors["classes/thresholds"]
+    rewrite(folder, "weights.safetensors", save(tensors))
+
+
 def format_1(folder: Path) -> None:
     """Rewrite model.json with the keys of format 1."""
+    format_2(folder)
 
     def edit(info: dict[str, Any]) -> None:
         names = {
@@ -258,8 +272,33 @@ def test_format_1_is_read(saved: Path, trained: Trained) -> None:
     assert model.info.metrics == ModelMetrics(
         accuracy=0.9, top5_accuracy=0.95, macro_f1=0.8, balanced_accuracy=0.85
     )
-    assert model.info.model_copy(update={"metrics": ModelMetrics()}) == expected.info
-    assert model.predict(trained().test[:9]) == expected.predict(trained().test[:9])
+    current = {"metrics": ModelMetrics(), "pairs": expected.info.pairs}
+    assert model.info.model_copy(update=current) == expected.info
+    assert_equal_except_thresholds(model, expected, trained().arguments["val"][0])
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_format_2_is_read(saved: Path, trained: Trained, learned: bool) -> None:
+    expected = load(saved)
+    format_2(saved)
+    if learned:
+        edit_info(saved, lambda info: info["rejection"].update(rule="boundary"))
+    model = load(saved)
+    threshold = expected.info.rejection.threshold
+    assert model.info.rejection.threshold == threshold
+    assert model.info.pairs.boundary == pytest.approx(threshold, rel=1e-12)
+    assert model.info.pairs.learned == learned
+    assert_equal_except_thresholds(model, expected, trained().arguments["val"][0])
+
+
+def assert_equal_except_thresholds(old: Model, new: Model, features: torch.Tensor) -> None:
+    """In formats 1 and 2 an image is rejected below one threshold for all classes."""
+    decision, expected = old.decide(features), new.decide(features)
+    assert torch.equal(decision.probabilities, expected.probabilities)
+    similarities = new.fields(features)[0] @ new.classifier.rule.means.T
+    rejected = similarities.amax(1) < old.info.rejection.threshold
+    assert torch.equal(decision.unknown, rejected)
+    assert rejected.any()
 
 
 def test_the_model_card_has_what_a_user_needs(trained: Trained, tmp_path: Path) -> None:
@@ -276,7 +315,8 @@ def test_the_model_card_has_what_a_user_needs(trained: Trained, tmp_path: Path) 
         "Classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9.",
         "none, it started from random weights",
         "scs_supcon.load",
-        "the decision boundary learned in training",
+        "which 95% of the validation images reach",
+        "Two images are more likely of one class than not if their similarity is above",
     ):
         assert text in card
     assert "macro-F1" not in card
@@ -310,4 +350,4 @@ def test_the_model_card_names_the_split(trained: Trained) -> None:
 def test_model_information_survives_json(trained: Trained) -> None:
     info = trained().model().info
     assert ModelInfo.model_validate_json(info.model_dump_json()) == info
-    assert info.format_version == 2
+    assert info.format_version == 3

@@ -56,7 +56,8 @@ def test_the_model_stores_its_scores_and_counts(finished):
     assert info.metrics.accuracy == evaluation.accuracy
     assert info.metrics.ece == evaluation.calibration.after.ece
     assert info.counts == {"train": 16, "val": 4, "test": 4}
-    assert info.rejection.threshold == evaluation.pairs.threshold
+    assert info.rejection.threshold == evaluation.rejection.threshold
+    assert info.pairs.boundary == evaluation.pairs.threshold
 
 
 def test_a_method_without_fields_has_empty_style(shapes, train_small, tmp_path):

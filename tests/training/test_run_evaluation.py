@@ -39,7 +39,7 @@ def test_the_summary_holds_the_headline_of_the_evaluation(evaluation, finished):
     summary = json.loads((finished / "finished.json").read_text())
     headline = evaluation.headline().model_dump(mode="json")
     assert summary == summary | headline
-    assert summary["threshold"] == evaluation.pairs.threshold
+    assert summary["threshold"] == evaluation.rejection.threshold
     assert (summary["split"], summary["images"]) == ("test", 4)
 
 

@@ -244,9 +244,11 @@ def _parse_info(file: Path, content: bytes) -> ModelInfo:
 def _add_pair_rule(document: dict[str, Any]) -> dict[str, Any]:
     """Add the pair rule, which formats 1 and 2 do not have: only the boundary was stored."""
     rejection = document.get("rejection")
-    threshold = rejection.get("threshold") if isinstance(rejection, dict) else None
+    rejection = rejection if isinstance(rejection, dict) else {}
+    threshold, learned = rejection.get("threshold"), rejection.get("rule") == "boundary"
     scale = 10.0  # the default temperature of those versions
-    pairs = {"t": scale, "b": scale * (threshold or 0.0), "learned": False}
+    boundary = threshold if isinstance(threshold, int | float) else 0.0
+    pairs = {"t": scale, "b": scale * boundary, "learned": learned}
     return document | {"pairs": pairs, "format_version": FORMAT_VERSION}
 
 

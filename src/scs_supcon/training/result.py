@@ -104,11 +104,12 @@ class RunResult:
 
 def summarise(path: Path, evaluation: Evaluation, probe: Probe, seconds: float) -> ResultSummary:
     """Return the headline numbers of a run."""
+    threshold = evaluation.rejection.threshold
     return ResultSummary(
         **dict(evaluation.headline()),
         path=str(path),
         seconds=seconds,
-        threshold=evaluation.rejection.threshold or evaluation.pairs.threshold,
+        threshold=evaluation.pairs.threshold if threshold is None else threshold,
         probe_heads=tuple(ProbeHeadScore(**asdict(head)) for head in probe.heads),
     )
 
