@@ -108,6 +108,7 @@ def test_the_classifier_sees_the_features() -> None:
     torch.testing.assert_close(logits, features @ classifier[0].T + classifier[1])
     assert method.linear_classifier("common") is None
     assert SCSJoint().class_logits(features, embeddings) is None
+    assert method.pair_parameters() is None
     assert method.decision_boundary() is None
 
 

@@ -56,8 +56,8 @@ class SCSJoint(ClassifierOnFeatures, SCSSupCon):
         """Return groups with weight decay for the classifier, but not for t' and b."""
         return Method.param_groups(self, lr, weight_decay)
 
-    def decision_boundary(self) -> float | None:
-        """Return None: b/t is a similarity of common fields, and the classifier sees features."""
+    def pair_parameters(self) -> tuple[float, float] | None:
+        """Return None: t and b belong to common fields, and the classifier sees features."""
         return None
 
     def _gather(self, rows: Tensor) -> Tensor:
