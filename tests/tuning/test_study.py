@@ -17,6 +17,7 @@ from scs_supcon.tuning.study import (
     Trial,
     best,
     completed,
+    objective_of,
     objective_value,
     open_study,
     prepare,
@@ -98,9 +99,10 @@ def test_a_search_of_an_older_version_minimised_the_loss(search):
     facts = json.loads(file.read_text())
     del facts["objective"]
     file.write_text(json.dumps(facts))
-    prepare(replace(search, objective="loss"))
+    prepare(search)
+    assert objective_of(search) == "loss"
     with pytest.raises(UserError, match="objective: loss there, accuracy here"):
-        prepare(search)
+        prepare(replace(search, objective="accuracy"))
     with pytest.raises(UserError, match="--objective must be accuracy or loss, got 'f1'"):
         prepare(replace(search, objective="f1"))
 

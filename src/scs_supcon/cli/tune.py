@@ -52,13 +52,13 @@ def tune(
         ),
     ] = None,
     objective: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="accuracy: highest validation accuracy, and among equal ones the lowest loss. "
-            "loss: lowest validation loss.",
+            "loss: lowest validation loss. Default: accuracy, or that of the search to resume.",
             rich_help_panel=SEARCH,
         ),
-    ] = "accuracy",
+    ] = None,
     retrain: Annotated[
         int,
         typer.Option(
@@ -117,7 +117,7 @@ def tune(
         settings,
         compute,
         storage,
-        cast("Objective", objective),  # `prepare` checks it
+        cast("Objective | None", objective),  # `prepare` checks it
     )
     result = tuning.tune(
         search, jobs=jobs, retrain=retrain, display=Display(quiet), accept_old=accept_old

@@ -49,7 +49,7 @@ class Search:
         compute: arguments of `train` about device, data loading and cache.
         storage: a database URL; empty for a journal file in `out`.
         objective: "accuracy" (maximised; equal accuracies are ordered by the loss) or "loss"
-            (minimised).
+            (minimised); None: that of the existing search, "accuracy" for a new one.
     """
 
     source: str
@@ -61,7 +61,7 @@ class Search:
     settings: tuple[str, ...] = ()
     compute: dict[str, Any] = field(default_factory=dict)
     storage: str = ""
-    objective: Objective = "accuracy"
+    objective: Objective | None = None
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -75,6 +75,7 @@ class Search:
         options = values.pop("options")
         for key in ("out", "trials", "compute"):
             del values[key]
+        values["objective"] = self.objective or "accuracy"
         plain: dict[str, Any] = json.loads(json.dumps(values | options, default=str))
         name, _ = parse(self.options.get("method") or "scs_supcon")
         return plain | ({"code": code_digest(method_class(name))} if is_plugin(name) else {})
@@ -108,7 +109,7 @@ def prepare(search: Search, accept_old: bool = False) -> None:
     """
     # Report invalid ranges and devices before anything is written.
     _ = search.axes
-    if search.objective not in OBJECTIVES:
+    if search.objective not in (None, *OBJECTIVES):
         raise UserError(f"--objective must be accuracy or loss, got {search.objective!r}")
     find_compute(**search.compute)
     search.out.mkdir(parents=True, exist_ok=True)
@@ -116,8 +117,9 @@ def prepare(search: Search, accept_old: bool = False) -> None:
     with _exclusive(search.out):
         if not file.exists():
             write_json(file, search.facts | {"numeric_code": numeric_code_digest()})
-        stored = {"objective": "loss"} | _read_facts(file)  # the objective before version 0.3
-        changed = [key for key, value in search.facts.items() if stored.get(key) != value]
+        stored = _read_facts(file) | {"objective": objective_of(search)}
+        facts = search.facts | ({} if search.objective else {"objective": stored["objective"]})
+        changed = [key for key, value in facts.items() if stored.get(key) != value]
         if changed:
             raise UserError(
                 f"{search.out} contains another search ({changed[0]}: {stored.get(changed[0])} "
@@ -130,6 +132,12 @@ def prepare(search: Search, accept_old: bool = False) -> None:
                 "compared with new ones: choose another --out, or add --accept-old to continue it"
             )
         open_study(search)
+
+
+def objective_of(search: Search) -> Objective:
+    """Return the objective of a prepared search; before version 0.3 it was the loss."""
+    objective: Objective = _read_facts(search.out / "search.json").get("objective", "loss")
+    return objective
 
 
 def _read_facts(file: Path) -> dict[str, Any]:
@@ -284,7 +292,7 @@ def _compute(search: Search, study: Any, trial: Any) -> None:
     trial.set_user_attr("loss", scores.loss)
     trial.set_user_attr("accuracy", scores.accuracy)
     trial.set_user_attr("run", run)
-    study.tell(trial.number, objective_value(search.objective, scores))
+    study.tell(trial.number, objective_value(objective_of(search), scores))
 
 
 def _requeue_stale_trials(search: Search, study: Any) -> None:

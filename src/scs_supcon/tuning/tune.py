@@ -20,7 +20,7 @@ from scs_supcon.training.result import RunResult
 from scs_supcon.training.train import train
 from scs_supcon.training.workers import WorkerPool
 from scs_supcon.tuning.figure import draw_search
-from scs_supcon.tuning.study import Search, Trial, best, completed, open_study, prepare, work
+from scs_supcon.tuning.study import Search, Trial, best, completed, objective_of, open_study, prepare, work
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,10 @@ def tune(
             f"{len(trials)} of {search.trials} trials are complete and no worker is left{reason}. "
             "Run the same command again to resume"
         )
-    winner = best(trials, search.objective)
+    objective = objective_of(search)
+    winner = best(trials, objective)
     _write_results(search, trials, winner)
-    draw_search(trials, search.axes, search.out, search.objective)
+    draw_search(trials, search.axes, search.out, objective)
     runs = _retrain(search, retrain, display)
     accuracies = tuple(run.accuracy for run in runs)
     split = runs[0].summary.split if runs else "test"
