@@ -17,6 +17,7 @@ from scs_supcon.recipe.defaults import (
     complete_old_options,
     complete_old_values,
     complete_options,
+    keep_old_defaults,
 )
 from scs_supcon.recipe.resolve import (
     DatasetFacts,
@@ -331,6 +332,23 @@ def test_an_old_recipe_keeps_its_options_when_a_default_changes(monkeypatch):
     now = {"method": {"name": "supcon", "options": {"temperature": 0.1, "loss_scale": 1.0}}}
     assert complete_old_values(then, now)["method"]["options"]["temperature"] == 0.9
     assert complete_old_values(now, then)["method"]["options"]["temperature"] == 0.1
+
+
+def test_a_run_keeps_the_old_defaults_that_it_was_started_with():
+    now = {"pretrain": {"clip_norm": 10.0, "lr": 0.1}, "head": {"centre": True}, "seed": 0}
+    then = {"pretrain": {"clip_norm": 1.0, "lr": 0.2}, "head": {"centre": True}}
+    kept = {"pretrain": {"clip_norm": 1.0, "lr": 0.1}, "head": {"centre": True}, "seed": 0}
+    assert keep_old_defaults(now, then, {}) == kept
+    assert keep_old_defaults(now, then, {"pretrain": {"clip_norm": 10.0}}) == now
+    assert keep_old_defaults(now, {"pretrain": {"clip_norm": 2.0}}, {}) == now
+    paco = {"method": {"name": "paco", "options": {"alpha": "auto"}}}
+    old = {"method": {"name": "paco", "options": {"alpha": 0.05}}}
+    assert keep_old_defaults(paco, old, {}) == old
+
+
+def test_gradients_are_clipped_only_if_they_explode(images):
+    assert resolve(images).pretrain.clip_norm == 10
+    assert resolve(images, settings=["pretrain.clip_norm=1"]).pretrain.clip_norm == 1
 
 
 def test_another_preset_replaces_options_that_only_repeat_a_preset(images, tmp_path):

@@ -1,10 +1,11 @@
 """Complete the method options of a recipe with their defaults, so that it holds every value.
 
 Recipes written before version 0.2 do not contain the defaults. `OPTIONS_OF_0_1` records them, so
-that old recipes keep their meaning when a default changes.
+that old recipes keep their meaning when a default changes. `OLD_DEFAULTS` records defaults of the
+other sections that have changed, so that the command that started a run still resumes it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scs_supcon.methods import method_class, method_defaults
@@ -62,6 +63,44 @@ OPTIONS_OF_0_1: dict[str, dict[str, Option]] = {
     "supcon": {"temperature": 0.1, "loss_scale": 1.0},
     "timescl": {"temperature": 0.1, "weight": 0.5, "first": 10.0, "last": 0.5},
 }
+
+
+OLD_DEFAULTS: dict[str, Option] = {
+    "pretrain.clip_norm": 1.0,
+    "pretrain.batches": "balanced",  # of methods that use no labels
+    "head.centre": False,
+    "method.options.alpha": 0.05,  # of PaCo
+}
+
+
+def keep_old_defaults(
+    now: Mapping[str, Any], then: Mapping[str, Any], requested: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the values of the recipe `now` with the old defaults that a run was started with.
+
+    Args:
+        now: values of a resolved recipe.
+        then: values of the recipe of the run.
+        requested: values that the user has set; they are kept.
+    """
+    kept = dict(now)
+    for key, default in OLD_DEFAULTS.items():
+        *path, name = key.split(".")
+        new, old, explicit = (_section(values, path) for values in (kept, then, requested))
+        if name in new and old.get(name) == default and name not in explicit:
+            kept = merge(kept, _nest(path, {name: default}))
+    return kept
+
+
+def _nest(path: Sequence[str], values: dict[str, Any]) -> dict[str, Any]:
+    """Return values inside sections: (["a", "b"], v) becomes {"a": {"b": v}}."""
+    return {path[0]: _nest(path[1:], values)} if path else values
+
+
+def _section(values: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
+    for name in path:
+        values = values.get(name, {})
+    return values
 
 
 def preset_name(name: str, preset: str | None) -> str | None:

@@ -26,6 +26,9 @@ from scs_supcon.recipe.toml import Values, make_recipe, merge, override
 SMALL_IMAGE = 64  # short side in pixels up to which images get an encoder for small images
 MAX_BATCH_SIZE = 256  # unless the user sets another one
 DEFAULT_METHOD = "scs_supcon"
+# Only explosions are clipped: gradients usually have norms of 0.5 to 4, and the first steps of the
+# circle losses norms above 100. A norm that clips every step would act as a learning rate.
+CLIP_NORM = 10.0
 HEAD_EPOCHS = 20  # of the head alone, with --unfreeze
 UNFREEZE_BATCH_SIZE = 64  # the features of a whole network take hundreds of times more memory
 
@@ -328,7 +331,7 @@ def _schedule(encoder: Values, requested: Values) -> Values:
     The schedules of frozen and tiny encoders were chosen by experiment
     (docs/benchmarks/recipes.md); the others are common values.
     """
-    common = {"lr": 0.1, "warmup_epochs": 2.0, "clip_norm": 1.0}
+    common = {"lr": 0.1, "warmup_epochs": 2.0, "clip_norm": CLIP_NORM}
     if encoder["frozen"]:
         schedule = common | {"epochs": 60, "weight_decay": 1e-3}
     elif requested.get("head_epochs"):

@@ -2,6 +2,7 @@
 
 import shlex
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,17 @@ from scs_supcon.data.dataset import ImageDataset, Problem, without
 from scs_supcon.data.load import load_dataset
 from scs_supcon.device import Compute, find_compute, first_process, has_gpu
 from scs_supcon.progress import Display
-from scs_supcon.recipe import Recipe, make_recipe, merge
-from scs_supcon.recipe.resolve import DatasetFacts, TrainOptions, resolve_recipe, split_dataset
+from scs_supcon.recipe import Recipe, Values, make_recipe, merge
+from scs_supcon.recipe.defaults import keep_old_defaults
+from scs_supcon.recipe.resolve import (
+    DatasetFacts,
+    TrainOptions,
+    requested_values,
+    resolve_recipe,
+    split_dataset,
+)
 from scs_supcon.report import build_report
+from scs_supcon.runs.run_dir import RECIPE
 from scs_supcon.training.input_files import read_input_files
 from scs_supcon.training.pipeline import run
 from scs_supcon.training.result import RunResult
@@ -100,7 +109,7 @@ def train(  # noqa: PLR0913
     )
     compute = find_compute(device, workers, cache, offline)
     display = Display(quiet or not first_process())
-    resolved, images, problems = prepare(options, compute, display)
+    resolved, images, problems = prepare(options, compute, display, Path(out))
     if dry_run:
         return _dry_run(resolved, images, problems, options, compute, display)
     result = run(
@@ -120,9 +129,12 @@ def train(  # noqa: PLR0913
 
 
 def prepare(
-    options: TrainOptions, compute: Compute, display: Display
+    options: TrainOptions, compute: Compute, display: Display, out: Path | None = None
 ) -> tuple[Recipe, ImageDataset, list[Problem]]:
-    """Return the resolved recipe, the dataset, and the problems of the data."""
+    """Return the resolved recipe, the dataset, and the problems of the data.
+
+    If `out` contains a run, the recipe keeps the defaults that it was started with.
+    """
     files = read_input_files(options)
     with display.progress("checking images") as progress:
         images, problems = load_dataset(options.source, compute.workers, progress)
@@ -131,7 +143,18 @@ def prepare(
             display.line(f"left out: {problem.detail}")
     facts = DatasetFacts.of(images)
     recipe = resolve_recipe(options, facts, files, has_gpu=has_gpu(compute.device))
+    if out is not None and (out / RECIPE).exists():
+        recipe = _with_defaults_of_run(recipe, out, requested_values(options, files))
     return recipe, images, problems
+
+
+def _with_defaults_of_run(recipe: Recipe, run: Path, requested: Values) -> Recipe:
+    """Return the recipe with the old defaults that a run was started with."""
+    try:
+        then = tomllib.loads((run / RECIPE).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return recipe  # `RunDir` explains the error
+    return make_recipe(keep_old_defaults(recipe.model_dump(exclude_none=True), then, requested))
 
 
 def resolved_recipe(data: str | Path, *, device: str = "auto", **options: Any) -> Recipe:

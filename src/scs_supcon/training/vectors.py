@@ -28,6 +28,7 @@ from scs_supcon.methods import method_class, probe_input_for
 from scs_supcon.nn.build import build_network
 from scs_supcon.nn.erase import fit_erased
 from scs_supcon.recipe import Recipe, Values, make_recipe, merge, write_toml
+from scs_supcon.recipe.resolve import CLIP_NORM
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.distributed import make_fabric
 from scs_supcon.training.features import probe_inputs
@@ -93,7 +94,7 @@ def resolve_vector_recipe(
             "epochs": epochs,
             "lr": 0.1,
             "weight_decay": 1e-3,
-            "clip_norm": 1.0,
+            "clip_norm": CLIP_NORM,
             "warmup_epochs": min(2.0, epochs / 10),
             "batch_size": size,
             "batches": kind,

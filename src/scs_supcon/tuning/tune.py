@@ -20,7 +20,16 @@ from scs_supcon.training.result import RunResult
 from scs_supcon.training.train import train
 from scs_supcon.training.workers import WorkerPool
 from scs_supcon.tuning.figure import draw_search
-from scs_supcon.tuning.study import Search, Trial, best, completed, objective_of, open_study, prepare, work
+from scs_supcon.tuning.study import (
+    Search,
+    Trial,
+    best,
+    completed,
+    objective_of,
+    open_study,
+    prepare,
+    work,
+)
 
 
 @dataclass(frozen=True)
