@@ -10,6 +10,7 @@ from typing import Any
 
 from scs_supcon.methods import method_class, method_defaults
 from scs_supcon.recipe.schema import SECTIONS, Option
+from scs_supcon.recipe.toml import merge
 
 _SCS: dict[str, Option] = {
     "beta": 0.001,
