@@ -183,6 +183,12 @@ def test_clusters_lie_within_classes(m: int) -> None:
     for k in filled.nonzero()[:, 0].tolist():
         members = rows[:8][member == k]
         torch.testing.assert_close(clustering.centres[k], unit(members.sum(0)[None])[0])
+    distances = []
+    for row, k in zip(rows[:8], member.tolist(), strict=True):
+        mean = rows[:8][member == k].mean(0).tolist()  # not of unit length
+        distances.append(math.dist(row.tolist(), mean))
+    phi = reference_phi(distances, member.tolist(), 4 * m, 0.1)
+    assert clustering.phi.tolist() == pytest.approx(phi, rel=1e-9, abs=1e-12)
     value = clustering(rows, torch.arange(9)) * 9
     expected = reference(
         rows[:8].tolist(),

@@ -86,7 +86,7 @@ def test_building_needs_no_network_and_importing_no_timm() -> None:
     subprocess.run([sys.executable, "-c", NO_NETWORK], check=True, timeout=120)
 
 
-SIZES = {"tiny": 16, "resnet18": 32, "convnext_atto": 64, "tiny_vit_5m_224": 224}
+SIZES = {"tiny": 16, "resnet18": 32, "convnext_atto": 64, "tiny_vit_5m_224": 224, "vit_tiny_patch16_224": 224}
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,7 @@ SIZES = {"tiny": 16, "resnet18": 32, "convnext_atto": 64, "tiny_vit_5m_224": 224
         ("resnet18", {"body.layer2": 128}),
         ("convnext_atto", {"body.stages.1": 80}),
         ("tiny_vit_5m_224", {"body.stages.1": 128}),
+        ("vit_tiny_patch16_224", {"body.blocks.5": 192}),
     ],
 )
 def test_tapped_rows_are_the_features_and_the_tap(name, tap):

@@ -118,13 +118,13 @@ def test_options_override_the_file_and_the_file_overrides_defaults(images, tmp_p
     file = tmp_path / "r.toml"
     file.write_text(
         "seed = 3\n[pretrain]\nepochs = 7\nlr = 0.3\n[data]\nflip = false\n"
-        '[method]\nname = "supcon"\n'
+        '[method]\nname = "cs_supcon_overlap"\n'
     )
     recipe = resolve(images, recipe=file, epochs=9, settings=["pretrain.lr=0.4"])
-    assert (recipe.seed, recipe.data.flip, recipe.method.name) == (3, False, "supcon")
+    assert (recipe.seed, recipe.data.flip, recipe.method.name) == (3, False, "cs_supcon_overlap")
     assert (recipe.pretrain.epochs, recipe.pretrain.lr) == (9, 0.4)
     assert recipe.data.crop_scale == (0.5, 1.0), "other values are defaults for the data"
-    assert not recipe.head.centre, "or defaults of the method"
+    assert recipe.head.overlap == 28, "or defaults of the method"
     assert resolve(images, recipe=file, seed=4).seed == 4
 
 
@@ -201,7 +201,11 @@ def test_a_batch_has_at_most_all_training_images(images):
 
 def test_methods_set_defaults_of_the_head(images):
     overlap = resolve(images, method="cs_supcon_overlap").head
-    assert (overlap.style_dim, overlap.overlap, overlap.centre) == (92, 28, False)
+    assert (overlap.style_dim, overlap.overlap, overlap.centre) == (92, 28, True)
+    for name in ("supcon", "cs_supcon", "simclr", "byol", "paco", "circle", "scs_supcon"):
+        assert resolve(images, method=name).head.centre, "no method alone has the advantage"
+    assert not resolve(images, method="supcon", settings=["head.centre=false"]).head.centre
+    assert not resolve(images, method="baseline").head.centre
     assert not resolve(images, method="scs_supcon@paper").head.centre
     assert resolve(images, method="scs_supcon@paper", settings=["head.centre=true"]).head.centre
 

@@ -35,7 +35,7 @@ def test_requested_values_win_over_defaults():
     assert (requested.pretrain.lr, requested.method.name, requested.head.centre) == (
         0.5,
         "supcon",
-        False,
+        True,
     )
 
 

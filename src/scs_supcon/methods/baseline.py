@@ -8,6 +8,8 @@ smoothing. The paper mentions dropout before the layer for convolutional encoder
 so there is no dropout here.
 """
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from scs_supcon.methods.shared.base import Batch, flatten_soft_labels
@@ -28,6 +30,11 @@ class Baseline(ClassifierMethod):
     views = 1
     trains_head = False
     supports_soft_labels = True
+
+    @classmethod
+    def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:
+        """Return settings without centring, which is for contrastive methods."""
+        return {"head": {"centre": False}}
 
     def compute_loss(self, rows: Tensor, labels: Tensor, views: int) -> dict[str, Tensor]:
         return {"classify": cross_entropy(self.logits(rows), labels)}

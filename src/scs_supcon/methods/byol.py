@@ -13,7 +13,7 @@ batch. Without any batch norm BYOL tends to collapse.
 """
 
 import math
-from typing import Any, Self
+from typing import Self
 
 from torch import Tensor, nn
 
@@ -67,11 +67,6 @@ class BYOL(JointMethod):
             nn.Linear(self.hidden, task.embedding_dim),
         ).to(like(task.network))
         return self
-
-    @classmethod
-    def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:
-        """Return settings that centre the embeddings, the batch norm of the projection head."""
-        return {"head": {"centre": True}}
 
     def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
         raise needs_images(self, "compares the network with its momentum encoder")

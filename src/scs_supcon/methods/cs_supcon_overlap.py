@@ -19,7 +19,7 @@ class CSSupConOverlap(CSSupCon):
 
     @classmethod
     def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:
-        return {"head": {"centre": False, "style_dim": 92, "overlap": 28}}
+        return {"head": {"centre": True, "style_dim": 92, "overlap": 28}}
 
     def __init__(self, common_dim: int | None = None, *, overlap: int = 28, **options: Any) -> None:
         super().__init__(common_dim, overlap=overlap, **options)

@@ -8,9 +8,9 @@ z are the unit embeddings. At the start of every epoch after a warm-up, a moment
 all training images, and spherical k-means splits each class into m ∈ {1, 2, 4} clusters with
 prototypes c of unit length. s is the cluster of i's image, O_i the clusters of other classes;
 other clusters of the same class are left out. The temperature of a prototype grows with the spread
-of its Z members v,
+of its Z members v around their mean v̄, which has a length below 1,
 
-    φ = Σ_v ‖v − c‖ / (Z ln(Z + 10)),
+    φ = Σ_v ‖v − v̄‖ / (Z ln(Z + 10)),
 
 clusters without spread take the largest φ; then all are clamped to their 10th and 90th percentile
 and scaled to a mean of τ. Prototypes and φ have no gradient.
@@ -178,8 +178,10 @@ class Clustering(nn.Module):
                 self.centres[k * self.m : k * self.m + len(centres)] = centres.to(self.centres)
         (clustered,) = torch.where(self.member >= 0)
         member = self.member[clustered]
-        offsets = rows[clustered].to(self.centres) - self.centres[member]
-        distances = torch.linalg.vector_norm(offsets, dim=1)
+        members = rows[clustered].to(self.centres)
+        sums = torch.zeros_like(self.centres).index_add_(0, member, members)
+        means = sums / torch.bincount(member, minlength=len(sums)).clamp_min(1)[:, None]
+        distances = torch.linalg.vector_norm(members - means[member], dim=1)
         self.phi.copy_(concentrations(distances, member, len(self.phi), temperature))
 
 

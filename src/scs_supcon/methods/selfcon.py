@@ -7,8 +7,9 @@ SupCon over n = B·(K+1) rows: for one view of each image, the embedding z = g(h
 layer to the width of the features and g_k a separate projection head. All rows are anchors and have
 unit length; nothing is detached. The exits are used in training only.
 
-There is one exit, as in the original's default: after the second of the encoder's last four stages
-(layer2 of a ResNet, stages.1 of a ConvNeXt or TinyViT). Feature maps are averaged over space,
+There is one exit, as in the original's default, in the middle of the encoder: after the second of
+its last four stages (layer2 of a ResNet, stages.1 of a ConvNeXt or TinyViT), or after the middle
+block of a ViT (the sixth of 12). Feature maps are averaged over space,
 tokens over their sequence. The original multiplies the loss by τ/0.07.
 
 Difference from the original: for an encoder without such stages the exit starts from the features,

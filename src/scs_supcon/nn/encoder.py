@@ -30,8 +30,7 @@ class Encoder(nn.Module):
         num_features: width of the features. timm's `num_features` is the width of the last feature
             map, after which some models have another layer.
         stem: the first layers.
-        taps: name and channels of the second of the last four stages, if the model has stages; see
-            `nn.taps`.
+        taps: name and channels of the middle stage, if the model has stages; see `nn.taps`.
     """
 
     def __init__(self, name: str, body: nn.Module, num_features: int, stem: Stem) -> None:
@@ -198,8 +197,16 @@ def _width(name: str, body: nn.Module, in_size: int) -> int:
 
 
 def _taps(body: nn.Module) -> dict[str, int]:
-    """Return the tap of a model; {} if timm lists no stages or they are not submodules."""
+    """Return the tap of a model; {} if timm lists no stages or they are not submodules.
+
+    The tap is the middle of the model: the second of the last four stages, or the middle block of a
+    model such as a ViT whose blocks all have the same resolution.
+    """
     stages: Any = list(getattr(body, "feature_info", ()))
-    if len(stages) < 4 or stages[-3]["module"] not in dict(body.named_modules()):
+    if len(stages) < 4:
         return {}
-    return {f"body.{stages[-3]['module']}": int(stages[-3]["num_chs"])}
+    same_resolution = len({stage["reduction"] for stage in stages}) == 1
+    stage = stages[len(stages) // 2 - 1 if same_resolution else -3]
+    if stage["module"] not in dict(body.named_modules()):
+        return {}
+    return {f"body.{stage['module']}": int(stage["num_chs"])}

@@ -154,8 +154,12 @@ class Method(nn.Module):
 
     @classmethod
     def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:
-        """Return recipe settings that suit the method, such as `{"head": {"overlap": 28}}`."""
-        return {"head": {"centre": False}}
+        """Return recipe settings that suit the method, such as `{"head": {"overlap": 28}}`.
+
+        By default the embeddings are centred, as for every contrastive method: a comparison should
+        not give an advantage of the head to one loss.
+        """
+        return {"head": {"centre": True}}
 
     def forward(self, embeddings: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return the loss: the sum of `loss_terms`.
