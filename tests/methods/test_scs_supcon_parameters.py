@@ -126,6 +126,17 @@ def test_the_solved_preset_has_no_parameters() -> None:
     assert SCSSupCon().param_groups(lr=0.5) == []
 
 
+def test_t_and_b_have_their_own_factors_of_the_learning_rate() -> None:
+    loss = SCSSupCon(preset="paper", lr_t=0.1, lr_b=3.0)
+    rates = {group["params"][0]: group["lr"] for group in loss.param_groups(lr=0.5)}
+    assert rates == {loss.log_t: pytest.approx(0.05), loss.b: pytest.approx(1.5)}
+    assert all(group["weight_decay"] == 0 for group in loss.param_groups(0.5, 0.1))
+    (only_t,) = SCSSupCon(preset="paper", learn=("t",), lr_t=0.0).param_groups(lr=0.5)
+    assert only_t["lr"] == 0
+    with pytest.raises(UserError, match="lr_b must be finite and at least 0, got -1"):
+        SCSSupCon(lr_b=-1.0)
+
+
 @pytest.mark.parametrize(
     ("scale", "start", "end"), [("multiply", 1e4, 100.0), ("divide", 1e-4, 0.01)]
 )

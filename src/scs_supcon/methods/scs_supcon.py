@@ -106,6 +106,8 @@ class SCSSupCon(CommonStyleMethod):
             with as well, in training: n × (n + m) pairs for n rows and m stored ones. `pairs`
             divides by the number of all of them, or of the positive ones among them. The style
             term is that of the batch.
+        lr_t: factor of the learning rate of t, if it is learned.
+        lr_b: factor of the learning rate of b, if it is learned.
         overlap: columns that belong to both fields.
         normalize: "separate", "joint" or "none"; see `CommonStyleMethod`.
         style: "distance": the printed term. "instance": the views of an image are positive pairs,
@@ -152,6 +154,8 @@ class SCSSupCon(CommonStyleMethod):
         include_self: bool = True,
         margin: float = 0.0,
         memory: int = 0,
+        lr_t: float = 1.0,
+        lr_b: float = 1.0,
         overlap: int = 0,
         normalize: Normalise = "separate",
         style: StyleTerm = "distance",
@@ -176,6 +180,7 @@ class SCSSupCon(CommonStyleMethod):
         check_one_of("scale", scale, ("multiply", "divide"))
         self.scale, self.beta, self.include_self = scale, beta, include_self
         self.margin, self.memory = margin, memory
+        self.lr_t, self.lr_b = lr_t, lr_b
         t0 = defaults["t0"] if t0 is None else t0
         b0 = defaults["b0"] if b0 is None else b0
         check_one_of("style", style, ("distance", "instance"))
@@ -186,6 +191,8 @@ class SCSSupCon(CommonStyleMethod):
         check_not_negative(
             beta=beta,
             margin=margin,
+            lr_t=lr_t,
+            lr_b=lr_b,
             memory=memory,
             style_weight=style_weight,
             style_scatter=style_scatter,
@@ -383,7 +390,15 @@ class SCSSupCon(CommonStyleMethod):
 
     def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
         """Return t' and b for an optimiser, without weight decay, which would pull t towards 1."""
-        return super().param_groups(lr, 0.0)
+        groups = super().param_groups(lr, 0.0)
+        factors = {self.log_t: self.lr_t, self.b: self.lr_b}
+        if set(factors.values()) == {1.0}:
+            return groups
+        return [
+            group | {"params": [parameter], "lr": lr * factors.get(parameter, 1.0)}
+            for group in groups
+            for parameter in group["params"]
+        ]
 
     def _terms(
         self,

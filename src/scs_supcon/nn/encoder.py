@@ -205,7 +205,8 @@ def _taps(body: nn.Module) -> dict[str, int]:
     stages: Any = list(getattr(body, "feature_info", ()))
     if len(stages) < 4:
         return {}
-    same_resolution = len({stage["reduction"] for stage in stages}) == 1
+    reductions = {stage.get("reduction") for stage in stages}
+    same_resolution = len(reductions) == 1 and None not in reductions
     stage = stages[len(stages) // 2 - 1 if same_resolution else -3]
     if stage["module"] not in dict(body.named_modules()):
         return {}

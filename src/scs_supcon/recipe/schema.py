@@ -244,7 +244,7 @@ class ProbeRecipe(Section):
     momentum: Momentum = 0.9
     """Momentum of SGD."""
     views: Count = 4
-    """Cropped and mirrored training views of each image."""
+    """Cropped and mirrored training views of each image; frozen: the cached views of stage 1."""
 
 
 class FusionRecipe(Section):

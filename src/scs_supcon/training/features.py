@@ -136,6 +136,8 @@ def extract_features(
 ) -> dict[str, SplitFeatures]:
     """Return the features of all splits: several views of training images, one of the others.
 
+    The views are cropped and mirrored; those of a frozen encoder are the cached ones of stage 1.
+
     Args:
         network: the trained network.
         encode: `encode_images` for the network's encoder and the images of the run.
@@ -146,6 +148,7 @@ def extract_features(
         cache: directory for the features.
     """
     frozen = recipe.encoder.frozen
+    # The cached views of stage 1 are used again: others would double the time for the features.
     kind: ViewKind = "train" if frozen else "probe"
     views = recipe.encoder.frozen_views if frozen else recipe.probe.views
     feature_dim = cast("Encoder", network.encoder).num_features
