@@ -12,6 +12,7 @@ from scs_supcon.evaluation.predictions import ValidationScores, validation_score
 from scs_supcon.io.lock import Lock
 from scs_supcon.training.checkpointing import Stopped
 from scs_supcon.tuning import study as module
+from scs_supcon.tuning.space import default_space
 from scs_supcon.tuning.study import (
     Search,
     Trial,
@@ -21,6 +22,7 @@ from scs_supcon.tuning.study import (
     objective_value,
     open_study,
     prepare,
+    space_of,
     work,
 )
 
@@ -91,6 +93,12 @@ def test_the_accuracy_decides_and_the_loss_orders_equal_accuracies():
         assert numbers.index(min(numbers)) == best(trials, objective).number
     many = [ValidationScores(0.0, 0.999, 1000), ValidationScores(50.0, 1.0, 1000)]
     assert objective_value("accuracy", many[1]) < objective_value("accuracy", many[0])
+
+
+def test_a_search_is_resumed_in_its_own_space(search):
+    assert space_of(search.out, "supcon") == default_space("supcon")
+    prepare(search)
+    assert space_of(search.out, "supcon") == search.over
 
 
 def test_a_search_of_an_older_version_minimised_the_loss(search):

@@ -47,7 +47,8 @@ def tune(
             metavar="KEY=RANGE",
             help="Recipe value to search over: pretrain.lr=0.01..1:log, head.overlap=0..32, or "
             "pretrain.batches=shuffle|balanced. May be repeated. Default: the learning rate and "
-            "the main options of the method (t0, b0, beta or temperature).",
+            "the main options of the method (t0, b0, beta or temperature), or those of the search "
+            "to resume.",
             rich_help_panel=SEARCH,
         ),
     ] = None,
@@ -99,14 +100,13 @@ def tune(
     """
     from scs_supcon.progress import Display
     from scs_supcon.tuning import tune as tuning
-    from scs_supcon.tuning.space import default_space
-    from scs_supcon.tuning.study import Objective, Search
+    from scs_supcon.tuning.study import Objective, Search, space_of
 
     settings = options.pop("settings")
     options["method"] = method
     loaders = 0 if workers is None and jobs > 1 else workers
     compute = {"device": device, "workers": loaders, "cache": cache, "offline": offline}
-    varied = tuple(over or default_space(method or "scs_supcon"))
+    varied = tuple(over or space_of(out, method or "scs_supcon"))
     search = Search(
         data,
         out,

@@ -16,7 +16,7 @@ from scs_supcon.data.load import load_dataset
 from scs_supcon.device import Compute, find_compute, first_process, has_gpu
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe, Values, make_recipe, merge
-from scs_supcon.recipe.defaults import keep_old_defaults
+from scs_supcon.recipe.defaults import complete_old_values, keep_old_defaults
 from scs_supcon.recipe.resolve import (
     DatasetFacts,
     TrainOptions,
@@ -154,7 +154,8 @@ def _with_defaults_of_run(recipe: Recipe, run: Path, requested: Values) -> Recip
         then = tomllib.loads((run / RECIPE).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return recipe  # `RunDir` explains the error
-    return make_recipe(keep_old_defaults(recipe.model_dump(exclude_none=True), then, requested))
+    now = recipe.model_dump(exclude_none=True)
+    return make_recipe(keep_old_defaults(now, complete_old_values(then, now), requested))
 
 
 def resolved_recipe(data: str | Path, *, device: str = "auto", **options: Any) -> Recipe:

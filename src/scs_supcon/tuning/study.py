@@ -25,7 +25,7 @@ from scs_supcon.methods import code_digest, is_plugin, method_class, parse
 from scs_supcon.runs.environment import numeric_code_digest
 from scs_supcon.training.checkpointing import Stopped
 from scs_supcon.training.train import train
-from scs_supcon.tuning.space import Axis, read_space
+from scs_supcon.tuning.space import Axis, default_space, read_space
 
 Objective = Literal["accuracy", "loss"]
 OBJECTIVES = get_args(Objective)
@@ -132,6 +132,12 @@ def prepare(search: Search, accept_old: bool = False) -> None:
                 "compared with new ones: choose another --out, or add --accept-old to continue it"
             )
         open_study(search)
+
+
+def space_of(out: Path, method: str) -> tuple[str, ...]:
+    """Return the search space of the search in a folder, or the default space for a new search."""
+    file = out / "search.json"
+    return tuple(_read_facts(file)["over"]) if file.exists() else default_space(method)
 
 
 def objective_of(search: Search) -> Objective:
