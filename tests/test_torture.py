@@ -24,16 +24,28 @@ FROZEN = (
     *(("feature_cache", 8), ("feature_cache", 4), ("pretrain-", 30), ("feature_cache", 4)),
     *(("probe-", 20), ("linear-", 20), ("finished.json", 2)),
 )
+UNFREEZE = (
+    *(("feature_cache", 8), ("head-", 20), ("head-", 10), ("metrics.csv", 1), ("pretrain-", 30)),
+    *(("pretrain-", 15), ("features", 8), ("probe-", 20), ("model/", 8)),
+)
+FINE_TUNING = ("pretrain.head_epochs=2", "pretrain.ema=0.9", "pretrain.patience=2")
 
 
 @pytest.fixture(scope="module")
 def commands(weights):
     """`commands(kind, folder)` returns the arguments of a training command."""
+    tiny = ("--encoder", "tiny", "--weights", weights)
+    mixed = ("pretrain.mixup=0.4", "pretrain.cutmix=1", "data.augment=trivial")
+    settings = [part for value in (*FINE_TUNING, *mixed) for part in ("--set", value)]
+    options = {
+        WHOLE: (),
+        FROZEN: (*tiny, "--frozen", "--method", "paco"),
+        UNFREEZE: (*tiny, "--unfreeze", "--method", "baseline", *settings),
+    }
 
     def command(kind, folder):
-        frozen = ("--encoder", "tiny", "--weights", weights, "--frozen", "--method", "paco")
         folders = ("--out", folder / "run", "--cache", folder / "feature_cache")
-        return ("train", "shapes", *folders, *QUICK, *frozen * (kind == FROZEN))
+        return ("train", "shapes", *folders, *QUICK, *options[kind])
 
     return command
 
@@ -55,7 +67,7 @@ def uninterrupted(commands, processes, deterministic_files, tmp_path_factory):
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("kind", [WHOLE, FROZEN], ids=["whole", "frozen"])
+@pytest.mark.parametrize("kind", [WHOLE, FROZEN, UNFREEZE], ids=["whole", "frozen", "unfreeze"])
 def test_a_run_killed_at_any_moment_ends_with_the_same_bytes(
     kind, seed, commands, processes, uninterrupted, deterministic_files, tmp_path
 ):
