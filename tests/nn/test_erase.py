@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.nn.erase import ErasedLinear, Erasure, can_erase, fit_erased, fit_erasure
-from scs_supcon.nn.head import Projection
+from scs_supcon.nn.head import Projection, fit_style
 
 
 def blobs(n: int = 60, width: int = 7, classes: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -182,3 +182,16 @@ def test_projections_without_erasure_and_too_many_classes_erase_nothing() -> Non
     assert head.style is not None
     assert torch.equal(head.style.erasure(features), features)
     assert fit_erased(head, features[:0, None], labels[:0], 5) == 0
+
+
+def test_the_style_of_a_trained_projection_is_standardised_again() -> None:
+    features, labels = blobs(width=12)
+    head = Projection(12, 6, centre=True, erased_dim=3)
+    head(features)  # updates the statistics
+    common = head.centre.mean[:3].clone()
+    assert fit_style(head, features.view(60, 1, 12), labels, 3) == 2
+    rows = head.eval()(features)[:, 3:]
+    torch.testing.assert_close(rows.mean(0), torch.zeros(3), rtol=0, atol=1e-4)
+    torch.testing.assert_close(rows.var(0, correction=0), torch.ones(3), rtol=1e-3, atol=1e-3)
+    assert torch.equal(head.centre.mean[:3], common)
+    assert fit_style(Projection(12, 6), features[:, None], labels, 3) == 0

@@ -218,11 +218,14 @@ def test_a_constant_style_field_is_reported_at_the_end(shapes, train_small, tmp_
     assert "The style field is constant" in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_nothing_is_erased_for_a_trained_encoder(shapes, train_small, tmp_path, capsys):
+def test_the_class_is_erased_after_stage_1_if_the_encoder_is_trained(
+    shapes, train_small, tmp_path, capsys
+):
     train_small(shapes, tmp_path / "run", ["head.style_input=erased"], epochs=1, quiet=False)
-    assert "from all features, because the encoder is trained" in capsys.readouterr().err
+    assert "from features without the class, fitted after stage 1" in capsys.readouterr().err
     trained = load_file(tmp_path / "run" / "model" / "weights.safetensors")
-    assert trained["head/style.erasure.left"].shape == (128, 0)
+    assert trained["head/style.erasure.left"].shape == (128, 6)
+    assert trained["head/centre.mean"][-64:-48].abs().max() < 1e-3, "fitted anew"
 
 
 def test_training_makes_no_network_connection(shapes, weights, train_small, tmp_path, monkeypatch):

@@ -91,8 +91,8 @@ def style_warnings(leakage: Leakage) -> tuple[str, ...]:
     if leakage.excess > FULL_OF_CLASS and leakage.class_from_common > leakage.chance + 0.05:
         sentences.append(
             f"The style field is full of class: it reveals {leakage.excess:.0%} of what the common "
-            'field reveals about the class. Use the method option style = "instance" and, with a '
-            'frozen encoder, head.style_input = "erased", otherwise style_scatter = 1.'
+            'field reveals about the class. Use the method option style = "instance" with '
+            'head.style_input = "erased".'
         )
     return tuple(sentences)
 

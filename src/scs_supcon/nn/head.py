@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scs_supcon.kernels.autograd import forbid_double_backward
-from scs_supcon.nn.erase import ErasedLinear
+from scs_supcon.nn.erase import ErasedLinear, fit_erased
 
 Normalise = Literal["separate", "joint", "none"]
 
@@ -72,6 +72,26 @@ class ProjectionHeads(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         scaled = torch.lerp(features.detach(), features, 1 / len(self.heads))  # same values
         return torch.stack([head(scaled) for head in self.heads], 1)
+
+
+@torch.no_grad()
+def fit_style(module: nn.Module, features: Tensor, labels: Tensor, classes: int) -> int:
+    """Fit the style field of each trained `Projection` in a module to the final features.
+
+    Returns:
+        The number of erased directions. Arguments are those of `fit_erased`.
+    """
+    erased = fit_erased(module, features.cpu(), labels, classes)
+    for projection in module.modules():
+        if not isinstance(projection, Projection) or projection.style is None:
+            continue
+        if isinstance(projection.centre, Centre) and len(features):
+            like = projection.centre.mean
+            rows = projection.style(features.flatten(0, 1).to(like)).double()
+            columns = slice(len(like) - rows.shape[1], None)
+            projection.centre.mean[columns] = rows.mean(0).to(like)
+            projection.centre.var[columns] = rows.var(0, correction=0).to(like)
+    return erased
 
 
 class Centre(nn.Module):

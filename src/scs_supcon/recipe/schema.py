@@ -132,7 +132,7 @@ class HeadRecipe(Section):
     heads: Count = 1
     """Number of projection heads that are trained side by side and joined."""
     style_input: Literal["features", "erased"] = "features"
-    """Input of the style field: features, or erased: features without the class, if frozen."""
+    """Input of the style field: features, or erased: features without the class."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> "HeadRecipe":

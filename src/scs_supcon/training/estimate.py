@@ -71,10 +71,11 @@ def describe_batches(labels: NDArray[np.int64], recipe: Recipe, views: int) -> s
 
 def describe_erasure(directions: int, classes: int, frozen: bool) -> str:
     """Return a text on the input of the style field, given the number of erased directions."""
+    if not frozen:
+        return "style     from features without the class, fitted after stage 1"
     if directions:
         return f"style     from features without the class ({directions} directions are erased)"
-    reason = f"{classes} classes are too many to erase" if frozen else "the encoder is trained"
-    return f"style     from all features, because {reason}"
+    return f"style     from all features, because {classes} classes are too many to erase"
 
 
 def describe_stage_1(

@@ -28,6 +28,7 @@ from scs_supcon.io.hashing import file_sha256
 from scs_supcon.methods import Method, probe_input_for
 from scs_supcon.nn.build import build_network, split_frozen
 from scs_supcon.nn.erase import fit_erased
+from scs_supcon.nn.head import fit_style
 from scs_supcon.nn.network import Network, ProbeInput
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe, write_toml
@@ -223,6 +224,8 @@ def _build_model(
 ) -> tuple[Model, Probe]:
     """Return the model with its classifier: class means of the fused field, or stage 2."""
     train, val = features["train"], features["val"]
+    if probe_input == "common" and not recipe.encoder.frozen:  # stage 1 has changed the features
+        fit_style(network.projection, train.features, train.labels, len(images.classes))
     fused = None
     if recipe.fusion.whitened:
         fused, chosen = fuse_fields(
