@@ -8,11 +8,16 @@ import torch
 from scs_supcon.errors import UserError
 from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.inference.decision import (
+    CLASS_IMAGES,
     ROWS,
     DecisionRule,
     ProbeInputs,
     fit_decision_rule,
+    fit_pairs,
     in_passes,
+    pair_similarities,
+    rejection_thresholds,
+    scale_parts,
     within_class_similarity,
 )
 from scs_supcon.nn.head import Projection, fields
@@ -226,3 +231,117 @@ def test_the_result_of_a_row_does_not_depend_on_the_other_rows(count: int) -> No
     assert inputs.dtype == torch.float64
     assert torch.equal(inputs, expected[7 : 7 + count])
     assert style.shape == (count, 8)
+
+
+def share_rejected(similarities: torch.Tensor, thresholds: torch.Tensor) -> float:
+    return float((similarities < thresholds).all(1).double().mean())
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.05, 0.2])
+@pytest.mark.parametrize(("images", "classes"), [(10, 3), (150, 4), (997, 12)])
+def test_the_stated_share_of_held_out_images_is_rejected(
+    images: int, classes: int, rate: float
+) -> None:
+    similarities = torch.randn(images, classes, dtype=torch.float64)
+    similarities += torch.linspace(-1, 1, classes)  # classes differ
+    _, thresholds = rejection_thresholds(similarities, rate)
+    assert abs(share_rejected(similarities, thresholds) - rate) <= 1 / images
+
+
+def test_classes_with_few_images_share_a_threshold() -> None:
+    similarities = torch.randn(3 * (CLASS_IMAGES - 1), 3, dtype=torch.float64) / 10
+    similarities += torch.eye(3).repeat(CLASS_IMAGES - 1, 1)
+    pooled, thresholds = rejection_thresholds(similarities)
+    assert thresholds.tolist() == pytest.approx([pooled] * 3)
+    assert pooled == pytest.approx(float(similarities.amax(1).quantile(0.05)))
+
+
+def test_the_threshold_of_a_class_is_a_mean_weighted_by_its_images() -> None:
+    counts = (60, 20, 19)
+    labels = torch.arange(3).repeat_interleave(torch.tensor(counts))
+    similarities = torch.full((sum(counts), 3), -5.0, dtype=torch.float64)
+    scores = (
+        torch.rand(sum(counts), dtype=torch.float64) / 10 + torch.tensor([0.9, 0.5, 0.7])[labels]
+    )
+    similarities[torch.arange(len(labels)), labels] = scores
+    pooled, thresholds = rejection_thresholds(similarities)
+    expected = [pooled] * 3
+    for c in (0, 1):
+        own = float(scores[labels == c].quantile(0.05))
+        expected[c] = (counts[c] * own + 20 * pooled) / (counts[c] + 20)
+    margins = [float(s) - expected[c] for s, c in zip(scores, labels.tolist(), strict=True)]
+    shift = float(torch.tensor(margins, dtype=torch.float64).quantile(0.05))
+    assert thresholds.tolist() == pytest.approx([value + shift for value in expected])
+
+
+def test_the_threshold_of_a_single_image_is_its_similarity() -> None:
+    pooled, thresholds = rejection_thresholds(torch.tensor([[0.2, 0.7]]))
+    assert pooled == pytest.approx(0.7)
+    assert thresholds.tolist() == pytest.approx([0.7, 0.7])
+
+
+def log_likelihood(t: float, b: float, pairs: list[tuple[float, bool]]) -> float:
+    return -sum(math.log1p(math.exp(-(t * r - b) if same else t * r - b)) for r, same in pairs)
+
+
+def test_t_and_b_of_pairs_maximise_the_likelihood() -> None:
+    same = torch.arange(300) % 3 == 0
+    similarities = 0.4 * same + 0.3 * torch.randn(300, dtype=torch.float64)
+    t, b = fit_pairs(similarities, same)
+    low, high = float(similarities.min()), float(similarities.max())
+    pairs = list(zip(similarities.tolist(), same.tolist(), strict=True))
+    pairs += [(low, False), (low, True), (high, False), (high, True)]
+    best = log_likelihood(t, b, pairs)
+    for step in (1e-3, 1e-1, 1.0):
+        for dt, db in [(step, 0), (-step, 0), (0, step), (0, -step), (step, step), (-step, -step)]:
+            assert log_likelihood(t + dt, b + db, pairs) < best
+    assert t > 0
+    assert 0 < b / t < 1
+
+
+def test_separable_pairs_have_a_finite_boundary_between_them() -> None:
+    similarities = torch.tensor([0.1, 0.2, 0.3, 0.8, 0.9, 0.95], dtype=torch.float64)
+    t, b = fit_pairs(similarities, similarities > 0.5)
+    assert 0 < t < 1e3
+    assert 0.3 < b / t < 0.8
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_pairs_of_one_kind_give_finite_values(same: bool) -> None:
+    similarities = torch.linspace(0.1, 0.9, 50, dtype=torch.float64)
+    t, b = fit_pairs(similarities, torch.full((50,), same))
+    assert math.isfinite(t)
+    assert math.isfinite(b)
+    probabilities = (t * similarities - b).sigmoid()
+    assert ((probabilities > 0.5) == same).all()
+
+
+def test_equal_similarities_give_finite_values() -> None:
+    t, b = fit_pairs(torch.full((8,), 0.5, dtype=torch.float64), torch.arange(8) % 2 == 0)
+    assert math.isfinite(t)
+    assert math.isfinite(b)
+    assert 1 / (1 + math.exp(b - 0.5 * t)) == pytest.approx(0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("images", [0, 1])
+def test_without_pairs_the_boundary_is_a_half(images: int) -> None:
+    rows = torch.ones(images, 3, dtype=torch.float64)
+    t, b = fit_pairs(*pair_similarities(rows, torch.zeros(images, dtype=torch.long)))
+    assert b / t == 0.5
+
+
+def test_every_pair_is_compared_once() -> None:
+    rows, labels = clusters(9)
+    similarities, same = pair_similarities(rows, labels, max_images=7)
+    expected = [(i, j) for i in range(7) for j in range(i + 1, 7)]
+    assert len(similarities) == len(expected)
+    for k, (i, j) in enumerate(expected):
+        assert float(similarities[k]) == pytest.approx(dot(rows[i].tolist(), rows[j].tolist()))
+        assert bool(same[k]) == (labels[i] == labels[j])
+
+
+def test_the_parts_of_a_mean_get_the_length_of_the_parts_of_rows() -> None:
+    rows = torch.tensor([[0.6, 0.0, 0.0, 0.8], [0.0, 0.6, 0.8, 0.0]], dtype=torch.float64)
+    mean = scale_parts(rows.mean(0, keepdim=True), rows, (2, 2))[0]
+    assert mean.tolist() == pytest.approx([v * math.sqrt(0.5) for v in (0.6, 0.6, 0.8, 0.8)])
+    assert torch.equal(scale_parts(rows, rows, ()), rows)

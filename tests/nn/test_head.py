@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from scs_supcon.nn.head import Centre, Projection, fields, split, unit
+from scs_supcon.nn.head import (
+    Centre,
+    Projection,
+    ProjectionHeads,
+    fields,
+    join_heads,
+    split,
+    unit,
+)
 
 
 def reference(rows: list[list[float]], eps: float = 1e-5) -> list[list[float]]:
@@ -195,3 +203,49 @@ def test_unit_under_autocast() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(unit(x), unit(x.float()))
     assert unit(x).dtype == torch.float32
+
+
+def test_the_similarity_of_joined_heads_is_the_mean_of_their_similarities() -> None:
+    field = torch.randn(5, 3, 4, dtype=torch.float64)
+    joined = join_heads(field)
+    assert joined.shape == (5, 12)
+    torch.testing.assert_close(joined.norm(dim=1), torch.ones(5, dtype=torch.float64))
+    for i in range(5):
+        for j in range(5):
+            cosines = []
+            for head in range(3):
+                a, b = field[i, head].tolist(), field[j, head].tolist()
+                product = sum(x * y for x, y in zip(a, b, strict=True))
+                cosines.append(product / (math.hypot(*a) * math.hypot(*b)))
+            assert float(joined[i] @ joined[j]) == pytest.approx(sum(cosines) / 3, abs=1e-14)
+
+
+def test_one_head_is_joined_to_its_unit_rows() -> None:
+    field = torch.randn(5, 4)
+    assert torch.equal(join_heads(field), unit(field))
+    torch.testing.assert_close(join_heads(field[:, None]), unit(field))
+
+
+def test_the_gradient_of_joined_heads() -> None:
+    field = torch.randn(3, 2, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(join_heads, field)
+
+
+def test_heads_get_their_own_gradients_and_the_encoder_their_mean() -> None:
+    heads = [Projection(6, 4).double() for _ in range(3)]
+    targets = torch.randn(3, 5, 4, dtype=torch.float64)
+    features = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
+    own, mean = [], torch.zeros_like(features)
+    for head, target in zip(heads, targets, strict=True):
+        parameters = list(head.parameters())
+        loss = (head(features) * target).sum()
+        gradient, *gradients = torch.autograd.grad(loss, [features, *parameters])
+        own.append(gradients)
+        mean += gradient / 3
+    output = ProjectionHeads(heads)(features)
+    assert torch.equal(output, torch.stack([head(features) for head in heads], 1))
+    (output * targets.transpose(0, 1)).sum().backward()
+    torch.testing.assert_close(features.grad, mean)
+    for head, gradients in zip(heads, own, strict=True):
+        for parameter, gradient in zip(head.parameters(), gradients, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient)

@@ -284,12 +284,15 @@ def fit_pairs(similarities: Tensor, same: Tensor) -> tuple[float, float]:
     """Return t and b that maximise the likelihood of σ(t r − b) for pairs, by Newton's method.
 
     Without both kinds of pairs, or if a threshold separates them, the likelihood has no maximum:
-    a weak prior (one pair of each kind at either end) keeps t finite.
+    a weak prior (one pair of each kind at either end) keeps t finite. Without any pair the boundary
+    is ½.
     """
+    if not len(similarities):
+        return 10.0, 5.0
     low, high = float(similarities.min()), float(similarities.max())
     r = torch.cat([similarities.double(), similarities.new_tensor([low, low, high, high]).double()])
     target = torch.cat([same.double(), r.new_tensor([0.0, 1.0, 0.0, 1.0])])
-    centre, scale = r.mean(), r.std().clamp_min(1e-12)
+    centre, scale = r.mean(), r.std().clamp_min(1e-6)
     x = torch.stack([(r - centre) / scale, torch.ones_like(r)], 1)
     share = target.mean().clamp(1e-9, 1 - 1e-9)
     weights = torch.stack([r.new_ones(()), (share / (1 - share)).log()])

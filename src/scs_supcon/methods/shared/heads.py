@@ -59,7 +59,7 @@ class HeadEnsemble(Method):
         return self
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
-        output = _Shared(network, batch.images, len(self.members))
+        output = _Shared(network, batch.images)
         return _sums(
             [
                 member.training_step(batch, _HeadOutput(output, k))
@@ -110,18 +110,22 @@ class HeadEnsemble(Method):
 
 
 class _Shared:
-    """The output of the whole network for the images of a batch, computed once."""
+    """The output of the whole network for the images of a batch, or some views, computed once.
 
-    def __init__(self, network: nn.Module, images: Tensor, heads: int) -> None:
-        self.network, self.images, self.heads = network, images, heads
-        self._output: Output | None = None
+    A second pass would take time and update running statistics again.
+    """
+
+    def __init__(self, network: nn.Module, images: Tensor) -> None:
+        self.network, self.storage = network, images.untyped_storage().data_ptr()
+        self._outputs: dict[tuple[int, torch.Size], Output] = {}
 
     def __call__(self, images: Tensor) -> Output:
-        if images is not self.images:
+        if images.untyped_storage().data_ptr() != self.storage:  # not a part of the batch
             return self._apply(images)
-        if self._output is None:
-            self._output = self._apply(images)
-        return self._output
+        part = images.data_ptr(), images.shape
+        if part not in self._outputs:
+            self._outputs[part] = self._apply(images)
+        return self._outputs[part]
 
     def _apply(self, images: Tensor) -> Output:
         output: Output = self.network(images)
