@@ -16,7 +16,7 @@ def test_a_dry_run_lists_the_runs_and_does_not_train(scs, shapes, tmp_path, monk
     assert result.code == 0, result.err
     lines = result.out.splitlines()
     assert [line.split()[1] for line in lines[:-1]] == ["supcon", "baseline"] * 2
-    assert lines[-1].startswith("4 runs, 4 to do: about ")
+    assert lines[-1].startswith("4 runs, 4 to do: ")
     assert not list(tmp_path.iterdir())
 
 
