@@ -20,6 +20,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.methods import build_method, code_digest, is_plugin, method_class, parse
 from scs_supcon.nn.timm_models import data_config, has_small_stem
 from scs_supcon.recipe.defaults import complete_options, preset_name
+from scs_supcon.recipe.recommended import is_recommended, recommended_values
 from scs_supcon.recipe.schema import Recipe
 from scs_supcon.recipe.toml import Values, make_recipe, merge, override
 
@@ -148,14 +149,19 @@ def resolve_recipe(
     requested = requested_values(options, files or InputFiles())
     unfreeze = bool(requested.get("pretrain", {}).get("head_epochs"))
     encoder = _encoder(requested.get("encoder", {}), facts, has_gpu, unfreeze)
-    method = _method(requested.get("method", {}))
+    recommended: Values = {}
+    if is_recommended(requested.get("method", {}), (files or InputFiles()).recipe):
+        recommended = recommended_values(encoder)
+    method = _method(merge(recommended.get("method", {}), requested.get("method", {})))
+    schedule = merge(recommended.get("pretrain", {}), requested.get("pretrain", {}))
     defaults = merge(
         {
             "data": _data(encoder, facts),
             "encoder": encoder,
-            "pretrain": _schedule(encoder, requested.get("pretrain", {})),
+            "pretrain": _schedule(encoder, schedule),
         },
         method_class(method["name"]).recipe_defaults(method.get("preset")),
+        recommended,
     )
     requested = requested | {"method": method}
     recipe = make_recipe(merge(defaults, requested))

@@ -1,0 +1,55 @@
+"""The recommended recipe: the settings of a run whose method is not given with a preset.
+
+It is the paper's method in kind: a sigmoid on labelled pairs with a visible boundary, a common and
+a style field. What was changed, and the measurements behind it, are in docs/recommended.md:
+
+- four heads side by side, joined to one field, because single heads scatter by a point;
+- the common field fused with the whitened features of the encoder, classified by class means;
+- calibration, rejection and the boundary of pairs from images that were held out;
+- a style field without the class: from features whose class is erased, or with penalties.
+"""
+
+from collections.abc import Mapping
+
+from scs_supcon.recipe.toml import Values
+
+METHOD = "scs_supcon"
+
+
+def is_recommended(method: Values, recipe_file: Values) -> bool:
+    """Return whether the recommended recipe applies.
+
+    Args:
+        method: the requested method section.
+        recipe_file: values of the recipe file; a method in it is meant as it was written.
+    """
+    named_in_file = "name" in recipe_file.get("method", {})
+    return method.get("name", METHOD) == METHOD and "preset" not in method and not named_in_file
+
+
+def recommended_values(encoder: Mapping[str, object]) -> Values:
+    """Return the settings of the recommended recipe for an encoder section."""
+    if encoder["frozen"]:
+        return {
+            "head": {
+                "heads": 4,
+                "hidden": 512,
+                "common_dim": 128,
+                "style_dim": 32,
+                "style_input": "erased",
+            },
+            "method": {"options": {"style": "instance"}},
+            "pretrain": {"epochs": 40},
+            "fusion": {"whitened": True, "folds": 5},
+        }
+    return {
+        "method": {
+            "options": {
+                "style": "instance",
+                "style_scatter": 1.0,
+                "style_floor": 0.1,
+                "style_decorrelation": 0.1,
+            }
+        },
+        "fusion": {"whitened": True, "folds": 0},
+    }
