@@ -90,7 +90,7 @@ def expand(
         options = _options(table, column, row, (seed, fold), sources[column.data].content)
         inputs = files[row.name, column.name]
         recipe = resolve_recipe(options, facts[column.data], inputs, has_gpu=has_gpu)
-        factors = table.rate_factors(recipe)
+        factors = table.rate_factors(recipe, row)
         cells += [
             Cell(
                 row.name,

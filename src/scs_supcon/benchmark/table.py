@@ -21,7 +21,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import tomli_w
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -34,6 +34,7 @@ from scs_supcon.recipe.schema import Positive
 CROSS_ENTROPY = "baseline"
 KNN = "kNN"
 TUNE_RATES = (1 / 3, 1.0, 3.0)
+TuneRates: TypeAlias = Annotated[tuple[Positive, ...], Field(min_length=1)]
 
 
 class Row(Section):
@@ -42,6 +43,7 @@ class Row(Section):
     method: str
     name: str = ""
     settings: tuple[str, ...] = ()
+    tune_rates: TuneRates | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -81,7 +83,7 @@ class Table(Section):
     seeds: Count = 1
     folds: Annotated[int, Field(ge=2)] | None = None
     settings: tuple[str, ...] = ()
-    tune_rates: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
+    tune_rates: TuneRates | None = None
     control: str = ""
 
     @field_validator("methods")
@@ -114,11 +116,14 @@ class Table(Section):
             raise ValueError(f"the factors must differ, got {', '.join(map(str, factors))}")
         return factors
 
-    def rate_factors(self, recipe: Recipe) -> tuple[float, ...]:
+    def rate_factors(self, recipe: Recipe, row: Row | None = None) -> tuple[float, ...]:
         """The factors of the learning rate that are tried in a cell.
 
-        By default, three with a frozen encoder and one otherwise, where a run is expensive.
+        By default, three with a frozen encoder and one otherwise, where a run is expensive. A row
+        can have factors of its own.
         """
+        if row is not None and row.tune_rates:
+            return row.tune_rates
         return self.tune_rates or (TUNE_RATES if recipe.encoder.frozen else (1.0,))
 
     @property
