@@ -6,6 +6,8 @@ Each process encodes its share of the batch. `gather_across_devices=True` compar
 those of all processes, and `sum_gradients` adds the encoder's gradients instead of averaging them.
 """
 
+import gc
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -59,6 +61,7 @@ def main() -> None:
         print(f"loss on {world_size} processes {value:.6f}, on one {single_value:.6f}")
         print(f"largest difference between their weights after {STEPS} steps: {difference:.1e}")
         assert difference < 1e-5, "the processes did not reproduce the result of one process"
+    gc.collect()  # DDP still refers to the process group, whose threads would abort the exit
     dist.destroy_process_group()
 
 

@@ -1,0 +1,71 @@
+"""The recommended recipe: when it applies, and what it sets."""
+
+import numpy as np
+import pytest
+
+from scs_supcon.recipe import from_toml, write_toml
+from scs_supcon.recipe.resolve import DatasetFacts, InputFiles, TrainOptions, resolve_recipe
+
+LARGE = DatasetFacts(
+    native_size=300, labels=np.repeat(np.arange(5), 20), classes=("a", "b", "c", "d", "e")
+)
+SMALL = DatasetFacts(native_size=16, labels=LARGE.labels, classes=LARGE.classes)
+
+
+def resolve(facts=LARGE, recipe=None, **options):
+    files = InputFiles(recipe=recipe or {})
+    return resolve_recipe(TrainOptions(**{"source": "birds"} | options), facts, files)
+
+
+def test_the_default_has_four_heads_fused_with_the_whitened_features():
+    recipe = resolve()
+    assert recipe.encoder.frozen
+    assert (recipe.head.heads, recipe.fusion.whitened, recipe.fusion.folds) == (4, True, 5)
+    assert recipe.head.style_input == "erased"
+    assert recipe.method.options["style"] == "instance"
+    assert recipe.method.preset == "solved"
+
+
+def test_a_trained_encoder_has_one_head_and_chooses_on_validation_images():
+    recipe = resolve(SMALL)
+    assert not recipe.encoder.frozen
+    assert (recipe.head.heads, recipe.fusion.whitened, recipe.fusion.folds) == (1, True, 0)
+    assert recipe.method.options["style_scatter"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "method", ["scs_supcon@solved", "scs_supcon@paper", "supcon", "oscs_supcon", "baseline"]
+)
+def test_other_methods_and_presets_are_plain(method):
+    recipe = resolve(method=method)
+    assert (recipe.head.heads, recipe.fusion.whitened) == (1, False)
+    assert recipe.method.options.get("style", "distance") == "distance"
+
+
+def test_the_name_without_a_preset_is_the_default():
+    assert resolve(method="scs_supcon") == resolve()
+
+
+def test_options_and_files_override_single_settings():
+    recipe = resolve(
+        recipe={"head": {"heads": 2}},
+        epochs=7,
+        settings=("fusion.folds=0", "method.options.style_weight=0.5"),
+    )
+    assert (recipe.head.heads, recipe.pretrain.epochs, recipe.fusion.folds) == (2, 7, 0)
+    assert recipe.method.options["style_weight"] == 0.5
+    assert recipe.head.style_input == "erased"
+
+
+def test_a_method_in_a_recipe_file_keeps_its_meaning():
+    recipe = resolve(recipe={"method": {"name": "scs_supcon"}})
+    assert (recipe.head.heads, recipe.fusion.whitened) == (1, False)
+
+
+@pytest.mark.parametrize("facts", [LARGE, SMALL])
+def test_resolving_the_default_again_does_not_change_it(facts):
+    recipe = resolve(facts)
+    text = write_toml(recipe)
+    assert from_toml(text) == recipe
+    again = resolve(facts, recipe=from_toml(text).model_dump(mode="json", exclude_none=True))
+    assert again == recipe
