@@ -151,11 +151,16 @@ def fit_erased(module: nn.Module, features: Tensor, labels: Tensor, classes: int
         erasure = _erasure(moments, SHRINKAGE)
     kept = torch.eye(width, dtype=torch.float64) - erasure.left.double() @ erasure.right.double().T
     values, vectors = torch.linalg.eigh(kept @ moments.covariance @ kept.T)
-    for projection in projections:
+    principal = vectors[:, values > NEGLIGIBLE * values[-1]].flip(1).T  # largest variance first
+    start = 0
+    for projection in projections:  # several heads start at different directions
         projection.erasure.load_state_dict(erasure.state_dict())
         weight, bias = projection.layer.weight, projection.layer.bias
-        dim = min(len(weight), int((values > NEGLIGIBLE * values[-1]).sum()))
-        directions = vectors[:, width - dim :].flip(1).T
+        directions = principal[start : start + len(weight)]
+        dim = len(directions)
+        start += dim
+        if not dim:
+            continue
         # The sign of a direction is arbitrary; a fixed one makes equal runs equal.
         largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
         directions = directions * largest.sign()
