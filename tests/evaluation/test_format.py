@@ -3,15 +3,23 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from scs_supcon.evaluation.format import describe, leakage_sentence, style_warnings
+from scs_supcon.evaluation.format import (
+    describe,
+    leakage_sentence,
+    pair_warnings,
+    style_warnings,
+)
 from scs_supcon.evaluation.record import (
     ConfusedPair,
     Evaluation,
     FactorReading,
     LabelError,
     Leakage,
+    PairHistogram,
+    PairStatistics,
     Retrieval,
     ViewAgreement,
 )
@@ -193,3 +201,49 @@ def test_the_measures_of_style_are_listed(evaluation: Evaluation) -> None:
         "size     0.80 from style, 0.10 from common, 0.90 from the features",
     ):
         assert phrase in text
+
+
+def pairs_with(**changes: Any) -> PairStatistics:
+    histogram = PairHistogram(
+        edges=tuple(np.linspace(-1, 1, 61).tolist()),
+        same=(0,) * 59 + (10,),
+        different=(0,) * 20 + (100,) + (0,) * 39,
+    )
+    values = {
+        "rule": "boundary",
+        "threshold": 0.4,
+        "t": 10.0,
+        "auc": 0.9,
+        "true_positive_rate": 0.9,
+        "false_positive_rate": 0.1,
+        "roc": (),
+        "histogram": histogram,
+        "images": 20,
+    }
+    return PairStatistics(**values | changes)
+
+
+def test_healthy_pairs_give_no_warning() -> None:
+    assert pair_warnings(pairs_with()) == ()
+    assert pair_warnings(pairs_with(t=None)) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"t": 0.01}, "towards 0"),
+        ({"t": 100.0}, "its limit"),
+        ({"threshold": 29.9}, "outside of all similarities"),
+        ({"threshold": -1.5}, "outside of all similarities"),
+    ],
+)
+def test_failed_pairs_are_named(changes: dict[str, float], text: str) -> None:
+    (sentence,) = pair_warnings(pairs_with(**changes))
+    assert text in sentence
+
+
+def test_a_collapsed_common_field_is_named() -> None:
+    healthy = pairs_with().histogram
+    collapsed = healthy.model_copy(update={"different": (0,) * 58 + (50, 50)})
+    (sentence,) = pair_warnings(pairs_with(histogram=collapsed))
+    assert "collapsed" in sentence

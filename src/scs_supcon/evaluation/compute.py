@@ -53,6 +53,7 @@ def compute_evaluation(  # noqa: PLR0913
     temperature: float,
     rule: Literal["boundary", "fitted"],
     boundary: float,
+    pair_temperature: float,
     threshold: float,
     train: EmbeddedImages,
     evaluated: EmbeddedImages,
@@ -76,6 +77,7 @@ def compute_evaluation(  # noqa: PLR0913
         temperature: temperature of the model's logits.
         rule: how the boundary of pairs was chosen.
         boundary: similarity above which two images count as one class.
+        pair_temperature: t in the probability σ(t r − b) that two images are of one class.
         threshold: similarity to a class below which an image is rejected.
         train: the training images; without style vectors if they were not stored.
         evaluated: the evaluated images.
@@ -112,7 +114,7 @@ def compute_evaluation(  # noqa: PLR0913
         ),
         baselines=baselines,
         retrieval=retrieval(evaluated.common, labels),
-        pairs=pair_statistics(evaluated.common, labels, rule, boundary),
+        pairs=pair_statistics(evaluated.common, labels, rule, boundary, pair_temperature),
         rejection=Rejection(
             threshold=threshold,
             known_rejected=_mean(rejected),

@@ -121,6 +121,7 @@ def _evaluate(
         temperature=model.info.temperature,
         rule="boundary" if model.info.pairs.learned else "fitted",
         boundary=model.info.pairs.boundary,
+        pair_temperature=model.info.pairs.t,
         threshold=model.info.rejection.threshold,
         train=train,
         evaluated=evaluated,

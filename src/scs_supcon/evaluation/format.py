@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from scs_supcon.evaluation.record import Evaluation, Leakage
+from scs_supcon.evaluation.record import Evaluation, Leakage, PairStatistics
 
 SCORE_TITLES = {
     "accuracy": "top-1 accuracy",
@@ -34,6 +34,8 @@ LISTED = 5
 ALIKE = 0.95  # mean style similarity of images of a class, above which style counts as constant
 LOW_RANK = 2.0  # effective rank below which style counts as empty
 FULL_OF_CLASS = 0.5  # share of the class information of the common field
+LOW_TEMPERATURE, HIGH_TEMPERATURE = 0.05, 99.0
+COLLAPSED_BINS, COLLAPSED_SHARE = 2, 0.95  # of the 60 bins between -1 and 1: above 0.93
 
 
 def describe(evaluation: Evaluation) -> str:
@@ -70,6 +72,33 @@ def leakage_sentence(leakage: Leakage) -> str:
         f"The class of {style:.0%} of the images can be predicted from the style field alone, "
         f"compared to {common:.0%} from the common field and {chance:.0%} by chance: {meaning}."
     )
+
+
+def pair_warnings(pairs: PairStatistics) -> tuple[str, ...]:
+    """Return a sentence for each way in which the classification of pairs has failed."""
+    warnings = []
+    if pairs.t is not None and pairs.t < LOW_TEMPERATURE:
+        warnings.append(
+            f"The temperature t has run towards 0 ({pairs.t:.2g}): similarities hardly change "
+            "the probability of a pair. Lower the learning rate, or fix t (learn without t)."
+        )
+    if pairs.t is not None and pairs.rule == "boundary" and pairs.t > HIGH_TEMPERATURE:
+        warnings.append(
+            f"The temperature t has run to its limit ({pairs.t:.3g}): almost every pair is "
+            "certain. Lower the learning rate, or fix t (learn without t)."
+        )
+    if not -1 <= pairs.threshold <= 1:
+        warnings.append(
+            f"The decision boundary {pairs.threshold:.3g} is outside of all similarities (−1 "
+            "to 1): it separates no pairs. Use the preset solved, or train for longer."
+        )
+    counts = pairs.histogram.different
+    if sum(counts) and sum(counts[-COLLAPSED_BINS:]) > COLLAPSED_SHARE * sum(counts):
+        warnings.append(
+            "The common field has collapsed: images of different classes have almost the same "
+            "vector. Lower the learning rate, or set head.centre = true."
+        )
+    return tuple(warnings)
 
 
 def style_warnings(leakage: Leakage) -> tuple[str, ...]:

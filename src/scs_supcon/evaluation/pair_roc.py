@@ -29,6 +29,7 @@ def pair_statistics(
     labels: Tensor,
     rule: Literal["boundary", "fitted"],
     threshold: float,
+    t: float | None = None,
     max_images: int = MAX_IMAGES,
 ) -> PairStatistics:
     """Return statistics of the pairs of unit rows (n, D); rates are None without such pairs."""
@@ -39,6 +40,7 @@ def pair_statistics(
     return PairStatistics(
         rule=rule,
         threshold=threshold,
+        t=t,
         auc=auc(same, different) if both else None,
         true_positive_rate=_share_reaching(same, threshold) if len(same) else None,
         false_positive_rate=_share_reaching(different, threshold) if len(different) else None,

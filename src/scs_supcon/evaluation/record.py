@@ -124,6 +124,8 @@ class PairStatistics(EvaluationRecord):
     rule: Literal["boundary", "fitted", "quantile"]
     """The boundary learned by the method, one fitted to held-out pairs, or a quantile."""
     threshold: float
+    t: float | None = None
+    """Temperature of the pairs; None in old files."""
     auc: float | None
     true_positive_rate: float | None
     false_positive_rate: float | None

@@ -11,6 +11,7 @@ from scs_supcon.evaluation.format import (
     BASELINE_TITLES,
     SCORE_TITLES,
     leakage_sentence,
+    pair_warnings,
     style_warnings,
 )
 from scs_supcon.evaluation.record import Evaluation, LabelError
@@ -150,6 +151,7 @@ def report_context(records: RunRecords, gallery: ImageGallery) -> dict[str, obje
         "about_leakage": leakage_sentence(leakage) if leakage else "",
         "about_style": text.about_style(leakage) if leakage else "",
         "leakage_rows": leakage_rows(evaluation),
+        "pair_warnings": pair_warnings(evaluation.pairs),
         "style_warnings": style_warnings(leakage) if leakage else (),
         "factors": factor_rows(evaluation),
         "style_axes": axis_rows(gallery, evaluation.classes),

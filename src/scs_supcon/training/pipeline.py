@@ -20,7 +20,7 @@ from scs_supcon.data.splits import read_splits_csv, write_splits_csv
 from scs_supcon.data.transforms import seeded
 from scs_supcon.device import Compute
 from scs_supcon.errors import UserError
-from scs_supcon.evaluation.format import style_warnings
+from scs_supcon.evaluation.format import pair_warnings, style_warnings
 from scs_supcon.evaluation.record import Evaluation
 from scs_supcon.inference import Model
 from scs_supcon.io.atomic import replacing
@@ -252,7 +252,10 @@ def _build_model(
 
 
 def _show_warnings(evaluation: Evaluation, display: Display) -> None:
-    for sentence in style_warnings(evaluation.leakage) if evaluation.leakage else ():
+    sentences = pair_warnings(evaluation.pairs)
+    if evaluation.leakage is not None:
+        sentences += style_warnings(evaluation.leakage)
+    for sentence in sentences:
         display.line(f"warning   {sentence}")
 
 

@@ -67,6 +67,7 @@ def evaluate_run(
         temperature=info.temperature,
         rule="boundary" if info.pairs.learned else "fitted",
         boundary=info.pairs.boundary,
+        pair_temperature=info.pairs.t,
         threshold=info.rejection.threshold,
         train=predictions["train"].embedded,
         evaluated=predictions[split].embedded,
