@@ -53,7 +53,7 @@ def compute_evaluation(  # noqa: PLR0913
     temperature: float,
     rule: Literal["boundary", "fitted"],
     boundary: float,
-    pair_temperature: float,
+    pair_temperature: float | None = None,
     threshold: float,
     train: EmbeddedImages,
     evaluated: EmbeddedImages,

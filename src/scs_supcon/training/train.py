@@ -17,6 +17,7 @@ from scs_supcon.device import Compute, find_compute, first_process, has_gpu
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe, Values, make_recipe, merge
 from scs_supcon.recipe.defaults import complete_old_values, keep_old_defaults
+from scs_supcon.recipe.recommended import METHOD, is_recommended
 from scs_supcon.recipe.resolve import (
     DatasetFacts,
     TrainOptions,
@@ -142,20 +143,26 @@ def prepare(
         if problem.kind in UNUSABLE:
             display.line(f"left out: {problem.detail}")
     facts = DatasetFacts.of(images)
+    then = _recipe_of_run(out)
+    requested = requested_values(options, files)
+    if then and "fusion" not in then and is_recommended(requested.get("method", {}), files.recipe):
+        options = replace(options, method=f"{METHOD}@solved")  # the default of older versions
     recipe = resolve_recipe(options, facts, files, has_gpu=has_gpu(compute.device))
-    if out is not None and (out / RECIPE).exists():
-        recipe = _with_defaults_of_run(recipe, out, requested_values(options, files))
+    if then:
+        now = recipe.model_dump(exclude_none=True)
+        old_values = complete_old_values(then, now)
+        recipe = make_recipe(keep_old_defaults(now, old_values, requested))
     return recipe, images, problems
 
 
-def _with_defaults_of_run(recipe: Recipe, run: Path, requested: Values) -> Recipe:
-    """Return the recipe with the old defaults that a run was started with."""
+def _recipe_of_run(run: Path | None) -> Values:
+    """Return the values of the recipe that a run was started with; empty if there is none."""
+    if run is None or not (run / RECIPE).exists():
+        return {}
     try:
-        then = tomllib.loads((run / RECIPE).read_text(encoding="utf-8"))
+        return tomllib.loads((run / RECIPE).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
-        return recipe  # `RunDir` explains the error
-    now = recipe.model_dump(exclude_none=True)
-    return make_recipe(keep_old_defaults(now, complete_old_values(then, now), requested))
+        return {}  # `RunDir` explains the error
 
 
 def resolved_recipe(data: str | Path, *, device: str = "auto", **options: Any) -> Recipe:
