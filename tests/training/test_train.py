@@ -197,7 +197,7 @@ def test_every_method_trains_and_predicts(method, frozen, shapes, weights, train
 def test_style_is_projected_from_features_without_the_class(
     shapes, weights, train_small, tmp_path, capsys
 ):
-    options = {"encoder": "tiny", "weights": weights, "quiet": False}
+    options = {"encoder": "tiny", "weights": weights, "quiet": False, "method": "scs_supcon@solved"}
     train_small(shapes, tmp_path / "run", ["head.style_input=erased"], **options)
     assert "from features without the class (6 directions are erased)" in capsys.readouterr().err
     trained = load_file(tmp_path / "run" / "model" / "weights.safetensors")

@@ -152,7 +152,7 @@ def resolve_recipe(
     recommended: Values = {}
     if is_recommended(requested.get("method", {}), (files or InputFiles()).recipe):
         recommended = recommended_values(encoder)
-    method = _method(merge(recommended.get("method", {}), requested.get("method", {})))
+    method = _method(merge(recommended.pop("method", {}), requested.get("method", {})))
     schedule = merge(recommended.get("pretrain", {}), requested.get("pretrain", {}))
     defaults = merge(
         {

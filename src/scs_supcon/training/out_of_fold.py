@@ -57,6 +57,10 @@ def out_of_fold_similarities(
     """
     if untrained is None or features is None or not recipe.fusion.out_of_fold:
         return None
+    # Early stopping would need a validation set in every fold.
+    recipe = recipe.model_copy(
+        update={"pretrain": recipe.pretrain.model_copy(update={"patience": 0})}
+    )
     classes, count = len(images.classes), min(recipe.fusion.folds, len(train))
     folds = divide_into_folds(images, train, count, recipe.split_seed)
     labels = torch.from_numpy(images.labels[train])
