@@ -32,7 +32,7 @@ def test_a_trained_encoder_has_one_head_and_chooses_on_validation_images():
     recipe = resolve(SMALL)
     assert not recipe.encoder.frozen
     assert (recipe.head.heads, recipe.fusion.whitened, recipe.fusion.folds) == (1, True, 0)
-    assert recipe.method.options["style_scatter"] == 1.0
+    assert recipe.head.style_input == "erased"
 
 
 @pytest.mark.parametrize(

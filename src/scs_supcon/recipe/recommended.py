@@ -6,7 +6,7 @@ a style field. What was changed, and the measurements behind it, are in docs/rec
 - four heads side by side, joined to one field, because single heads scatter by a point;
 - the common field fused with the whitened features of the encoder, classified by class means;
 - calibration, rejection and the boundary of pairs from images that were held out;
-- a style field without the class: from features whose class is erased, or with penalties.
+- a style field from features whose class is erased, which tells images of a class apart.
 """
 
 from collections.abc import Mapping
@@ -43,13 +43,7 @@ def recommended_values(encoder: Mapping[str, object]) -> Values:
             "fusion": {"whitened": True, "folds": 5},
         }
     return {
-        "method": {
-            "options": {
-                "style": "instance",
-                "style_scatter": 1.0,
-                "style_floor": 0.1,
-                "style_decorrelation": 0.1,
-            }
-        },
+        "head": {"style_input": "erased"},
+        "method": {"options": {"style": "instance"}},
         "fusion": {"whitened": True, "folds": 0},
     }
