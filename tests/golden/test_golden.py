@@ -513,9 +513,9 @@ def test_a_comparison_reuses_runs_of_other_code_on_request(golden):
         rows = {row["method"]: row for row in csv.DictReader(file)}
     names = {"scs_supcon": "scs_supcon@solved", "baseline": "baseline"}
     for method, expected in EXPECTED["compared"].items():
-        method = names[method]
-        assert rows[method]["run"] == expected["run"]
-        assert float(rows[method]["accuracy"]) == expected["accuracy"]
+        row = rows[names[method]]
+        assert row["run"] == expected["run"]
+        assert float(row["accuracy"]) == expected["accuracy"]
 
 
 def test_the_table_file_of_a_comparison_is_read(golden):

@@ -213,7 +213,8 @@ def test_style_is_projected_from_features_without_the_class(
 
 def test_a_constant_style_field_is_reported_at_the_end(shapes, train_small, tmp_path, capsys):
     settings = ["head.centre=false", "method.options.beta=0.0", "pretrain.weight_decay=5.0"]
-    train_small(shapes, tmp_path / "run", settings, epochs=4, quiet=False, report=True)
+    options = {"epochs": 4, "quiet": False, "report": True, "method": "scs_supcon@solved"}
+    train_small(shapes, tmp_path / "run", settings, **options)
     assert "warning   The style field is constant" in capsys.readouterr().err
     assert "The style field is constant" in (tmp_path / "run" / "report.html").read_text()
 

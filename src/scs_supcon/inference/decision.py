@@ -59,6 +59,8 @@ class FusedField:
         whitening: computes c⁰.
         omega: ω.
         parts: widths of c⁰ and c.
+        means: (classes, D) class means of the fused vectors; see `scale_parts`.
+        temperature: of the similarities to the class means.
         similarities: (n, classes) of held-out images to class means.
         t: temperature of pairs.
         b: bias of pairs.
@@ -69,6 +71,8 @@ class FusedField:
     whitening: Whitening
     omega: float
     parts: tuple[int, int]
+    means: Tensor
+    temperature: float
     similarities: Tensor
     t: float
     b: float
@@ -229,28 +233,26 @@ def fit_fused_rule(
     classifier: LinearClassifier,
     *,
     train: tuple[Tensor, Tensor],
-    similarities: Tensor,
-    parts: tuple[int, ...],
+    fused: FusedField,
 ) -> DecisionRule:
-    """Return the rule of a classifier by class means of fused fields.
+    """Return the rule of a classifier of fused fields.
 
     Args:
-        classifier: whose weights are the class means.
+        classifier: by class means, or another linear classifier of the fused vectors.
         train: fused vectors (n, D) and labels of the training images.
-        similarities: (m, classes) of held-out images to class means, for the thresholds.
-        parts: widths of the parts.
+        fused: class means, and held-out images for the thresholds.
     """
     rows, labels = train[0].double(), train[1]
-    threshold, class_thresholds = rejection_thresholds(similarities)
+    threshold, class_thresholds = rejection_thresholds(fused.similarities)
     return DecisionRule(
         classifier,
         centre=rows.new_zeros(rows.shape[1]),
-        means=classifier.weight,
+        means=fused.means,
         within_class_similarity=_filled_similarity(rows, labels, len(classifier.bias)),
-        prototype_scale=1 / classifier.temperature,
+        prototype_scale=1 / fused.temperature,
         threshold=threshold,
         class_thresholds=class_thresholds,
-        parts=parts,
+        parts=fused.parts,
     )
 
 

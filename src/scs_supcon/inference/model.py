@@ -148,8 +148,7 @@ class Model:
             rule = fit_fused_rule(
                 classifier,
                 train=(train_inputs, labels),
-                similarities=fused.similarities,
-                parts=fused.parts,
+                fused=fused,
             )
             pairs = fused.t, fused.b
         info = ModelInfo(

@@ -38,12 +38,12 @@ def recommended_values(encoder: Mapping[str, object]) -> Values:
                 "style_dim": 32,
                 "style_input": "erased",
             },
-            "method": {"options": {"style": "instance"}},
+            "method": {"options": {"style": "instance", "style_weight": 1.0}},
             "pretrain": {"epochs": 40},
             "fusion": {"whitened": True, "folds": 5},
         }
     return {
         "head": {"style_input": "erased"},
         "method": {"options": {"style": "instance"}},
-        "fusion": {"whitened": True, "folds": 0},
+        "fusion": {"whitened": True, "folds": 0, "classifier": "linear"},
     }

@@ -256,6 +256,8 @@ class FusionRecipe(Section):
 
     whitened: bool = False
     """Fuse the common field with the whitened features, and classify by class means."""
+    classifier: Literal["means", "linear"] = "means"
+    """Classify by class means, or by stage 2 on the fused field."""
     shrinkage: tuple[Share, ...] = (0.2, 0.3, 0.45, 0.6, 0.8)
     """Shrinkages of the within-class covariance to choose from."""
     omega: tuple[Share, ...] = (0.5, 0.0, 0.25, 0.75, 1.0)

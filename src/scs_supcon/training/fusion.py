@@ -11,7 +11,7 @@ fold that neither heads nor whitening were fitted to, or the validation images.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +31,7 @@ from scs_supcon.nn.head import unit
 from scs_supcon.nn.network import ProbeInput
 from scs_supcon.nn.whitening import Whitening, fit_whitenings
 from scs_supcon.recipe import Recipe
-from scs_supcon.training.features import RunFeatures, probe_inputs
+from scs_supcon.training.features import RunFeatures, SplitFeatures, probe_inputs
 from scs_supcon.training.probe import Probe, ProbeHead
 
 CLEARLY_BETTER = 2.0  # standard errors
@@ -228,12 +228,34 @@ def fuse_fields(
         whitening,
         fusion.omega,
         parts,
+        means,
+        fusion.temperature,
         fusion.similarities,
         fusion.t,
         fusion.b,
         out_of_fold is not None,
     )
     return field, Probe(classifier, (head,))
+
+
+def with_fused_inputs(
+    features: RunFeatures,
+    projection: nn.Module,
+    probe_input: ProbeInput,
+    field: FusedField,
+    recipe: Recipe,
+) -> dict[str, SplitFeatures]:
+    """Return the features with fused vectors as inputs of stage 2."""
+    inputs = ProbeInputs(projection, probe_input, recipe.head, field.whitening, field.omega)
+    return {
+        name: replace(
+            split,
+            probe_inputs=in_passes(inputs, split.features.flatten(0, 1))[0]
+            .float()
+            .view(*split.features.shape[:2], sum(field.parts)),
+        )
+        for name, split in features.items()
+    }
 
 
 def describe_fusion(field: FusedField) -> str:

@@ -49,7 +49,12 @@ from scs_supcon.training.features import (
     extract_features,
     load_initial_weights,
 )
-from scs_supcon.training.fusion import HeldOut, describe_fusion, fuse_fields
+from scs_supcon.training.fusion import (
+    HeldOut,
+    describe_fusion,
+    fuse_fields,
+    with_fused_inputs,
+)
 from scs_supcon.training.out_of_fold import out_of_fold_similarities
 from scs_supcon.training.pretrain import (
     make_method,
@@ -166,9 +171,17 @@ def _run_stages(
     probe_input = probe_input_for(method, frozen=frozen)
     cache = compute.cache if frozen else run_dir.path / "features"
     features = extract_features(network, encode, splits, images.labels, probe_input, recipe, cache)
-    probes = fit_probes(fabric, run_dir, features, classes, recipe, display)
-    model, chosen = _build_model(
-        recipe, images, network, method, probe_input, features, probes[0], out_of_fold, display
+    model, chosen, probes, features = _stage_2(
+        recipe,
+        images,
+        network,
+        method,
+        probe_input,
+        features,
+        out_of_fold,
+        fabric,
+        run_dir,
+        display,
     )
     predictions = predict_splits(model, features)
     baselines = run_baselines(features, predictions, probes, method, network.projection)
@@ -211,30 +224,41 @@ def _validation_set(
     return validation_set_from_features(*rows)
 
 
-def _build_model(
+def _stage_2(
     recipe: Recipe,
     images: ImageDataset,
     network: Network,
     method: Method,
     probe_input: ProbeInput,
     features: RunFeatures,
-    probe: Probe,
     out_of_fold: HeldOut | None,
+    fabric: Fabric,
+    run_dir: RunDir,
     display: Display,
-) -> tuple[Model, Probe]:
-    """Return the model with its classifier: class means of the fused field, or stage 2."""
-    train, val = features["train"], features["val"]
+) -> tuple[Model, Probe, tuple[Probe, Probe], RunFeatures]:
+    """Fuse the fields and fit the classifiers.
+
+    Returns:
+        The model, its classifier, the probes of stage 2 and of the encoder's features, and the
+        features with the inputs of stage 2.
+    """
+    train, val, classes = features["train"], features["val"], len(images.classes)
     if probe_input == "common" and not recipe.encoder.frozen:  # stage 1 has changed the features
-        fit_style(network.projection, train.features, train.labels, len(images.classes))
-    fused = None
+        fit_style(network.projection, train.features, train.labels, classes)
+    fused, class_means = None, None
     if recipe.fusion.whitened:
-        fused, chosen = fuse_fields(
-            network.projection, probe_input, features, len(images.classes), recipe, out_of_fold
+        fused, class_means = fuse_fields(
+            network.projection, probe_input, features, classes, recipe, out_of_fold
         )
         display.line(describe_fusion(fused))
-    else:
+        if recipe.fusion.classifier == "linear":
+            class_means = None
+            features = with_fused_inputs(features, network.projection, probe_input, fused, recipe)
+    probes = fit_probes(fabric, run_dir, features, classes, recipe, display)
+    chosen = class_means or probes[0]
+    if fused is None:
         val_rows = (val.features[:, 0], val.probe_inputs[:, 0], val.labels)
-        chosen, probe_input = choose_classifier(probe, method, probe_input, val_rows)
+        chosen, probe_input = choose_classifier(probes[0], method, probe_input, val_rows)
     model = Model.from_training(
         recipe=recipe,
         classes=images.classes,
@@ -248,7 +272,7 @@ def _build_model(
         learned_pairs=method.pair_parameters(),
         fused=fused,
     )
-    return model, chosen
+    return model, chosen, probes, features
 
 
 def _show_warnings(evaluation: Evaluation, display: Display) -> None:
