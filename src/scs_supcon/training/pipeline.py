@@ -170,7 +170,9 @@ def _run_stages(
 
     probe_input = probe_input_for(method, frozen=frozen)
     cache = compute.cache if frozen else run_dir.path / "features"
-    features = extract_features(network, encode, splits, images.labels, probe_input, recipe, cache)
+    features: RunFeatures = extract_features(
+        network, encode, splits, images.labels, probe_input, recipe, cache
+    )
     model, chosen, probes, features = _stage_2(
         recipe,
         images,
