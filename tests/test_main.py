@@ -172,11 +172,13 @@ def test_two_processes_of_torchrun_train_like_one(mode, shapes, weights, scs, tm
     tiny = ("--encoder", "tiny", "--weights", str(weights))
     fine_tuning = ("pretrain.head_epochs=2", "pretrain.ema=0.9", "pretrain.patience=9")
     settings = [part for value in fine_tuning for part in ("--set", value)]
+    # With a trained encoder the style term of the default recipe soon amplifies rounding errors.
+    plain = ("--method", "scs_supcon@solved")
     options = {
-        "whole": (),
+        "whole": plain,
         "frozen": (*tiny, "--frozen"),
-        "micro-batches": ("--micro-batch", "3"),
-        "unfreeze": (*tiny, "--unfreeze", *settings),
+        "micro-batches": ("--micro-batch", "3", *plain),
+        "unfreeze": (*tiny, "--unfreeze", *settings, *plain),
     }[mode]
 
     def command(name):

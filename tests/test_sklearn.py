@@ -109,7 +109,8 @@ def test_images_are_classified_and_the_model_can_be_pickled(images):
     fitted = small(epochs=2, settings=("probe.epochs=2", "probe.views=1")).fit(pixels, names)
     assert list(fitted.classes_) == sorted(set(names))
     assert set(fitted.predict(pixels)) <= set(names)
-    assert fitted.transform(pixels).shape == (len(pixels), 192)
+    fused = 128 + 192  # whitened features and common field
+    assert fitted.transform(pixels).shape == (len(pixels), fused)
     again = pickle.loads(pickle.dumps(fitted))
     assert np.array_equal(again.predict_proba(pixels[:5]), fitted.predict_proba(pixels[:5]))
 

@@ -114,7 +114,11 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
         return labels
 
     def transform(self, X: Any) -> NDArray[np.float64]:
-        """Return the common field `(N, common_dim)`, normalised to unit length."""
+        """Return the common field, normalised to unit length.
+
+        It has `common_dim` columns for vectors. For images the default method fuses it with the
+        whitened features of the encoder.
+        """
         features = self._features(X)
         common, _ = self.model_.fields(features)
         vectors: NDArray[np.float64] = common.numpy()

@@ -52,14 +52,14 @@ def test_a_finished_run_is_read_with_its_model_and_evaluation(finished):
     assert result.model is result.model, "loaded once"
 
 
-def test_class_means_are_one_chosen_classifier(finished):
-    (head,) = RunResult.read(finished).summary.probe_heads
+def test_class_means_are_one_chosen_classifier(shapes, train_small, tmp_path):
+    train_small(shapes, tmp_path / "run", ["fusion.classifier=means"])
+    (head,) = RunResult.read(tmp_path / "run").summary.probe_heads
     assert head.chosen
 
 
-def test_exactly_one_head_of_the_probe_is_chosen(shapes, train_small, tmp_path):
-    train_small(shapes, tmp_path / "run", method="scs_supcon@solved")
-    heads = RunResult.read(tmp_path / "run").summary.probe_heads
+def test_exactly_one_head_of_the_probe_is_chosen(finished):
+    heads = RunResult.read(finished).summary.probe_heads
     (chosen,) = [head for head in heads if head.chosen]
     assert sum(head.plain for head in heads) == 1
     assert chosen.val_accuracy == max(head.val_accuracy for head in heads)
