@@ -304,10 +304,15 @@ def _card_summary(info: ModelInfo) -> str:
         "embeddings": "embeddings",
         "features": "encoder's features",
     }
+    field = inputs[info.probe_input]
+    if info.omega is not None:
+        field = f"{field} fused with the encoder's whitened features"
+    by_means = info.omega is not None and recipe.fusion.classifier == "means"
+    classifier = "a classifier by class means" if by_means else "a linear classifier"
     return (
         f"Trained with scs-supcon: encoder `{recipe.encoder.name}` "
-        f"({'frozen' if recipe.encoder.frozen else 'trained'}), method `{method}`, and a linear "
-        f"classifier on the {inputs[info.probe_input]}, with temperature-scaled probabilities."
+        f"({'frozen' if recipe.encoder.frozen else 'trained'}), method `{method}`, and "
+        f"{classifier} on the {field}, with temperature-scaled probabilities."
     )
 
 

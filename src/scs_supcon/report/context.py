@@ -181,13 +181,14 @@ def facts(records: RunRecords) -> list[tuple[str, str]]:
     settings = records.settings
     method, encoder = settings["method"], settings["encoder"]
     preset = method.get("preset")
+    fused = ", fused" if settings.get("fusion", {}).get("whitened") else ""
     splits = records.embeddings["split"]
     counts = {split: splits.count(split) for split in ("train", "val", "test")}
     values = {
         "Data": str(settings["data"]["source"]),
         "Classes": f"{len(records.evaluation.classes):,}",
         "Images": ", ".join(f"{count:,} {split}" for split, count in counts.items() if count),
-        "Method": f"{method['name']}@{preset}" if preset else method["name"],
+        "Method": (f"{method['name']}@{preset}" if preset else method["name"]) + fused,
         "Encoder": encoder["name"] + (", frozen" if encoder["frozen"] else ", trained"),
         "Seed": str(settings["seed"]),
     }
