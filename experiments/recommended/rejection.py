@@ -70,7 +70,7 @@ def run_seed(data: str, weights: str, out: Path, seed: int) -> list[dict[str, ob
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "known.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(["path", "label", "split"])
+        writer.writerow(["image_path", "label", "split"])
         for path, label, split in zip(images.paths, images.labels, images.splits, strict=True):
             if label not in unknown:
                 writer.writerow([path.resolve(), images.classes[label], split])
