@@ -133,17 +133,11 @@ def test_temperature_and_pairs_belong_to_the_fused_similarity() -> None:
     similarities = 0.25 * held_out.whitened[0] + 0.75 * held_out.learned
     torch.testing.assert_close(fusion.similarities, similarities)
     best = log_likelihood(similarities, held_out.labels, fusion.temperature)
-    assert fusion.log_likelihood == pytest.approx(best)
     for factor in (0.8, 1.25):
         other = log_likelihood(similarities, held_out.labels, factor * fusion.temperature)
         assert other < best
     pairs = 0.25 * held_out.whitened_pairs[0] + 0.75 * held_out.learned_pairs
     assert (fusion.t, fusion.b) == pytest.approx(fit_pairs(pairs, held_out.same))
-    correct = [
-        max(range(CLASSES), key=lambda c: row[c]) == label
-        for row, label in zip(similarities.tolist(), held_out.labels.tolist(), strict=True)
-    ]
-    assert fusion.accuracy == pytest.approx(sum(correct) / len(correct))
 
 
 def test_folds_are_joined_image_by_image() -> None:

@@ -110,3 +110,18 @@ def test_other_methods_can_be_fused(method, options, shapes, train_small, tmp_pa
     run = train_small(shapes, tmp_path / "run", **options | {"method": method})
     assert load(run.path).info.omega is not None
     assert 0 <= run.accuracy <= 1
+
+
+def test_the_extra_training_is_announced_before_it_starts(
+    shapes, weights, train_small, tmp_path, capsys
+):
+    options = {"encoder": "tiny", "weights": weights, "frozen": True, "quiet": False}
+    train_small(shapes, tmp_path / "run", ["fusion.folds=3"], **options)
+    lines = capsys.readouterr().err.splitlines()
+    titles = [line.split()[0] for line in lines]
+    assert "3 more times without a fold" in lines[titles.index("folds")]
+    assert titles.index("folds") < next(
+        k for k, line in enumerate(lines) if "out of fold 1" in line
+    )
+    train_small(shapes, tmp_path / "other", ["fusion.folds=0"], **options)
+    assert "folds  " not in capsys.readouterr().err

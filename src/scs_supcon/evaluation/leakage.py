@@ -21,7 +21,7 @@ It is 1 if all styles lie on a line, and the number of dimensions if all have th
 
 *Variance explained*: a ridge regression from style to the features of the encoder, both minus the
 mean of their class, is fitted to the training images. 1 − Σ ‖error‖² / Σ ‖feature‖² is measured on
-the evaluated images; 0 if the style field says nothing about what differs within a class.
+the evaluated images; 0 if style does not explain what differs within a class.
 
 *Factors* of synthetic images (position, colour, …): R² of a ridge regression for numbers, accuracy
 of a linear classifier above chance, (a − p) / (1 − p), for categories; at least 0.

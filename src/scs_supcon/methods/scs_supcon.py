@@ -508,8 +508,7 @@ class SCSSupCon(CommonStyleMethod):
             margin=self.margin,
             **others,
         )
-        if self.bias == "solve":
-            self._store(b)
+        self._store(b)
         return contrast
 
     def _soft_contrast(self, common: Tensor, p: Tensor) -> Tensor:
@@ -525,8 +524,7 @@ class SCSSupCon(CommonStyleMethod):
             include_self=self.include_self,
             margin=self.margin,
         )
-        if self.bias == "solve":
-            self._store(b)
+        self._store(b)
         return contrast
 
     def _contrast_with_memory(self, common: Tensor, labels: Tensor, bank: MemoryBank) -> Tensor:
@@ -565,8 +563,8 @@ class SCSSupCon(CommonStyleMethod):
         return 1 if self.scale == "multiply" else -1
 
     def _store(self, b: Tensor) -> None:
-        """Store a solved b, so that `boundary` has a value after training."""
-        if self.training:
+        """Store b if it was solved, so that `boundary` has a value after training."""
+        if self.training and self.bias == "solve":
             self.b.copy_(b)
 
 

@@ -16,7 +16,7 @@ from scs_supcon.report.gallery import ImageGallery, IntArray
 
 AXES = 5
 EXAMPLES = 4  # images at each end of an axis
-FEWEST_IMAGES = 20  # below this number a correlation says nothing
+FEWEST_IMAGES = 20  # below this number a correlation is mostly chance
 FOLDS = 5
 RIDGE = 0.1  # penalty, relative to the mean variance of a column of style
 NAMED = 0.3  # correlation from which an axis is shown

@@ -99,9 +99,16 @@ def describe_stage_1(
     epochs = f"{settings.epochs} epoch{'s' * (settings.epochs != 1)}"
     if settings.patience:
         epochs = f"at most {epochs}"
-    return (
+    text = (
         f"stage 1   {order}{epochs} of {recipe.method.name}, {trained}: "
         f"{format_estimate(cost.seconds)}, {cost.bytes / 2**20:,.0f} MiB of memory per step"
+    )
+    if not (recipe.encoder.frozen and recipe.fusion.out_of_fold):
+        return text
+    folds = recipe.fusion.folds
+    return (
+        f"{text}\nfolds     {folds} more times without a fold of the images, to calibrate: "
+        f"{format_estimate((folds - 1) * cost.seconds)}; --set fusion.folds=0 saves this"
     )
 
 

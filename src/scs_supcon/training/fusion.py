@@ -69,8 +69,6 @@ class Fusion:
         similarities: (n, classes) of the held-out images to the class means.
         t: temperature of pairs: σ(t r* − b) is the probability that two images are of one class.
         b: bias of pairs.
-        log_likelihood: mean log-likelihood of the held-out images.
-        accuracy: share of the held-out images that are classified correctly.
     """
 
     whitening: int
@@ -79,8 +77,6 @@ class Fusion:
     similarities: Tensor
     t: float
     b: float
-    log_likelihood: float
-    accuracy: float
 
 
 def held_out_similarities(
@@ -160,20 +156,11 @@ def choose_fusion(held_out: HeldOut, omegas: Sequence[float]) -> Fusion:
     error = float(gain.std()) / math.sqrt(max(len(gain), 1)) if len(gain) > 1 else math.inf
     omega = best if float(gain.mean()) > CLEARLY_BETTER * error else first
 
-    likelihood, temperature = candidates[omega]
+    _, temperature = candidates[omega]
     similarities = omega * whitened + (1 - omega) * learned
     pairs = omega * held_out.whitened_pairs[whitening] + (1 - omega) * held_out.learned_pairs
     t, b = fit_pairs(pairs, held_out.same)
-    return Fusion(
-        whitening,
-        omega,
-        temperature,
-        similarities,
-        t,
-        b,
-        float(likelihood.mean()),
-        float((similarities.argmax(1) == labels).double().mean()),
-    )
+    return Fusion(whitening, omega, temperature, similarities, t, b)
 
 
 def fuse_fields(

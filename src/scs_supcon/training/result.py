@@ -132,10 +132,13 @@ def describe(summary: ResultSummary) -> str:
     for name, value in summary.baselines.measured().items():
         lines.append(f"  {BASELINE_TITLES[name]:<30} {value:.2%}")
     accuracies = [head.val_accuracy for head in summary.probe_heads]
+    heads = f"probe heads: {min(accuracies):.2%} to {max(accuracies):.2%}"
+    if len(accuracies) == 1:  # class means
+        heads = f"classifier: {accuracies[0]:.2%}"
     path, quoted = Path(summary.path), shlex.quote(summary.path)
     lines += [
         "",
-        f"validation accuracy of the probe heads: {min(accuracies):.2%} to {max(accuracies):.2%}",
+        f"validation accuracy of the {heads}",
         f"{summary.rejected:.1%} of the {SPLIT_TITLES[summary.split]} images are rejected as "
         f"unknown (similarity below {summary.threshold:.3f})",
         "",
