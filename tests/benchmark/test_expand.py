@@ -70,3 +70,15 @@ def test_settings_of_the_row_override_those_of_column_and_table(small_table, cel
 def test_presets_are_kept(small_table, cells_of):
     cells = cells_of(small_table(["scs_supcon@paper"]))
     assert [cell.method for cell in cells] == ["scs_supcon@paper", "baseline"]
+
+
+def test_a_column_can_have_few_images_per_class(small_table, cells_of, source):
+    data = small_table().columns[0].data
+    few = {"data": data, "images_per_class": 3}
+    table = small_table(["supcon"], columns=[{"data": data}, few], folds=3)
+    all_images, three = (cell.recipe for cell in cells_of(table)[::2][:2])
+    assert [column.name for column in table.columns] == ["shapes", "shapes, 3 per class"]
+    before, after = (split_dataset(source.images, recipe) for recipe in (all_images, three))
+    assert ((before == "test") == (after == "test")).all()
+    assert (after != "unused").sum() < (before != "unused").sum()
+    assert three.pretrain.batch_size == (after == "train").sum()

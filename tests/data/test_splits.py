@@ -1,5 +1,6 @@
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from scs_supcon.data.splits import (
     assign_folds,
     assign_splits,
     fold_splits,
+    keep_per_class,
     read_splits_csv,
     write_splits_csv,
 )
@@ -271,3 +273,25 @@ def test_the_number_of_folds_must_fit_the_data(labels, folds, message) -> None:
 def test_folds_of_a_single_class_are_an_error() -> None:
     with pytest.raises(UserError, match="only one class"):
         fold_splits(images_of([0] * 6), 0, 3, 0.1, seed=0)
+
+
+def test_few_images_per_class_leave_the_test_images_alone() -> None:
+    images = images_of([0] * 40 + [1] * 25 + [2] * 5)
+    before = fold_splits(images, 1, 5, 0.1, seed=0)
+    after = keep_per_class(images.labels, before, 10, 0.1, seed=0)
+    np.testing.assert_array_equal(after == "test", before == "test")
+    np.testing.assert_array_equal(after[after != "unused"], before[after != "unused"])
+    assert counts(images, after) == {0: (9, 1, 8), 1: (9, 1, 5), 2: (3, 1, 1)}
+    np.testing.assert_array_equal(after, keep_per_class(images.labels, before, 10, 0.1, seed=0))
+    assert (after != keep_per_class(images.labels, before, 10, 0.1, seed=1)).any()
+
+
+def test_fewer_images_per_class_are_a_part_of_more() -> None:
+    images = images_of([0] * 40 + [1] * 25)
+    splits = assign_splits(images, 0.2, 0.2, seed=0)
+    kept = [set()] + [
+        set(np.flatnonzero(keep_per_class(images.labels, splits, n, 0.2, seed=0) != "unused"))
+        for n in (2, 5, 10, 100)
+    ]
+    assert all(few < more for few, more in pairwise(kept))
+    assert kept[-1] == set(range(len(images)))

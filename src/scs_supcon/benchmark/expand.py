@@ -149,6 +149,8 @@ def _options(
     seed, fold = key
     folds = [] if fold is None else [f"data.folds={table.folds}", f"data.fold={fold}"]
     digest = [] if content is None else [f"data.content={content}"]
+    count = column.images_per_class
+    budget = [] if count is None else [f"data.images_per_class={count}"]
     return TrainOptions(
         source=column.data,
         method=row.method,
@@ -158,5 +160,5 @@ def _options(
         frozen=column.frozen,
         unfreeze=column.unfreeze,
         seed=seed,
-        settings=(*table.settings, *column.settings, *row.settings, *folds, *digest),
+        settings=(*table.settings, *budget, *column.settings, *row.settings, *folds, *digest),
     )

@@ -12,6 +12,7 @@ data = "birds"
 encoder = "tf_efficientnet_lite0"
 weights = "tf_efficientnet_lite0.safetensors"
 frozen = true
+images_per_class = 10          # for training and validation; all if it is left out
 ```
 
 Cross-entropy is always added as a row.
@@ -64,6 +65,7 @@ class Column(Section):
     from_scratch: bool = False
     frozen: bool | None = None
     unfreeze: bool = False
+    images_per_class: Annotated[int, Field(ge=2)] | None = None
     settings: tuple[str, ...] = ()
 
     @model_validator(mode="before")
@@ -71,6 +73,8 @@ class Column(Section):
     def _named(cls, value: Any) -> Any:
         if isinstance(value, dict) and "data" in value:
             names = [Path(str(value["data"])).stem, value.get("encoder")]
+            if count := value.get("images_per_class"):
+                names.append(f"{count} per class")
             return {"name": ", ".join(str(name) for name in names if name), **value}
         return value
 

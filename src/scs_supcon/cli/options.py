@@ -160,6 +160,16 @@ def _recipe_options(
         ),
         Sets("pretrain.micro_batch"),
     ] = None,
+    images_per_class: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help="Use only this many images of each class for training and validation, chosen by "
+            "the seed; the test images stay the same. Default: all.",
+            rich_help_panel=TRAINING,
+        ),
+        Sets("data.images_per_class"),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(

@@ -42,6 +42,7 @@ NO_TEST_SPLIT = (
     "There is no test split: the validation images were also used to choose the classifier and the "
     "temperature, so these numbers are optimistic."
 )
+UNUSED = "unused"  # split of images that `keep_per_class` leaves out
 ATTEMPTS = 5  # random orders of the groups
 ROUNDS = 4  # maximum number of times that each group is assigned
 
@@ -139,6 +140,25 @@ def fold_splits(images: SplitColumns, fold: int, folds: int, val_share: float, s
     splits[others] = _divide(images, others, (val_share, 0.0), seed)
     _check_training_images(images, splits)
     return splits
+
+
+def keep_per_class(
+    labels: NDArray[np.int64], splits: Splits, count: int, val_share: float, seed: int
+) -> Splits:
+    """Return the splits with `count` images of each class in train and val together.
+
+    The others get the split "unused"; test images do not change. `val_share` of the count, but at
+    least one image, are validation images. The images are chosen at random, such that a smaller
+    count keeps a part of the images of a larger one. A class with fewer images keeps them all.
+    """
+    order = np.random.default_rng((seed, 1)).permutation(len(labels))
+    kept = splits.astype("<U6")
+    train, val, _ = _split_sizes(count, val_share, 0.0)
+    for label in np.unique(labels):
+        members = order[labels[order] == label]
+        for split, size in (("train", int(train)), ("val", int(val))):
+            kept[members[splits[members] == split][size:]] = UNUSED
+    return kept
 
 
 def write_splits_csv(path: Path, images: ImageDataset, splits: Splits) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.sampler import choose_batches
-from scs_supcon.data.splits import SplitColumns, assign_splits, fold_splits
+from scs_supcon.data.splits import SplitColumns, assign_splits, fold_splits, keep_per_class
 from scs_supcon.errors import UserError
 from scs_supcon.methods import build_method, code_digest, is_plugin, method_class, parse
 from scs_supcon.nn.timm_models import data_config, has_small_stem
@@ -184,11 +184,15 @@ def check_options(options: TrainOptions, files: InputFiles) -> None:
 
 
 def split_dataset(images: SplitColumns, recipe: Recipe) -> NDArray[np.str_]:
-    """Return "train", "val" or "test" for each image."""
-    data = recipe.data
+    """Return "train", "val", "test" or "unused" for each image."""
+    data, seed = recipe.data, recipe.split_seed
     if data.folds is not None and data.fold is not None:
-        return fold_splits(images, data.fold, data.folds, data.val_share, recipe.split_seed)
-    return assign_splits(images, data.val_share, data.test_share, recipe.split_seed)
+        splits = fold_splits(images, data.fold, data.folds, data.val_share, seed)
+    else:
+        splits = assign_splits(images, data.val_share, data.test_share, seed)
+    if data.images_per_class is None:
+        return splits
+    return keep_per_class(images.labels, splits, data.images_per_class, data.val_share, seed)
 
 
 def requested_values(options: TrainOptions, files: InputFiles) -> Values:

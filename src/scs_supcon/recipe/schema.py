@@ -70,6 +70,8 @@ class DataRecipe(Section):
     """Number of cross-validation folds; omitted without cross-validation."""
     fold: Annotated[int, Field(ge=0)] | None = None
     """Cross-validation: the fold that is tested, counted from 0."""
+    images_per_class: Annotated[int, Field(ge=2)] | None = None
+    """Images of each class for training and validation together; omitted: all of them."""
     split_seed: Seed | None = None
     """Seed of the splits, to train with other seeds on the same splits. Default: seed."""
     content: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from scs_supcon.data.dataset import SPLITS, ImageDataset, Problem, problem_title
 from scs_supcon.data.sampler import plan_epoch, positives_per_anchor, share_without_positives
+from scs_supcon.data.splits import UNUSED
 from scs_supcon.methods import Batch, Method, Network
 from scs_supcon.progress import format_estimate
 from scs_supcon.recipe import Recipe
@@ -37,7 +38,7 @@ def describe_data(
 ) -> str:
     """Return a text with the number of images, classes and problems."""
     counts = Counter(splits.tolist())
-    sizes = ", ".join(f"{counts[name]:,} {name}" for name in SPLITS if counts[name])
+    sizes = ", ".join(f"{counts[name]:,} {name}" for name in (*SPLITS, UNUSED) if counts[name])
     lines = [f"data      {len(images):,} images of {len(images.classes)} classes: {sizes}"]
     kinds = Counter(problem.kind for problem in problems)
     for kind, count in sorted(kinds.items()):
