@@ -21,7 +21,8 @@ Data = Annotated[
     typer.Argument(
         help="Labelled images: a folder with one folder per class, a folder with train, val and "
         "test folders, a .csv or .parquet table with the columns image_path, label and optionally "
-        "split, fold, group, or a built-in dataset (digits, shapes)."
+        "split, fold, group, a folder or address written by `scs pack`, or a built-in dataset "
+        "(digits, shapes)."
     ),
 ]
 RunPath = Annotated[Path, typer.Argument(help="A run directory, or its model directory.")]

@@ -40,7 +40,7 @@ _FORMATS = {
 def check_images(
     images: ImageDataset, workers: int, progress: Callable[[int], None] | None = None
 ) -> list[Problem]:
-    """Decode every image completely and return all problems.
+    """Decode every image completely, unless it was checked before, and return all problems.
 
     Args:
         images: The dataset.
@@ -174,7 +174,8 @@ def _for_each_image(
 
 def _check_image(images: ImageDataset, index: int) -> tuple[str | None, Problem | None]:
     try:
-        images.open(index, 1)  # a JPEG at an eighth of its size: faster, and reads every byte
+        if not images.checked:
+            images.open(index, 1)  # a JPEG at an eighth of its size: faster, and reads every byte
     except ImageError as error:
         return None, Problem(error.kind, images.names[index], str(error))
     return images.file_hash(index), None

@@ -158,6 +158,10 @@ class ImageDataset:
         view_defaults: Values of `DataRecipe` fields that suit this dataset.
         notes: Files, folders and columns that were skipped.
         paths: Paths of the files; None if the images are not files.
+        content: Returns the bytes of an image's file by index, if the images are files inside of
+            other files; None otherwise.
+        checked: Whether the images were decoded when the dataset was written, so that training
+            need not decode all of them before it starts.
     """
 
     names: tuple[str, ...]
@@ -172,6 +176,8 @@ class ImageDataset:
     view_defaults: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[Problem, ...] = ()
     paths: tuple[Path, ...] | None = None
+    content: Callable[[int], bytes] | None = None
+    checked: bool = False
 
     def __len__(self) -> int:
         return len(self.names)
@@ -189,6 +195,10 @@ class _Subset:
 
     def file_hash(self, index: int) -> str:
         return self.images.file_hash(int(self.indices[index]))
+
+    def content(self, index: int) -> bytes:
+        assert self.images.content is not None
+        return self.images.content(int(self.indices[index]))
 
 
 def without(images: ImageDataset, indices: Iterable[int]) -> ImageDataset:
@@ -220,6 +230,7 @@ def without(images: ImageDataset, indices: Iterable[int]) -> ImageDataset:
         open=subset.open,
         file_hash=subset.file_hash,
         paths=None if images.paths is None else tuple(images.paths[i] for i in remaining),
+        content=None if images.content is None else subset.content,
     )
 
 

@@ -1,10 +1,12 @@
 """Decode image files from untrusted sources: few formats, limited size, always upright RGB."""
 
+import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -57,18 +59,19 @@ class ImageFiles:
             raise ImageError(str(error)) from error
 
 
-def open_image(path: Path | str, at_least: int = 0) -> Image.Image:
+def open_image(path: Path | str, at_least: int = 0, *, content: bytes | None = None) -> Image.Image:
     """Return an image file as RGB: upright, transparency over white, 16 bits scaled to 8.
 
     Args:
-        path: The file.
+        path: The file, or the name of an image whose file was read already.
         at_least: If positive, a JPEG may be decoded at a half, quarter or eighth of its size, as
             long as its short side has at least this many pixels. This is much faster.
+        content: The bytes of the file; None reads them from `path`.
 
     Raises:
         ImageError: The file cannot be used; the message gives its name and the reason.
     """
-    with _decode(path, at_least) as image:
+    with _decode(path, at_least, content) as image:
         return _to_rgb(_upright(image))
 
 
@@ -135,11 +138,14 @@ def median_short_side(paths: tuple[Path, ...], sample: int = 64) -> int:
 
 
 @contextmanager
-def _decode(path: Path | str, at_least: int) -> Iterator[Image.Image]:
+def _decode(path: Path | str, at_least: int, content: bytes | None = None) -> Iterator[Image.Image]:
     """Yield the image as it is stored, completely decoded."""
     try:
         # Pillow leaves some damaged files open, so the file is opened and closed here.
-        with Path(path).open("rb") as file, Image.open(file, formats=FORMATS) as image:
+        with (
+            _open_file(path, content) as file,
+            Image.open(file, formats=FORMATS) as image,
+        ):
             _check_size(path, image.size)
             if at_least:
                 image.draft(None, _draft_size(image.size, at_least))
@@ -149,6 +155,10 @@ def _decode(path: Path | str, at_least: int) -> Iterator[Image.Image]:
         raise
     except Exception as error:  # Pillow raises almost anything on damaged files
         raise _image_error(path, error) from error
+
+
+def _open_file(path: Path | str, content: bytes | None) -> IO[bytes]:
+    return Path(path).open("rb") if content is None else io.BytesIO(content)
 
 
 def _conversions(image: Image.Image) -> Iterator[str]:
@@ -188,7 +198,7 @@ def _image_error(path: Path | str, error: Exception) -> ImageError:
     if isinstance(error, FileNotFoundError):
         return ImageError(f"{path} does not exist")
     if isinstance(error, UnidentifiedImageError):
-        if Path(path).stat().st_size == 0:
+        if Path(path).is_file() and Path(path).stat().st_size == 0:
             return ImageError(f"{path} is empty (0 bytes)")
         return ImageError(f"{path} is not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image")
     if isinstance(error, EOFError) or "truncated" in str(error).lower():

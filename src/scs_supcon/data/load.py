@@ -9,6 +9,8 @@ from scs_supcon.data.builtin import BUILT_IN, BUILT_IN_ALIASES
 from scs_supcon.data.dataset import ImageDataset, Problem, without
 from scs_supcon.data.folder import read_folder
 from scs_supcon.data.image_io import SUFFIXES
+from scs_supcon.data.image_parquet import image_parquet_files, read_image_parquet
+from scs_supcon.data.packed import is_packed, read_packed
 from scs_supcon.data.table import read_image_table
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.progress import ProgressCallback
@@ -39,7 +41,9 @@ def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
 
     Args:
         source: A folder of class folders, a folder with `train/`, `val/`, `test/` of them, a
-            `.csv` or `.parquet` table, or a built-in dataset: "digits" or "shapes".
+            `.csv` or `.parquet` table, a folder or address written by `scs pack`, a folder of
+            Parquet files with an image column (Hugging Face), or a built-in dataset: "digits" or
+            "shapes".
         forgiving: Report empty class folders as notes, and accept a table with missing files,
             which cannot be opened later.
 
@@ -54,7 +58,11 @@ def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
                 "path, or run from another folder for the built-in dataset"
             )
         return builtin[source]()
+    if is_packed(source):
+        return read_packed(source)
     path = Path(source)
+    if path.is_dir() and (parquet_files := image_parquet_files(path)):
+        return read_image_parquet(path, parquet_files)
     if path.is_dir():
         return read_folder(path, forgiving=forgiving)
     if path.is_file() and path.suffix.lower() in (".csv", ".parquet"):
