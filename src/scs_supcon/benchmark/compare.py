@@ -116,6 +116,9 @@ def plan(
         left_out = tuple(problem.detail for problem in problems if problem.kind in UNUSABLE)
         for detail in left_out:
             display.line(f"left out: {detail}")
+        for problem in problems:
+            if problem.kind == "known_issue":
+                display.line(f"known issue of {data}: {problem.detail}")
         sources[data] = Source(images, content_digest(images), left_out)
     cells = expand(table, sources, has_gpu=has_gpu(compute.device))
     stored = runs_of_other_code(cells, runs)

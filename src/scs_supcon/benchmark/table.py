@@ -27,6 +27,7 @@ from typing import Annotated, Any, TypeAlias
 import tomli_w
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from scs_supcon.data.named.registry import NAMED, named_source, split_source
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.methods import available, is_plugin, method_class, parse
 from scs_supcon.recipe import Count, Recipe, Section
@@ -72,11 +73,16 @@ class Column(Section):
     @classmethod
     def _named(cls, value: Any) -> Any:
         if isinstance(value, dict) and "data" in value:
-            names = [Path(str(value["data"])).stem, value.get("encoder")]
+            names = [_short_name(str(value["data"])), value.get("encoder")]
             if count := value.get("images_per_class"):
                 names.append(f"{count} per class")
             return {"name": ", ".join(str(name) for name in names if name), **value}
         return value
+
+
+def _short_name(data: str) -> str:
+    named = split_source(data)
+    return named[0] if named else Path(data).stem
 
 
 class Table(Section):
@@ -181,6 +187,17 @@ def _reject_plugins(values: dict[str, Any]) -> None:
 def write_table_file(table: Table) -> str:
     """Return the table as TOML."""
     return tomli_w.dumps(table.model_dump(mode="json", exclude_none=True))
+
+
+def with_folders(table: Table, folders: Sequence[str]) -> Table:
+    """Return the table with the folders of named datasets, as given with --data."""
+    columns = tuple(
+        column.model_copy(update={"data": named_source(column.data, folders)})
+        if column.data in NAMED
+        else column
+        for column in table.columns
+    )
+    return table.model_copy(update={"columns": columns})
 
 
 def method_names(text: str) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from scs_supcon.cli import (
     compare,
+    datasets,
     doctor,
     evaluate,
     export,
@@ -18,6 +19,7 @@ from scs_supcon.cli.app import app
 __all__ = [
     "app",
     "compare",
+    "datasets",
     "doctor",
     "evaluate",
     "export",

@@ -13,6 +13,7 @@ from scs_supcon.cli.options import (
     OUTPUT,
     AcceptOld,
     Cache,
+    DataFolder,
     Device,
     Json,
     Offline,
@@ -34,6 +35,7 @@ def compare(
         ),
     ],
     options: dict[str, Any],
+    folder: DataFolder = None,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -124,7 +126,10 @@ def compare(
         make_table,
         method_names,
         read_table_file,
+        with_folders,
     )
+    from scs_supcon.data.load import source_name
+    from scs_supcon.data.named.registry import named_source
     from scs_supcon.device import cores, find_compute
     from scs_supcon.progress import Display
 
@@ -132,7 +137,7 @@ def compare(
         _check_no_other_options(
             data, {"methods": methods, "seeds": seeds, "folds": folds, "tune": tune} | options
         )
-        table: Table = read_table_file(Path(data))
+        table: Table = with_folders(read_table_file(Path(data)), folder or ())
     else:
         budget = {
             "pretrain.epochs": options.pop("epochs"),
@@ -140,7 +145,7 @@ def compare(
         }
         settings = [f"{key}={value}" for key, value in budget.items() if value is not None]
         settings += options.pop("settings")
-        column = {"data": data} | {
+        column = {"data": named_source(data, folder or ())} | {
             key: str(value) if isinstance(value, Path) else value
             for key, value in options.items()
             if value is not None
@@ -157,7 +162,7 @@ def compare(
         )
     cores_per_job = cores() // max(1, jobs)  # with one core, load images in the main process
     compute = find_compute(device, cores_per_job if cores_per_job > 1 else 0, cache, offline)
-    folder = out or Path("comparisons") / _name_of_data(data)
+    target = out or Path("comparisons") / source_name(data)
     shared: dict[str, Any] = {
         "runs": runs,
         "compute": compute,
@@ -168,20 +173,14 @@ def compare(
     if dry_run:
         print(benchmark.dry_run(table, **shared))
         return
-    report = benchmark.compare(table, out=folder, train=not no_train, **shared)
-    print(json.dumps(benchmark.summary(report, folder), indent=1) if as_json else report.text)
+    report = benchmark.compare(table, out=target, train=not no_train, **shared)
+    print(json.dumps(benchmark.summary(report, target), indent=1) if as_json else report.text)
     if not as_json:
-        print(f"page      {folder / 'comparison.html'}")
+        print(f"page      {target / 'comparison.html'}")
     for cell, reason in report.failed.items():
         print(f"failed: {cell}: {reason}", file=sys.stderr)
     if report.failed:
         raise typer.Exit(1)
-
-
-def _name_of_data(data: str) -> str:
-    """Return the name of a folder, or the name of a file without its suffix."""
-    path = Path(data).resolve()
-    return path.name if path.is_dir() else path.stem
 
 
 def _check_no_other_options(data: str, given: dict[str, Any]) -> None:

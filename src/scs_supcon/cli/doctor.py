@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scs_supcon.cli.app import app
-from scs_supcon.cli.options import Data, Json, Quiet
+from scs_supcon.cli.options import Data, DataFolder, Json, Quiet
 from scs_supcon.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ EXAMPLES = 3
 @app.command()
 def doctor(
     data: Data,
+    folder: DataFolder = None,
     out: Annotated[
         Path | None,
         typer.Option(help="CSV file for the problems. Default: DATA-problems.csv here."),
@@ -52,10 +53,12 @@ def doctor(
         scs doctor ./birds --fix && scs train birds-fixed.csv --out runs/birds
     """
     from scs_supcon.data.audit import diagnose
-    from scs_supcon.data.load import load_images
+    from scs_supcon.data.load import load_images, source_name
+    from scs_supcon.data.named.registry import named_source
     from scs_supcon.io.atomic import write_text
     from scs_supcon.progress import Display
 
+    data = named_source(data, folder or ())
     threads = workers if workers is not None else os.cpu_count() or 1
     with Display(quiet).progress("checking images") as progress:
         # Each image counts twice, decoded and compared; users count images.
@@ -64,8 +67,7 @@ def doctor(
             threads,
             lambda done, total: progress(done // 2, total // 2),
         )
-    source = Path(os.path.abspath(data))  # noqa: PTH100 - keeps the name of a symbolic link
-    stem = source.name if source.is_dir() else source.stem
+    stem = source_name(data)
     table = out or Path(f"{stem}-problems.csv")
     if diagnosis.problems:
         write_text(table, _csv(diagnosis.problems))

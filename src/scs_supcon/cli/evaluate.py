@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from scs_supcon.cli.app import app
-from scs_supcon.cli.options import Device, Json, Quiet, RunPath, Workers
+from scs_supcon.cli.options import DataFolder, Device, Json, Quiet, RunPath, Workers
 
 
 @app.command()
@@ -19,6 +19,7 @@ def evaluate(
             "used. Default: the test split of the run, whose results are already recorded."
         ),
     ] = None,
+    folder: DataFolder = None,
     device: Device = "auto",
     workers: Workers = None,
     as_json: Json = False,
@@ -33,9 +34,11 @@ def evaluate(
         scs evaluate runs/birds
         scs evaluate runs/birds ./birds/test
     """
+    from scs_supcon.data.named.registry import named_source
     from scs_supcon.evaluation.evaluate import evaluate as evaluate_model
     from scs_supcon.evaluation.format import describe
 
+    data = None if data is None else named_source(data, folder or ())
     evaluation = evaluate_model(run, data, device=device, workers=workers, quiet=quiet)
     print(evaluation.to_json().rstrip() if as_json else describe(evaluation))
     for image in evaluation.unreadable:

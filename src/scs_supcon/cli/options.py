@@ -21,8 +21,18 @@ Data = Annotated[
     typer.Argument(
         help="Labelled images: a folder with one folder per class, a folder with train, val and "
         "test folders, a .csv or .parquet table with the columns image_path, label and optionally "
-        "split, fold, group, a folder or address written by `scs pack`, or a built-in dataset "
-        "(digits, shapes)."
+        "split, fold, group, a folder or address written by `scs pack`, a built-in dataset "
+        "(digits, shapes), or a dataset of the paper "
+        "(cifar10, cifar100, tiny_imagenet, cub200, stanford_dogs, voc2005; see `scs datasets`)."
+    ),
+]
+DataFolder = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        metavar="FOLDER",
+        help="Folder of a dataset of the paper, as FOLDER or NAME=FOLDER. May be repeated. "
+        "Default: the folder NAME in $SCS_DATA.",
     ),
 ]
 RunPath = Annotated[Path, typer.Argument(help="A run directory, or its model directory.")]

@@ -11,6 +11,7 @@ from scs_supcon.cli.options import (
     TRAINING,
     Cache,
     Data,
+    DataFolder,
     Device,
     Json,
     Method,
@@ -28,6 +29,7 @@ from scs_supcon.errors import UserError
 def train(
     data: Data,
     options: dict[str, Any],
+    folder: DataFolder = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -96,17 +98,20 @@ def train(
         scs train ./birds --out runs/birds
         scs train digits --out runs/digits --method supcon --set pretrain.lr=0.05
     """
+    from scs_supcon.data.load import source_name
+    from scs_supcon.data.named.registry import named_source
     from scs_supcon.device import first_process
     from scs_supcon.recipe import write_toml
     from scs_supcon.training import train as training
     from scs_supcon.training.result import describe
 
+    data = named_source(data, folder or ())
     options |= {"method": method, "seed": seed, "recipe": recipe, "init_from": init_from}
     if print_recipe:
         print(write_toml(training.resolved_recipe(data, device=device, **options)), end="")
         return
     if out is None and not dry_run:
-        raise UserError(f"--out is missing: add for example --out runs/{Path(data).stem}")
+        raise UserError(f"--out is missing: add for example --out runs/{source_name(data)}")
     result = training.train(
         data,
         out=out or "",

@@ -13,6 +13,7 @@ from scs_supcon.cli.options import (
     AcceptOld,
     Cache,
     Data,
+    DataFolder,
     Device,
     Json,
     Method,
@@ -38,6 +39,7 @@ def tune(
             rich_help_panel=OUTPUT,
         ),
     ],
+    folder: DataFolder = None,
     trials: Annotated[
         int, typer.Option(min=1, help="Number of trials to complete.", rich_help_panel=SEARCH)
     ] = 20,
@@ -98,10 +100,12 @@ def tune(
         scs tune ./birds --out tunings/birds --trials 30 --jobs 2
         scs train ./birds --recipe tunings/birds/best.toml --out runs/birds
     """
+    from scs_supcon.data.named.registry import named_source
     from scs_supcon.progress import Display
     from scs_supcon.tuning import tune as tuning
     from scs_supcon.tuning.study import Objective, Search, space_of
 
+    data = named_source(data, folder or ())
     settings = options.pop("settings")
     options["method"] = method
     loaders = 0 if workers is None and jobs > 1 else workers

@@ -90,6 +90,7 @@ PROBLEM_KINDS: Mapping[str, ProblemKind] = {
         "the content determines the format here, but other programs may fail",
         harmful=False,
     ),
+    "known_issue": ProblemKind("known issue", "see docs/guide/datasets.md", harmful=False),
     "skipped_file": ProblemKind("skipped file", "not read", harmful=False),
     "hidden": ProblemKind("hidden", "not read", harmful=False),
     "unread_column": ProblemKind("unread column", "not read", harmful=False),

@@ -1,5 +1,6 @@
-"""Load images from a folder, a table or a built-in dataset."""
+"""Load images from a folder, a table, a built-in or a named dataset."""
 
+import os
 from collections.abc import Iterable, Iterator
 from glob import glob, has_magic
 from pathlib import Path
@@ -10,6 +11,7 @@ from scs_supcon.data.dataset import ImageDataset, Problem, without
 from scs_supcon.data.folder import read_folder
 from scs_supcon.data.image_io import SUFFIXES
 from scs_supcon.data.image_parquet import image_parquet_files, read_image_parquet
+from scs_supcon.data.named.registry import NAMED, load_named, split_source
 from scs_supcon.data.packed import is_packed, read_packed
 from scs_supcon.data.table import read_image_table
 from scs_supcon.errors import UserError, did_you_mean
@@ -22,7 +24,7 @@ def load_dataset(
     """Read a dataset and check its images.
 
     Args:
-        source: Folder, table or built-in dataset, as for `load_images`.
+        source: Folder, table or name of a dataset, as for `load_images`.
         workers: Number of threads that decode images.
         progress: Called with (images checked, images in total).
 
@@ -42,8 +44,8 @@ def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
     Args:
         source: A folder of class folders, a folder with `train/`, `val/`, `test/` of them, a
             `.csv` or `.parquet` table, a folder or address written by `scs pack`, a folder of
-            Parquet files with an image column (Hugging Face), or a built-in dataset: "digits" or
-            "shapes".
+            Parquet files with an image column (Hugging Face), a built-in dataset ("digits",
+            "shapes"), or a dataset of the paper, such as "cub200" or "cub200=FOLDER".
         forgiving: Report empty class folders as notes, and accept a table with missing files,
             which cannot be opened later.
 
@@ -58,6 +60,8 @@ def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
                 "path, or run from another folder for the built-in dataset"
             )
         return builtin[source]()
+    if (named := split_source(str(source))) is not None:
+        return _load_named(*named)
     if is_packed(source):
         return read_packed(source)
     path = Path(source)
@@ -67,12 +71,33 @@ def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
         return read_folder(path, forgiving=forgiving)
     if path.is_file() and path.suffix.lower() in (".csv", ".parquet"):
         return read_image_table(path, forgiving=forgiving)
-    expected = f"a folder of class folders, a .csv or .parquet table, or {' or '.join(BUILT_IN)}"
+    known = (*BUILT_IN, *NAMED)
+    expected = (
+        "a folder of class folders, a .csv or .parquet table, or the name of a dataset "
+        f"({', '.join(known)})"
+    )
     if path.exists():
         raise UserError(f"{path} is not an image dataset: expected {expected}")
     neighbours = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    hint = did_you_mean(path.name, [*neighbours, *BUILT_IN])
+    hint = did_you_mean(path.name, [*neighbours, *known])
     raise UserError(f"{str(source)!r} does not exist: expected {expected}{hint}")
+
+
+def _load_named(name: str, folder: str | None) -> ImageDataset:
+    if folder is None and Path(name).exists():
+        raise UserError(
+            f"{name!r} is both a dataset and a path: write ./{name} for a folder of class "
+            f"folders, or add --data {name} for the dataset in this folder"
+        )
+    return load_named(name, folder)
+
+
+def source_name(source: str) -> str:
+    """Return a short name of the data: a dataset, a folder, or a file without its suffix."""
+    if (named := split_source(source)) is not None:
+        return named[0]
+    path = Path(os.path.abspath(source))  # noqa: PTH100 - keeps the name of a symbolic link
+    return path.name if path.is_dir() else path.stem
 
 
 def find_images(arguments: Iterable[str]) -> list[Path]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scs_supcon.data.feature_cache import ViewKind, frozen_features, keyed_views
+from scs_supcon.data.load import source_name
 from scs_supcon.device import Compute, find_compute, torch_device
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.compute import EmbeddedImages, compute_evaluation, embedding_baselines
@@ -232,12 +233,11 @@ def _save(
 
 def _free_path(directory: Path, data: str) -> Path:
     """Return DIRECTORY/NAME, or NAME-2, … if NAME is taken by other data; without extension."""
-    location = Path(_location(data))
-    stem = location.name if location.is_dir() else location.stem
+    location, stem = _location(data), source_name(data)
     for number in range(1, 10_000):
         path = directory / (stem if number == 1 else f"{stem}-{number}")
         file = path.with_name(f"{path.name}.json")
-        if not file.exists() or _evaluated_path(file) == str(location):
+        if not file.exists() or _evaluated_path(file) == location:
             return path
     raise UserError(f"{directory} has too many evaluations: remove some")
 

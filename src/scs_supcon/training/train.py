@@ -142,6 +142,8 @@ def prepare(
     for problem in problems:
         if problem.kind in UNUSABLE:
             display.line(f"left out: {problem.detail}")
+        elif problem.kind == "known_issue":
+            display.line(f"known issue: {problem.detail}")
     facts = DatasetFacts.of(images)
     then = _recipe_of_run(out)
     requested = requested_values(options, files)
