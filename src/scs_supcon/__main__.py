@@ -12,6 +12,7 @@ EXTRAS = dict.fromkeys(
 )
 EXTRAS |= dict.fromkeys(("scipy", "scikit_posthocs", "statsmodels", "pandas", "optuna"), "paper")
 EXTRAS |= dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx")
+EXTRAS |= dict.fromkeys(("starlette", "uvicorn", "python_multipart"), "serve")
 
 
 def main() -> None:

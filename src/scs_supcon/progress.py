@@ -1,5 +1,6 @@
 """Show the progress of long computations: a bar with the time left, or log lines."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -8,7 +9,8 @@ from contextlib import contextmanager
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of completed steps and the total number of steps."""
 
-LOG_INTERVAL = 15.0  # seconds between two log lines
+# Seconds between two log lines.
+LOG_INTERVAL = float(os.environ.get("SCS_LOG_SECONDS") or 15)
 
 
 class Display:

@@ -11,6 +11,7 @@ from scs_supcon.cli import (
     predict,
     report,
     runs,
+    serve,
     train,
     tune,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "predict",
     "report",
     "runs",
+    "serve",
     "train",
     "tune",
 ]

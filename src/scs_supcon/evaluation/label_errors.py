@@ -12,6 +12,7 @@ its features hide some of the errors: fewer are found, but those are no less sus
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +24,24 @@ from scs_supcon.inference.classifier import fit_temperature
 
 FOLDS = 5
 MAX_ERRORS = 60
+
+
+class LabelScores(NamedTuple):
+    """How well the labels of n images fit, each by a classifier that was not fitted to the image.
+
+    Attributes:
+        prediction: (n,) most probable class.
+        confidence: (n,) its probability.
+        label_probability: (n,) probability of the label.
+        suggested: (n,) class that fits better than a suspected label; −1 if it is not suspected.
+        suspicion: (n,) difference of the two probabilities; 0 if the label is not suspected.
+    """
+
+    prediction: Tensor
+    confidence: Tensor
+    label_probability: Tensor
+    suggested: Tensor
+    suspicion: Tensor
 
 
 def find_label_errors(
@@ -78,6 +97,26 @@ def suspected_labels(
         classes: names of the classes.
         max_errors: maximum number of labels to return.
     """
+    scores = _score_labels(probabilities, labels)
+    order = scores.suspicion.sort(descending=True, stable=True)
+    return tuple(
+        LabelError(
+            image=images[row],
+            label=classes[int(labels[row])],
+            suggested=classes[int(scores.suggested[row])],
+            label_probability=float(scores.label_probability[row]),
+            suggested_probability=float(probabilities[row, scores.suggested[row]]),
+        )
+        for row in order.indices[order.values > 0][:max_errors].tolist()
+    )
+
+
+def label_scores(features: Tensor, labels: Tensor, classes: int) -> LabelScores:
+    """Return the scores of all labels, by a linear classifier of features (n, D), out of fold."""
+    return _score_labels(out_of_fold(features, labels, classes), labels)
+
+
+def _score_labels(probabilities: Tensor, labels: Tensor) -> LabelScores:
     rows = torch.arange(len(labels))
     label_probability = probabilities[rows, labels]
     counts = torch.bincount(labels, minlength=probabilities.shape[1])
@@ -87,15 +126,12 @@ def suspected_labels(
     reaching[rows, labels] = 0.0
     rival = reaching.max(1)
     suspicious = label_probability < thresholds[labels]
-    gap = torch.where(suspicious, rival.values - label_probability, 0.0)
-    order = gap.sort(descending=True, stable=True)
-    return tuple(
-        LabelError(
-            image=images[row],
-            label=classes[int(labels[row])],
-            suggested=classes[int(rival.indices[row])],
-            label_probability=float(label_probability[row]),
-            suggested_probability=float(rival.values[row]),
-        )
-        for row in order.indices[order.values > 0][:max_errors].tolist()
+    gap = torch.where(suspicious, rival.values - label_probability, 0.0).clamp_min(0)
+    best = probabilities.max(1)
+    return LabelScores(
+        best.indices,
+        best.values,
+        label_probability,
+        torch.where(gap > 0, rival.indices, -1),
+        gap,
     )

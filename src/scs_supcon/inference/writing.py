@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.inference.types import Embeddings, Prediction
@@ -94,16 +95,17 @@ def _csv(predictions: Sequence[Prediction]) -> str:
 
 
 def _json_lines(predictions: Sequence[Prediction]) -> str:
-    rows = (
-        {
-            "image": prediction.name,
-            "label": prediction.label,
-            "probability": prediction.probability,
-            "top": dict(prediction.top),
-            "unknown": prediction.unknown,
-            "nearest": prediction.nearest,
-            "similarity": prediction.similarity,
-        }
-        for prediction in predictions
-    )
-    return "".join(json.dumps(row) + "\n" for row in rows)
+    return "".join(json.dumps(prediction_row(prediction)) + "\n" for prediction in predictions)
+
+
+def prediction_row(prediction: Prediction) -> dict[str, Any]:
+    """Return a prediction as an object for JSON."""
+    return {
+        "image": prediction.name,
+        "label": prediction.label,
+        "probability": prediction.probability,
+        "top": dict(prediction.top),
+        "unknown": prediction.unknown,
+        "nearest": prediction.nearest,
+        "similarity": prediction.similarity,
+    }

@@ -166,7 +166,15 @@ class TinyNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return features (n, 128) of images (n, 3, height, width)."""
+        return self.forward_head(self.forward_features(images))
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Return the last feature map (n, 128, rows, columns), as timm's models do."""
         maps: Tensor = self.layers(images)
+        return maps
+
+    def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
+        """Return the mean over all positions; there are no logits."""
         return maps.mean(dim=(2, 3))
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from scs_supcon.data.dataset import ImageDataset, Problem
 from scs_supcon.evaluation.compute import model_metrics
+from scs_supcon.evaluation.label_errors import label_scores
 from scs_supcon.evaluation.metrics import knn_scores
 from scs_supcon.evaluation.predictions import prediction_columns, write_predictions
 from scs_supcon.evaluation.record import Evaluation
@@ -45,6 +47,7 @@ def write_artifacts(
     evaluation.write(path / "evaluation.json")
     _write_split_predictions(path / "predictions.parquet", model, images, features, predictions)
     _write_embeddings(path / "embeddings.parquet", images, features, predictions)
+    _write_label_scores(path / "label_scores.parquet", images, features)
     write_problems(path / "problems.json", problems)
     suspects = {error.image for error in evaluation.label_errors}
     shown = dict.fromkeys(thumbnail_indices(features["test"].indices, features["val"].indices))
@@ -89,6 +92,30 @@ def _write_embeddings(
         columns["label"] += _label_names(images, part.indices)
         columns["common"] += list(embedded.common.float().numpy())
         columns["style"] += list(embedded.style.float().numpy())
+    _write_table(path, columns, types)
+
+
+def _write_label_scores(path: Path, images: ImageDataset, features: RunFeatures) -> None:
+    """Write how well the label of every image fits; see `evaluation.label_errors.LabelScores`."""
+    import pyarrow as pa
+
+    parts = list(features.values())
+    scores = label_scores(
+        torch.cat([part.features[:, 0] for part in parts]),
+        torch.cat([part.labels for part in parts]),
+        len(images.classes),
+    )
+    columns: dict[str, Any] = {"name": [n for part in parts for n in _names(images, part.indices)]}
+    columns |= {name: column.tolist() for name, column in scores._asdict().items()}
+    whole, real = pa.int64(), pa.float32()
+    types = {
+        "name": pa.string(),
+        "prediction": whole,
+        "confidence": real,
+        "label_probability": real,
+        "suggested": whole,
+        "suspicion": real,
+    }
     _write_table(path, columns, types)
 
 

@@ -1,0 +1,1 @@
+"""`scs serve`: a web app and a REST API for one run."""

@@ -1,0 +1,217 @@
+"""The REST API: predictions, embeddings, neighbours, the model, health and metrics."""
+
+import base64
+import io
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from scs_supcon.inference.types import Failure
+from scs_supcon.inference.writing import prediction_row
+from scs_supcon.server.openapi import DESCRIPTION, VERSION
+from scs_supcon.server.predictor import Pixels, Predictor, to_prediction
+from scs_supcon.server.service import DecidedImage, ModelService
+from scs_supcon.server.uploads import read_images
+
+JSON_LINES = "application/x-ndjson"
+SIDES = range(16, 1025)
+MAX_NEIGHBOURS = 100
+
+
+def api_routes(service: ModelService) -> list[Route]:
+    """Return the routes of the API."""
+    api = _Api(service)
+    return [
+        Route("/api/predict", api.predict, methods=["POST"]),
+        Route("/api/embed", api.embed, methods=["POST"]),
+        Route("/api/explain", api.explain, methods=["POST"]),
+        Route("/api/neighbours", api.neighbours_of_known, methods=["GET"]),
+        Route("/api/neighbours", api.neighbours_of_upload, methods=["POST"]),
+        Route("/api/model", api.model, methods=["GET"]),
+        Route("/api/images/{number:int}", api.image, methods=["GET"]),
+        Route("/api/openapi.json", api.openapi, methods=["GET"]),
+        Route("/healthz", api.health, methods=["GET"]),
+        Route("/metrics", api.metrics, methods=["GET"]),
+    ]
+
+
+def whole_number(request: Request, name: str, default: int, allowed: range) -> int:
+    """Return a number of the query.
+
+    Raises:
+        HTTPException: it is not a whole number in the allowed range.
+    """
+    text = request.query_params.get(name, str(default))
+    if not (text.isascii() and text.isdecimal()) or int(text) not in allowed:
+        raise HTTPException(
+            400, f"{name} is {text!r}, expected a number from {allowed[0]} to {allowed[-1]}"
+        )
+    return int(text)
+
+
+class _Api:
+    def __init__(self, service: ModelService) -> None:
+        self.service = service
+
+    async def predict(self, request: Request) -> Response:
+        topk = whole_number(request, "topk", 5, range(1, 10_001))
+        decided, failures, predictor = await self._decide(request)
+        rows = [
+            prediction_row(to_prediction(image.name, image.decision, predictor.classes, topk))
+            for image in decided
+        ]
+        return _answer(request, "predictions", rows, failures)
+
+    async def embed(self, request: Request) -> Response:
+        decided, failures, _ = await self._decide(request)
+        rows = [
+            {
+                "image": image.name,
+                "common": image.decision.common.tolist(),
+                "style": image.decision.style.tolist(),
+            }
+            for image in decided
+        ]
+        return _answer(request, "embeddings", rows, failures)
+
+    async def explain(self, request: Request) -> Response:
+        """Return everything about one image that the page shows."""
+        k = whole_number(request, "k", 12, range(1, MAX_NEIGHBOURS + 1))
+        decided, failures, predictor = await self._decide(request)
+        if len(decided) != 1:
+            raise HTTPException(422, failures[0].reason if failures else "send one image")
+        image = decided[0]
+        label = int(np.argmax(image.decision.probabilities))
+        heat = await self.service.in_time(
+            self.service.in_thread(predictor.heat_map, image.pixels, label)
+        )
+        prediction = to_prediction(image.name, image.decision, predictor.classes, 5)
+        return JSONResponse(
+            {
+                "prediction": prediction_row(prediction),
+                "threshold": float(predictor.thresholds[image.decision.nearest]),
+                "boundary": predictor.boundary,
+                "common": self._near(image, predictor, "common", k),
+                "style": self._near(image, predictor, "style", k),
+                "view": _as_url(image.pixels),
+                "heat_map": None if heat is None else np.round(heat, 4).tolist(),
+            }
+        )
+
+    async def neighbours_of_upload(self, request: Request) -> Response:
+        k, field = self._k_and_field(request)
+        decided, failures, predictor = await self._decide(request)
+        rows = [
+            {"image": image.name, "neighbours": self._near(image, predictor, field, k)}
+            for image in decided
+        ]
+        return _answer(request, "images", rows, failures)
+
+    async def neighbours_of_known(self, request: Request) -> Response:
+        """Return the neighbours of a training image, without the image itself."""
+        k, field = self._k_and_field(request)
+        number = whole_number(request, "id", 0, range(max(1, len(self.service.images.names))))
+        name, predictor = self.service.images.names[number], self.service.predictor
+        gallery = predictor.gallery
+        if name not in gallery.names:
+            raise HTTPException(404, f"image {number} is not a training image of this model")
+        row = gallery.names.index(name)
+        vectors = gallery.common if field == "common" else gallery.style
+        similarities = vectors @ vectors[row] if vectors.shape[1] else np.zeros(0)
+        order = [int(i) for i in np.argsort(-similarities, kind="stable") if i != row][:k]
+        near = [
+            {
+                "id": self.service.images.number(gallery.names[i]),
+                "image": gallery.names[i],
+                "label": predictor.classes[gallery.labels[i]],
+                "similarity": float(similarities[i]),
+            }
+            for i in order
+        ]
+        return JSONResponse({"id": number, "image": name, "neighbours": near})
+
+    async def model(self, request: Request) -> Response:
+        predictor = self.service.predictor
+        return JSONResponse(
+            {
+                "classes": predictor.classes,
+                "thresholds": dict(
+                    zip(predictor.classes, predictor.thresholds.tolist(), strict=True)
+                ),
+                "boundary": predictor.boundary,
+                "training_images": len(predictor.gallery.names),
+                "style": bool(predictor.gallery.style.shape[1]),
+                "server": f"scs-supcon {VERSION}",
+                **predictor.facts,
+            }
+        )
+
+    async def image(self, request: Request) -> Response:
+        number = int(request.path_params["number"])
+        side = whole_number(request, "side", 160, SIDES)
+        if number >= len(self.service.images.names):
+            raise HTTPException(404, f"there is no image {number}")
+        jpeg = await self.service.in_time(
+            self.service.in_thread(self.service.images.jpeg, number, side)
+        )
+        if jpeg is None:
+            raise HTTPException(404, f"image {number} cannot be read")
+        headers = {"cache-control": "private, max-age=3600"}
+        return Response(jpeg, media_type="image/jpeg", headers=headers)
+
+    async def openapi(self, request: Request) -> Response:
+        return JSONResponse(DESCRIPTION)
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def metrics(self, request: Request) -> Response:
+        text = self.service.monitor.text(self.service.waiting)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    async def _decide(
+        self, request: Request
+    ) -> tuple[list[DecidedImage], list[Failure], Predictor]:
+        start = time.monotonic()
+        uploads = await read_images(request, self.service.limits)
+        result = await self.service.decide(uploads)
+        self.service.monitor.seconds.observe(time.monotonic() - start)
+        return result
+
+    def _near(
+        self, image: DecidedImage, predictor: Predictor, field: Any, k: int
+    ) -> list[dict[str, object]]:
+        return self.service.nearest_in(field, image.decision, k, predictor)
+
+    def _k_and_field(self, request: Request) -> tuple[int, str]:
+        field = request.query_params.get("field", "common")
+        if field not in ("common", "style"):
+            raise HTTPException(400, f"field is {field!r}, expected common or style")
+        return whole_number(request, "k", 10, range(1, MAX_NEIGHBOURS + 1)), field
+
+
+def _answer(
+    request: Request, name: str, rows: Sequence[dict[str, Any]], failures: Sequence[Failure]
+) -> Response:
+    """Return rows as JSON, or as JSON Lines if the client asks for it; 422 if nothing is left."""
+    status = 422 if failures and not rows else 200
+    listed = [{"image": failure.name, "reason": failure.reason} for failure in failures]
+    if JSON_LINES in request.headers.get("accept", "") and status == 200:
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        return Response(lines, media_type=JSON_LINES)
+    return JSONResponse({name: rows, "failures": listed}, status)
+
+
+def _as_url(pixels: Pixels) -> str:
+    """Return pixels as the address of an embedded PNG."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", compress_level=1)
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

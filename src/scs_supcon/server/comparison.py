@@ -1,0 +1,95 @@
+"""Two runs side by side, on test images whose labels were not edited."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from scs_supcon.evaluation.metrics import accuracy_interval
+
+
+class Predicted(NamedTuple):
+    """The predicted class of an image and its split."""
+
+    prediction: str
+    split: str
+
+
+def read_predictions(run: Path, renamed: Mapping[str, str]) -> dict[str, Predicted]:
+    """Return the predictions of a run by the names of the images here."""
+    import pyarrow.parquet as pq
+
+    columns = ["name", "prediction", "split"]
+    table = pq.read_table(run / "predictions.parquet", columns=columns).to_pydict()
+    rows = zip(*(table[name] for name in columns), strict=True)
+    return {renamed.get(name, name): Predicted(predicted, split) for name, predicted, split in rows}
+
+
+def compare_predictions(
+    old: Mapping[str, Predicted],
+    new: Mapping[str, Predicted],
+    labels: Mapping[str, str],
+    classes: Sequence[str],
+    edited: set[str],
+) -> dict[str, Any]:
+    """Return accuracies with intervals, changed images and accuracies per class, for JSON.
+
+    Args:
+        old: predictions of one run.
+        new: predictions of the other one.
+        labels: original labels.
+        classes: names of the classes.
+        edited: images that are left out, because their labels were edited.
+    """
+    split = "test" if any(entry.split == "test" for entry in old.values()) else "val"
+    shared = [
+        name
+        for name, entry in old.items()
+        if entry.split == split and name in new and name not in edited
+    ]
+    pairs = [(name, old[name].prediction, new[name].prediction) for name in shared]
+    correct = [sum(p[side] == labels[p[0]] for p in pairs) for side in (1, 2)]
+    fixed = sum(a != labels[name] and b == labels[name] for name, a, b in pairs)
+    broken = sum(a == labels[name] and b != labels[name] for name, a, b in pairs)
+    return {
+        "split": split,
+        "images": len(pairs),
+        "left_out": len([n for n, entry in old.items() if entry.split == split and n in edited]),
+        "accuracy": [_score(count, len(pairs)) for count in correct],
+        "fixed": fixed,
+        "broken": broken,
+        "p_value": sign_test(fixed, broken),
+        "changed": [
+            {"image": name, "label": labels[name], "old": a, "new": b}
+            for name, a, b in pairs
+            if a != b
+        ],
+        "classes": _per_class(pairs, labels, classes),
+    }
+
+
+def _per_class(
+    pairs: Sequence[tuple[str, str, str]], labels: Mapping[str, str], classes: Sequence[str]
+) -> list[dict[str, Any]]:
+    rows = []
+    for label in classes:
+        own = [pair for pair in pairs if labels[pair[0]] == label]
+        counts = [sum(pair[side] == label for pair in own) for side in (1, 2)]
+        shares = [count / len(own) if own else None for count in counts]
+        rows.append({"class": label, "images": len(own), "old": shares[0], "new": shares[1]})
+    return rows
+
+
+def _score(correct: int, total: int) -> dict[str, float]:
+    if not total:
+        return {"value": 0.0, "low": 0.0, "high": 1.0}
+    low, high = accuracy_interval(torch.arange(total) < correct)
+    return {"value": correct / total, "low": low, "high": high}
+
+
+def sign_test(fixed: int, broken: int) -> float:
+    """Return the p-value of an exact two-sided sign test of the images that changed."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(fixed, fixed + broken).pvalue) if fixed + broken else 1.0

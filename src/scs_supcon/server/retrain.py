@@ -1,0 +1,259 @@
+"""Train a new run with the corrected labels, in a process of its own.
+
+The command is an ordinary `scs train` of a table in the run directory, so it can be repeated by
+hand. `retrain.json` records it before it starts: after a crash of the server the training either
+still runs, which its lock shows, or can be resumed from its last checkpoint.
+"""
+
+import csv
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from scs_supcon.errors import UserError
+from scs_supcon.inference.package import read_package
+from scs_supcon.io.atomic import replacing, write_json, write_text
+from scs_supcon.io.lock import is_held
+from scs_supcon.recipe import write_toml
+from scs_supcon.server.workspace import TABLES, Workspace
+
+FILE = "retrain.json"
+STEP = re.compile(r"^(.{1,80}?): ([\d,]+) of ([\d,]+)")
+TAIL = 20_000  # bytes of the log that are read
+LINES = 12  # shown
+
+State = Literal["none", "running", "stopped", "failed", "finished"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training that was started.
+
+    Attributes:
+        run: name of the new run, a directory beside the served one.
+        command: arguments of `scs`.
+        corrections: number of labels that differ from the original ones.
+    """
+
+    run: str
+    command: tuple[str, ...]
+    corrections: int
+
+
+class Retrain:
+    """Starts, watches, stops and resumes the training of new runs, one at a time.
+
+    Args:
+        workspace: the served run.
+        options: further options of `scs train`, such as ("--cache", "DIR").
+    """
+
+    def __init__(self, workspace: Workspace, options: Sequence[str] = ()) -> None:
+        self._workspace, self._options = workspace, tuple(options)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.job = _read_job(workspace.run / FILE)
+
+    @property
+    def state(self) -> State:
+        """State of the last training."""
+        if self.job is None:
+            return "none"
+        path = self._workspace.path_of(self.job.run)
+        if self._process is not None and self._process.poll() is None:
+            return "running"
+        if (path / "finished.json").exists():
+            return "finished"
+        if is_held(path / ".lock"):  # started by a server that was killed
+            return "running"
+        code = None if self._process is None else self._process.returncode
+        return "stopped" if code in (None, 130, 143, -signal.SIGTERM, -signal.SIGKILL) else "failed"
+
+    def start(self) -> Job:
+        """Start to train a new run with the current labels.
+
+        Raises:
+            UserError: a training is running, or a label is missing.
+        """
+        if self.state == "running":
+            raise UserError("a training is running: wait until it ends, or stop it")
+        workspace = self._workspace
+        self._check_classes()
+        name = self._next_name()
+        table = workspace.write_table(name)
+        recipe = table.with_suffix(".toml")
+        write_text(recipe, _recipe_text(workspace))
+        command = [
+            "train",
+            str(table),
+            *("--out", str(workspace.path_of(name))),
+            *("--recipe", str(recipe)),
+            *_weight_options(workspace),
+            *self._options,
+        ]
+        self.job = Job(name, tuple(command), len(workspace.corrections.changes()))
+        write_json(workspace.run / FILE, asdict(self.job))
+        self._spawn()
+        return self.job
+
+    def resume(self) -> None:
+        """Continue a stopped or failed training from its last checkpoint."""
+        if self.job is None or self.state not in ("stopped", "failed"):
+            raise UserError(f"there is no training to resume: the last one is {self.state}")
+        self._spawn()
+
+    def stop(self) -> None:
+        """Save a checkpoint and stop the training."""
+        if self.state != "running" or self.job is None:
+            raise UserError("no training is running")
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            return
+        lock = self._workspace.path_of(self.job.run) / ".lock"
+        owner = lock.read_text().partition(" ")[0] if lock.exists() else ""
+        if owner.isdecimal():
+            os.kill(int(owner), signal.SIGTERM)
+
+    def close(self, seconds: float = 20.0) -> None:
+        """Stop a training that this server started; it can be resumed later."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
+    def status(self) -> dict[str, Any]:
+        """Return the state with progress, metrics and the last lines of the log, for JSON."""
+        state = self.state
+        if self.job is None:
+            return {"state": state}
+        lines = self._log_lines()
+        steps = [match for line in lines if (match := STEP.match(line))]
+        progress = None
+        if steps and state == "running":
+            title, done, total = steps[-1].groups()
+            numbers = [int(text.replace(",", "")) for text in (done, total)]
+            progress = {"title": title, "done": numbers[0], "total": numbers[1]}
+        return {
+            "state": state,
+            "run": self.job.run,
+            "command": shlex.join(["scs", *self.job.command]),
+            "corrections": self.job.corrections,
+            "progress": progress,
+            "lines": lines[-LINES:],
+            "curve": _validation_curve(self._workspace.path_of(self.job.run) / "metrics.csv"),
+        }
+
+    def _spawn(self) -> None:
+        assert self.job is not None
+        # A file instead of a pipe, so that the training outlives a killed server.
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "scs_supcon", *self.job.command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "SCS_LOG_SECONDS": "1"},
+            )
+
+    @property
+    def _log(self) -> Path:
+        assert self.job is not None
+        return self._workspace.run / TABLES / f"{self.job.run}.log"
+
+    def _log_lines(self) -> list[str]:
+        try:
+            with self._log.open("rb") as file:
+                file.seek(max(0, self._log.stat().st_size - TAIL))
+                return file.read().decode("utf-8", "replace").splitlines()
+        except OSError:
+            return []
+
+    def _next_name(self) -> str:
+        workspace, number = self._workspace, 2
+        taken = {file.stem for file in (workspace.run / TABLES).glob("*.csv")}
+        while (name := f"{workspace.run.name}-{number}") in taken or workspace.path_of(
+            name
+        ).exists():
+            number += 1
+        return name
+
+    def _check_classes(self) -> None:
+        """Raise an error if a class has no training image left."""
+        labels = self._workspace.labels()
+        train = used_for_training(self._workspace)
+        present = {int(label) for label, used in zip(labels, train, strict=True) if used}
+        for number, name in enumerate(self._workspace.classes):
+            if number not in present:
+                raise UserError(f"class {name!r} has no training image left: give it one first")
+
+
+def used_for_training(workspace: Workspace) -> list[bool]:
+    """Return for each image whether it is used for training; unlabelled ones are once labelled."""
+    return [image.split in ("train", "") for image in workspace.images]
+
+
+def _read_job(file: Path) -> Job | None:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        return Job(str(document["run"]), tuple(document["command"]), int(document["corrections"]))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file} cannot be read ({error}): delete it") from error
+
+
+def _recipe_text(workspace: Workspace) -> str:
+    """Return the recipe of the served run for other data."""
+    data = workspace.recipe.data.model_copy(update={"content": None})
+    return write_toml(workspace.recipe.model_copy(update={"data": data}))
+
+
+def _weight_options(workspace: Workspace) -> list[str]:
+    """Return the option with the initial weights of the encoder, if the recipe needs a file.
+
+    A frozen encoder still has its initial weights, which are taken from the model.
+    """
+    encoder = workspace.recipe.encoder
+    if not encoder.frozen:
+        if encoder.weights.startswith("sha256:"):
+            raise UserError(
+                "the run started from a weights file, which is not part of the run: train with "
+                f"`scs train {workspace.run / TABLES}/TABLE.csv --weights FILE` by hand"
+            )
+        return []
+    file = workspace.run / TABLES / "encoder.safetensors"
+    if not file.exists():
+        from safetensors.torch import save_file
+
+        _, tensors = read_package(workspace.run)
+        prefix = "encoder/body."
+        weights = {
+            name.removeprefix(prefix): tensor.contiguous()
+            for name, tensor in tensors.items()
+            if name.startswith(prefix)
+        }
+        with replacing(file) as temporary:
+            save_file(weights, temporary)
+    return ["--weights", str(file)]
+
+
+def _validation_curve(file: Path) -> list[list[float]]:
+    """Return (epoch, validation accuracy) of stage 1, if it is measured."""
+    try:
+        with file.open(newline="", encoding="utf-8") as lines:
+            return [
+                [int(row["epoch"]), float(row["value"])]
+                for row in csv.DictReader(lines)
+                if row["stage"] == "pretrain" and row["metric"] == "val_accuracy"
+            ]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
