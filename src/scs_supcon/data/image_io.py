@@ -154,7 +154,7 @@ def _decode(path: Path | str, at_least: int, content: bytes | None = None) -> It
     except ImageError:
         raise
     except Exception as error:  # Pillow raises almost anything on damaged files
-        raise _image_error(path, error) from error
+        raise _image_error(path, error, content) from error
 
 
 def _open_file(path: Path | str, content: bytes | None) -> IO[bytes]:
@@ -192,13 +192,14 @@ def _check_size(path: Path | str, size: tuple[int, int]) -> None:
         )
 
 
-def _image_error(path: Path | str, error: Exception) -> ImageError:
+def _image_error(path: Path | str, error: Exception, content: bytes | None = None) -> ImageError:
     if isinstance(error, Image.DecompressionBombError):
         return ImageError(f"{path} has too many pixels ({error}): resize it", "too_large")
     if isinstance(error, FileNotFoundError):
         return ImageError(f"{path} does not exist")
     if isinstance(error, UnidentifiedImageError):
-        if Path(path).is_file() and Path(path).stat().st_size == 0:
+        # The name of an upload must not reach the file system.
+        if (Path(path).stat().st_size if content is None else len(content)) == 0:
             return ImageError(f"{path} is empty (0 bytes)")
         return ImageError(f"{path} is not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image")
     if isinstance(error, EOFError) or "truncated" in str(error).lower():

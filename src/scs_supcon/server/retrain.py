@@ -67,10 +67,10 @@ class Retrain:
         if self.job is None:
             return "none"
         path = self._workspace.path_of(self.job.run)
+        if (path / "finished.json").exists():  # the process may still write the report
+            return "finished"
         if self._process is not None and self._process.poll() is None:
             return "running"
-        if (path / "finished.json").exists():
-            return "finished"
         if is_held(path / ".lock"):  # started by a server that was killed
             return "running"
         code = None if self._process is None else self._process.returncode

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from starlette.exceptions import HTTPException
 
-from scs_supcon.data.image_io import ImageError, decode_image
+from scs_supcon.data.image_io import ImageError, open_image
 from scs_supcon.inference.types import Failure
 from scs_supcon.server.batching import Batcher, Overloaded
 from scs_supcon.server.monitor import Monitor
@@ -80,7 +80,7 @@ class ModelService:
 
         def prepare(upload: Upload) -> Pixels | Failure:
             try:
-                return predictor.prepare(decode_image(upload.content, upload.name))
+                return predictor.prepare(open_image(upload.name, content=upload.content))
             except ImageError as error:
                 return Failure(upload.name, str(error))
 

@@ -1,0 +1,78 @@
+"""Heat maps, with plain references."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import scs_supcon
+from scs_supcon.data.image_io import open_image
+from scs_supcon.data.transforms import eval_view
+from scs_supcon.inference.heat_map import KINDS, heat_map, log_odds, resize_map
+
+
+@pytest.fixture(scope="module")
+def model(finished):
+    return scs_supcon.load(finished)
+
+
+@pytest.fixture(scope="module")
+def view(model, shapes):
+    return eval_view(model.info.recipe.data)(open_image(next(shapes.rglob("*.png"))))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_lie_between_0_and_1(model, view, kind):
+    values = heat_map(model, view, 0, kind)
+    assert values.ndim == 2
+    assert values.min() >= 0
+    assert values.max() == pytest.approx(1)
+
+
+def test_the_score_is_the_log_odds(model, view):
+    features = model.encoder(view[None]).detach()
+    probabilities = model.decide(features).probabilities[0].tolist()
+    for label, p in enumerate(probabilities):
+        expected = math.log(p) - math.log(sum(probabilities) - p)
+        assert float(log_odds(model, features, label)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_gradient_map_is_the_derivative_by_the_activations(model, view):
+    body = model.encoder.body
+    with torch.no_grad():
+        activations = body.forward_features(view[None])
+
+    def score(changed):
+        with torch.no_grad():
+            return float(log_odds(model, body.forward_head(changed).double(), 1))
+
+    rows, columns = activations.shape[2:]
+    reference = np.zeros((rows, columns))
+    step = 1e-2
+    for i in range(rows):
+        for j in range(columns):
+            # The derivative in the direction of the activation of one location.
+            up, down = activations.double().clone(), activations.double().clone()
+            up[0, :, i, j] *= 1 + step
+            down[0, :, i, j] *= 1 - step
+            reference[i, j] = max(0.0, (score(up) - score(down)) / (2 * step))
+    reference /= reference.max()
+    np.testing.assert_allclose(heat_map(model, view, 1, "gradient"), reference, atol=0.02)
+
+
+def test_occlusion_finds_what_is_covered(model, view):
+    values = heat_map(model, view, 2, "occlusion")
+    assert values.shape == (7, 7)
+
+
+def test_a_model_without_a_feature_map_has_no_heat_map(model, view, monkeypatch):
+    monkeypatch.delattr(type(model.encoder.body), "forward_features")
+    monkeypatch.setattr(
+        type(model.encoder.body), "forward", lambda self, x: self.layers(x).mean((2, 3))
+    )
+    assert heat_map(model, view, 0) is None
+
+
+def test_a_map_is_enlarged(model):
+    assert resize_map(np.eye(3), 9).shape == (9, 9)
