@@ -163,3 +163,21 @@ def test_every_weight_of_the_tiny_encoder_gets_a_gradient() -> None:
     encoder = TinyNet(8)
     encoder(torch.rand(4, 3, 8, 8)).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in encoder.parameters())
+
+
+def test_tinyvit_features_are_pooled_over_the_image() -> None:
+    encoder = build_encoder("tiny_vit_5m_224", small_stem=False, in_size=224).eval()
+    image = torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        maps = encoder.body.forward_features(image)
+        assert maps.ndim == 4  # there is no CLS token
+        pooled = encoder.body.head.norm(encoder.body.head.global_pool(maps))
+        torch.testing.assert_close(encoder(image), pooled.flatten(1))
+
+
+def test_the_features_of_a_vit_are_its_cls_token() -> None:
+    encoder = build_encoder("vit_tiny_patch16_224", small_stem=False, in_size=224).eval()
+    image = torch.randn(1, 3, 224, 224)
+    with torch.no_grad():
+        tokens = encoder.body.forward_features(image)
+        torch.testing.assert_close(encoder(image), tokens[:, 0])

@@ -11,7 +11,9 @@ from scs_supcon.nn.encoder import build_encoder
 from scs_supcon.nn.timm_models import (
     data_config,
     has_small_stem,
+    is_convolutional,
     pretrained_cfg,
+    timm_name,
     weights_licence,
 )
 
@@ -114,3 +116,34 @@ def test_a_family_without_a_small_stem_is_an_error() -> None:
         build_encoder("tiny_vit_5m_224", small_stem=True, in_size=32)
     with pytest.raises(UserError, match="unknown encoder"):
         has_small_stem("resnt18")
+
+
+@pytest.mark.parametrize(
+    ("name", "timm_model"),
+    [
+        ("resnet18", "resnet18"),
+        ("ResNet-50", "resnet50"),
+        ("convnext_t", "convnext_tiny"),
+        ("ConvNeXt-T", "convnext_tiny"),
+        ("tinyvit_5m", "tiny_vit_5m_224"),
+        ("TinyViT-21M", "tiny_vit_21m_224"),
+        ("tiny", "tiny"),
+        ("vit_tiny_patch16_224", "vit_tiny_patch16_224"),
+    ],
+)
+def test_the_encoders_of_the_paper_have_short_names(name: str, timm_model: str) -> None:
+    assert timm_name(name) == timm_model
+    data_config(timm_model)  # raises an error for an unknown name
+
+
+@pytest.mark.parametrize(
+    ("name", "convolutional"),
+    [
+        *[(name, True) for name in ("resnet18", "resnet50", "convnext_tiny", "tiny")],
+        *[(name, True) for name in ("tf_efficientnet_lite0", "mobilenetv3_small_100")],
+        *[(name, False) for name in ("tiny_vit_5m_224", "vit_tiny_patch16_224")],
+        *[(name, False) for name in ("swin_tiny_patch4_window7_224", "xcit_nano_12_p16_224")],
+    ],
+)
+def test_convolutional_networks_and_transformers(name: str, convolutional: bool) -> None:
+    assert is_convolutional(name) == convolutional

@@ -86,6 +86,39 @@ def test_the_plain_head_equals_a_head_trained_alone(tmp_path: Path) -> None:
     torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_a_single_classifier_equals_plain_sgd_with_one_rate(tmp_path: Path) -> None:
+    data = digits(views=1)
+    data = replace(data, train=data.train / 60, val=data.val / 60)
+    recipe = ProbeRecipe(
+        classifier="single", plain_lr=3.0, weight_decays=(1e-2,), epochs=3, batch_size=48
+    )
+    probe = train(tmp_path / "run", data, recipe)
+    (head,) = probe.heads
+    assert (head.lr, head.weight_decay, head.chosen) == (3.0, 1e-2, True)
+    classifier = probe.classifier
+    logits = data.val.double() @ classifier.weight.double().T + classifier.bias.double()
+    torch.testing.assert_close(logits, train_alone(data, recipe, 3.0, 1e-2), rtol=1e-4, atol=1e-4)
+
+
+def test_dropout_changes_training_and_is_resumed(tmp_path: Path) -> None:
+    data = digits()
+    recipe = ProbeRecipe(classifier="single", epochs=3, plain_lr=0.01)
+    dropped = recipe.model_copy(update={"dropout": 0.5})
+    plain = train(tmp_path / "plain", data, recipe)
+    once = train(tmp_path / "once", data, dropped)
+    assert not torch.equal(plain.classifier.weight, once.classifier.weight)
+
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        train(tmp_path / "twice", data, dropped, progress=stop)
+    torch.manual_seed(123)
+    again = train(tmp_path / "twice", data, dropped)
+    assert torch.equal(again.classifier.weight, once.classifier.weight)
+
+
 def test_the_other_heads_get_centred_inputs_of_unit_length(tmp_path: Path) -> None:
     data = digits(views=1)
     mean = data.train.mean((0, 1))

@@ -159,6 +159,7 @@ def _options(
         from_scratch=column.from_scratch,
         frozen=column.frozen,
         unfreeze=column.unfreeze,
+        recipe=Path(column.recipe) if column.recipe else None,
         seed=seed,
         settings=(*table.settings, *budget, *column.settings, *row.settings, *folds, *digest),
     )

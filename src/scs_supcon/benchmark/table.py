@@ -66,6 +66,7 @@ class Column(Section):
     from_scratch: bool = False
     frozen: bool | None = None
     unfreeze: bool = False
+    recipe: str | None = None
     images_per_class: Annotated[int, Field(ge=2)] | None = None
     settings: tuple[str, ...] = ()
 

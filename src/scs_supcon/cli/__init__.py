@@ -3,6 +3,7 @@
 from scs_supcon.cli import (
     compare,
     datasets,
+    diff,
     doctor,
     evaluate,
     export,
@@ -21,6 +22,7 @@ __all__ = [
     "app",
     "compare",
     "datasets",
+    "diff",
     "doctor",
     "evaluate",
     "export",

@@ -69,6 +69,14 @@ def compare(
             rich_help_panel=PROTOCOL,
         ),
     ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="TOML file with any part of a recipe for all methods, or paper: the protocol of "
+            "the paper. Other options override it.",
+            rich_help_panel=PROTOCOL,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -135,7 +143,9 @@ def compare(
 
     if data.endswith(".toml"):
         _check_no_other_options(
-            data, {"methods": methods, "seeds": seeds, "folds": folds, "tune": tune} | options
+            data,
+            {"methods": methods, "seeds": seeds, "folds": folds, "tune": tune, "recipe": recipe}
+            | options,
         )
         table: Table = with_folders(read_table_file(Path(data)), folder or ())
     else:
@@ -145,7 +155,7 @@ def compare(
         }
         settings = [f"{key}={value}" for key, value in budget.items() if value is not None]
         settings += options.pop("settings")
-        column = {"data": named_source(data, folder or ())} | {
+        column = {"data": named_source(data, folder or ()), "recipe": recipe} | {
             key: str(value) if isinstance(value, Path) else value
             for key, value in options.items()
             if value is not None

@@ -42,8 +42,8 @@ def train(
     recipe: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file with any part of a recipe, such as recipe.toml of another run. Other "
-            "options override it.",
+            help="TOML file with any part of a recipe, such as recipe.toml of another run, or "
+            "paper: the protocol of the paper. Other options override it.",
             rich_help_panel=TRAINING,
         ),
     ] = None,

@@ -13,6 +13,7 @@ Other families, such as TinyViT and the vision transformers, have no small stem:
 to the size these models were trained on. This module downloads nothing.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -23,6 +24,16 @@ from torch import nn
 from scs_supcon.errors import UserError
 
 TINY = "tiny"
+# The encoders of the paper, by the names in its tables.
+ALIASES = {
+    "convnext_t": "convnext_tiny",
+    "tinyvit_5m": "tiny_vit_5m_224",
+    "tinyvit_21m": "tiny_vit_21m_224",
+}
+# Modules of timm with transformers, by parts of their names.
+_TRANSFORMERS = re.compile(
+    r"vision_transformer|vit|former|swin|beit|eva|cait|deit|^pit|volo|twins|^nest|xcit|hiera"
+)
 
 
 class DataConfig(TypedDict):
@@ -50,6 +61,18 @@ def data_config(name: str) -> DataConfig:
         interpolation=published.interpolation,
         crop_pct=min(published.crop_pct, 1.0),  # above 1 timm pads, which we do not
     )
+
+
+def timm_name(name: str) -> str:
+    """Return timm's name of an encoder; "ResNet-50" and "TinyViT-5M" are understood too."""
+    plain = name.lower().replace("-", "_")
+    plain = {"resnet_18": "resnet18", "resnet_50": "resnet50"}.get(plain, plain)
+    return ALIASES.get(plain, plain if plain in ("resnet18", "resnet50") else name)
+
+
+def is_convolutional(name: str) -> bool:
+    """Return whether an encoder is a convolutional network and not a transformer."""
+    return name == TINY or not _TRANSFORMERS.search(_family(name))
 
 
 def weights_licence(name: str) -> str:

@@ -18,7 +18,8 @@ from scs_supcon.data.sampler import choose_batches
 from scs_supcon.data.splits import SplitColumns, assign_splits, fold_splits, keep_per_class
 from scs_supcon.errors import UserError
 from scs_supcon.methods import build_method, code_digest, is_plugin, method_class, parse
-from scs_supcon.nn.timm_models import data_config, has_small_stem
+from scs_supcon.nn.timm_models import data_config, has_small_stem, is_convolutional, timm_name
+from scs_supcon.recipe import paper
 from scs_supcon.recipe.defaults import complete_options, preset_name
 from scs_supcon.recipe.recommended import is_recommended, recommended_values
 from scs_supcon.recipe.schema import Recipe
@@ -51,7 +52,7 @@ class TrainOptions:
         batch_size: images per step of stage 1.
         micro_batch: views that the encoder processes at a time.
         seed: seed of all random numbers.
-        recipe: TOML file with any part of a recipe.
+        recipe: TOML file with any part of a recipe, or "paper" for the protocol of the paper.
         init_from: finished run whose encoder and head to start from.
         settings: `section.key=value` assignments; they override everything else.
     """
@@ -78,12 +79,14 @@ class InputFiles:
 
     Attributes:
         recipe: values of the recipe file.
+        named_recipe: "paper" for the protocol of the paper, "" for the recommended recipe.
         weights_sha256: digest of the file with the encoder's weights.
         initial_recipe: recipe of the run to start from.
         initial_sha256: digest of that run's weights.
     """
 
     recipe: Values = field(default_factory=dict)
+    named_recipe: str = ""
     weights_sha256: str | None = None
     initial_recipe: Recipe | None = None
     initial_sha256: str | None = None
@@ -146,14 +149,21 @@ def resolve_recipe(
     Raises:
         UserError: an option is invalid, or options contradict each other or the data.
     """
-    requested = requested_values(options, files or InputFiles())
+    files = files or InputFiles()
+    requested = requested_values(options, files)
+    is_paper = files.named_recipe == paper.NAME
+    if is_paper:
+        requested = paper.paper_request(options.source, facts.native_size, requested)
     unfreeze = bool(requested.get("pretrain", {}).get("head_epochs"))
     encoder = _encoder(requested.get("encoder", {}), facts, has_gpu, unfreeze)
-    recommended: Values = {}
-    if is_recommended(requested.get("method", {}), (files or InputFiles()).recipe):
-        recommended = recommended_values(encoder)
-    method = _method(merge(recommended.pop("method", {}), requested.get("method", {})))
-    schedule = merge(recommended.get("pretrain", {}), requested.get("pretrain", {}))
+    base: Values = {}
+    if is_paper:
+        convolutional = is_convolutional(encoder["name"])
+        base = paper.paper_values(options.source, facts.native_size, convolutional)
+    elif is_recommended(requested.get("method", {}), files.recipe):
+        base = recommended_values(encoder)
+    method = _method(merge(base.pop("method", {}), requested.get("method", {})))
+    schedule = merge(base.get("pretrain", {}), requested.get("pretrain", {}))
     defaults = merge(
         {
             "data": _data(encoder, facts),
@@ -161,7 +171,7 @@ def resolve_recipe(
             "pretrain": _schedule(encoder, schedule),
         },
         method_class(method["name"]).recipe_defaults(method.get("preset")),
-        recommended,
+        base,
     )
     requested = requested | {"method": method}
     recipe = make_recipe(merge(defaults, requested))
@@ -171,7 +181,10 @@ def resolve_recipe(
             "there are no images for validation, which is needed to choose the classifier: add "
             "images, or set data.val_share above 0"
         )
-    batches = _batches(recipe, facts.labels[splits == "train"])
+    labels = facts.labels[splits == "train"]
+    batches = _batches(recipe, labels)
+    if is_paper:
+        batches = {"batch_size": min(recipe.pretrain.batch_size, len(labels))}
     return make_recipe(merge(defaults, {"pretrain": batches}, requested))
 
 
@@ -211,6 +224,9 @@ def requested_values(options: TrainOptions, files: InputFiles) -> Values:
         chosen = override(merge(from_options, {"method": {}}), options.settings)["method"]
         requested["method"] = merge(explicit, chosen)
     _check_plugin_was_named(requested.get("method", {}).get("name", ""), options.method)
+    if "name" in requested.get("encoder", {}):
+        name = timm_name(requested["encoder"]["name"])
+        requested = merge(requested, {"encoder": {"name": name}})
     return requested
 
 

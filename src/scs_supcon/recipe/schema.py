@@ -233,6 +233,12 @@ class PretrainRecipe(Section):
 class ProbeRecipe(Section):
     """Stage 2 (probe): linear classifiers, one for each learning rate and weight decay."""
 
+    input: Literal["method", "features", "embeddings", "common"] = "method"
+    """What is classified: as the method says, features, embeddings (both fields), or common."""
+    classifier: Literal["bank", "single"] = "bank"
+    """bank: chosen from all rates and decays; single: plain_lr and the first decay, unscaled."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Dropout of the probe inputs in training."""
     epochs: Count = 100
     """Passes over the training images, with one view of each."""
     batch_size: Count = 512

@@ -3,6 +3,7 @@
 from scs_supcon.errors import UserError
 from scs_supcon.inference.package import WEIGHTS, read_package
 from scs_supcon.io.hashing import file_sha256
+from scs_supcon.recipe import paper
 from scs_supcon.recipe.resolve import InputFiles, TrainOptions, check_options
 from scs_supcon.recipe.toml import make_recipe, merge, read_recipe
 
@@ -14,7 +15,9 @@ def read_input_files(options: TrainOptions) -> InputFiles:
         UserError: a file is missing or invalid, or an option is.
     """
     recipe, initial_recipe, initial_sha256 = {}, None, None
-    if options.recipe is not None:
+    named = "" if options.recipe is None or options.recipe.exists() else str(options.recipe)
+    named = named if named == paper.NAME else ""
+    if options.recipe is not None and not named:
         recipe = read_recipe(options.recipe)
         try:
             make_recipe(merge({"data": {"source": "?"}}, recipe))
@@ -28,6 +31,7 @@ def read_input_files(options: TrainOptions) -> InputFiles:
         initial_sha256 = file_sha256(folder / WEIGHTS)
     files = InputFiles(
         recipe=recipe,
+        named_recipe=named,
         weights_sha256=file_sha256(options.weights) if options.weights is not None else None,
         initial_recipe=initial_recipe,
         initial_sha256=initial_sha256,

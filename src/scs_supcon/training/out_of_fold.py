@@ -90,7 +90,7 @@ def out_of_fold_similarities(
             held_out_similarities(
                 fit_whitenings(*rows, recipe.fusion.shrinkage, recipe.fusion.directions),
                 network.projection,
-                probe_input_for(method, frozen=True),
+                probe_input_for(method, frozen=True, setting=recipe.probe.input),
                 recipe.head.common_dim,
                 rows,
                 (features[held_out, 0], labels[held_out]),

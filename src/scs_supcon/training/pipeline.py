@@ -168,7 +168,7 @@ def _run_stages(
         untrained, cached, images, train, recipe, fabric, run_dir, display
     )
 
-    probe_input = probe_input_for(method, frozen=frozen)
+    probe_input = probe_input_for(method, frozen=frozen, setting=recipe.probe.input)
     cache = compute.cache if frozen else run_dir.path / "features"
     features: RunFeatures = extract_features(
         network, encode, splits, images.labels, probe_input, recipe, cache

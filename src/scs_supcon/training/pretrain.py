@@ -343,7 +343,8 @@ def _scorer(
     """Return the function that measures an epoch; all processes get the result of the first."""
 
     def score(network: Network, method: Method) -> float:
-        probe_input = probe_input_for(method, frozen=recipe.encoder.frozen)
+        frozen, setting = recipe.encoder.frozen, recipe.probe.input
+        probe_input = probe_input_for(method, frozen=frozen, setting=setting)
         common_dim = recipe.head.common_dim
         accuracy = validation_accuracy(network, method, validation, probe_input, common_dim)
         return fabric.broadcast(accuracy)

@@ -1,7 +1,8 @@
 """Stage 2: a linear classifier on frozen features, with calibrated probabilities.
 
-No learning rate has to be guessed: a bank of linear heads, one per pair of learning rate and
-weight decay, is trained as one layer. The validation images select a head and its temperature.
+By default no learning rate has to be guessed: a bank of linear heads, one per pair of learning rate
+and weight decay, is trained as one layer. The validation images select a head and its temperature.
+A single head with a given learning rate (`probe.classifier`) is stage 2 of the paper.
 """
 
 import math
@@ -202,15 +203,17 @@ def fit_probes(
 ) -> tuple[Probe, Probe]:
     """Fit the probe of stage 2 and, as a baseline, a linear probe on the encoder's features."""
     train, val = features["train"], features["val"]
+    # The baseline is always the best of a bank: a single rate suits the features of few encoders.
+    baseline = recipe.probe.model_copy(update={"classifier": "bank", "dropout": 0.0})
     stages = {
-        "probe": ("stage 2", train.probe_inputs, val.probe_inputs),
-        "linear": ("linear probe of the encoder", train.features, val.features),
+        "probe": ("stage 2", train.probe_inputs, val.probe_inputs, recipe.probe),
+        "linear": ("linear probe of the encoder", train.features, val.features, baseline),
     }
     probes = []
-    for name, (title, train_inputs, val_inputs) in stages.items():
+    for name, (title, train_inputs, val_inputs, settings) in stages.items():
         data = ProbeData(train_inputs, train.labels, val_inputs[:, 0], val.labels, classes)
         with display.progress(title) as progress:
-            probes.append(fit_probe(fabric, run, name, data, recipe.probe, recipe.seed, progress))
+            probes.append(fit_probe(fabric, run, name, data, settings, recipe.seed, progress))
     return probes[0], probes[1]
 
 
@@ -272,6 +275,8 @@ def _check_data(data: ProbeData) -> None:
 
 
 def _heads(recipe: ProbeRecipe) -> tuple[ProbeHead, ...]:
+    if recipe.classifier == "single":
+        return (ProbeHead(recipe.plain_lr, recipe.weight_decays[0], plain=True),)
     grid = [ProbeHead(lr, decay, False) for lr in recipe.lrs for decay in recipe.weight_decays]
     return (ProbeHead(recipe.plain_lr, 0.0, True), *grid)
 
@@ -296,9 +301,12 @@ def _make_stage(
         )
         with seeded(seed, epoch):
             views = torch.randint(train.shape[1], (len(train),)).to(fabric.device)
-        for (positions,) in plan[skip:]:
+        for number, (positions,) in enumerate(plan[skip:], start=skip):
             rows = torch.as_tensor(positions, device=fabric.device)
-            yield ProbeBatch(train[rows, views[rows]], labels[rows], rows)
+            inputs = train[rows, views[rows]]
+            if recipe.dropout:
+                inputs = _drop(inputs, recipe.dropout, seed, epoch, number)
+            yield ProbeBatch(inputs, labels[rows], rows)
 
     return Stage(
         name=name,
@@ -309,6 +317,13 @@ def _make_stage(
         batches=batches,
         epochs=recipe.epochs,
     )
+
+
+def _drop(inputs: Tensor, share: float, *seeds: int) -> Tensor:
+    """Return inputs with dropout, whose random numbers depend on the seeds only."""
+    with seeded(*seeds):
+        kept = torch.rand(inputs.shape) >= share
+    return inputs * kept.to(inputs.device) / (1 - share)
 
 
 def _select(bank: HeadBank, heads: tuple[ProbeHead, ...], data: ProbeData) -> Probe:

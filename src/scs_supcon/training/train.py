@@ -77,7 +77,7 @@ def train(  # noqa: PLR0913
         batch_size: images per step.
         micro_batch: views that are encoded at a time: less memory, a third more time.
         seed: seed of all random numbers.
-        recipe: TOML file with any part of a recipe.
+        recipe: TOML file with any part of a recipe, or "paper" for the protocol of the paper.
         settings: assignments such as "pretrain.lr=0.05".
         init_from: finished run whose encoder and head to start from.
         device: "auto", "cpu", "cuda", …
@@ -147,7 +147,12 @@ def prepare(
     facts = DatasetFacts.of(images)
     then = _recipe_of_run(out)
     requested = requested_values(options, files)
-    if then and "fusion" not in then and is_recommended(requested.get("method", {}), files.recipe):
+    if (
+        then
+        and "fusion" not in then
+        and not files.named_recipe
+        and is_recommended(requested.get("method", {}), files.recipe)
+    ):
         options = replace(options, method=f"{METHOD}@solved")  # the default of older versions
     recipe = resolve_recipe(options, facts, files, has_gpu=has_gpu(compute.device))
     if then:

@@ -135,7 +135,7 @@ def train_on_vectors(
             (features[train], train_labels), (features[val], val_labels)
         )
         pretrain(fabric, run_dir, network, method, training_set, recipe, validation=validation)
-        probe_input = probe_input_for(method, frozen=True)
+        probe_input = probe_input_for(method, frozen=True, setting=recipe.probe.input)
         train_inputs, val_inputs = (
             probe_inputs(view, network.projection, probe_input, recipe.head.common_dim)
             for view in (views, features[val][:, None])

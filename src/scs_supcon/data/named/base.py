@@ -43,6 +43,7 @@ class NamedDataset:
         classes: number of classes.
         train: number of images of the official training split; None if it is not known.
         test: number of images of the official test split; None if it is not known.
+        native_size: usual short side of an image in pixels.
         page: the publisher's page.
         archives: files to download.
         folder: the folder that the archives contain; "" if there are several.
@@ -58,6 +59,7 @@ class NamedDataset:
     classes: int
     train: int | None
     test: int | None
+    native_size: int
     page: str
     archives: tuple[Archive, ...]
     folder: str

@@ -26,6 +26,7 @@ DATASET = NamedDataset(
     classes=10,
     train=50_000,
     test=10_000,
+    native_size=32,
     page="https://www.cs.toronto.edu/~kriz/cifar.html",
     archives=(Archive(URL, md5="c32a1d4ab5d03f1284b67883e8d87530"),),
     folder="cifar-10-batches-bin",

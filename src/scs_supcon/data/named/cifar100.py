@@ -26,6 +26,7 @@ DATASET = NamedDataset(
     classes=100,
     train=50_000,
     test=10_000,
+    native_size=32,
     page="https://www.cs.toronto.edu/~kriz/cifar.html",
     archives=(Archive(URL, md5="03b5dce01913d631647c71ecec9e9cb8"),),
     folder="cifar-100-binary",

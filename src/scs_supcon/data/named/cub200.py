@@ -47,6 +47,7 @@ DATASET = NamedDataset(
     classes=200,
     train=5_994,
     test=5_794,
+    native_size=375,
     page="https://www.vision.caltech.edu/datasets/cub_200_2011/",
     archives=(
         Archive(

@@ -46,6 +46,7 @@ DATASET = NamedDataset(
     classes=120,
     train=12_000,
     test=8_580,
+    native_size=375,
     page="http://vision.stanford.edu/aditya86/ImageNetDogs/",
     archives=(
         Archive("http://vision.stanford.edu/aditya86/ImageNetDogs/images.tar"),

@@ -44,6 +44,7 @@ DATASET = NamedDataset(
     classes=200,
     train=100_000,
     test=10_000,
+    native_size=64,
     page="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
     archives=(
         Archive(

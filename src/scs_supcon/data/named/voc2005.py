@@ -72,6 +72,7 @@ DATASET = NamedDataset(
     classes=4,
     train=None,
     test=None,
+    native_size=480,
     page="http://host.robots.ox.ac.uk/pascal/VOC/databases.html",
     archives=(
         Archive("http://host.robots.ox.ac.uk/pascal/VOC/download/voc2005_1.tar.gz"),

@@ -4,7 +4,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -236,12 +236,16 @@ def constructor_parameters(method: type[Method]) -> dict[str, inspect.Parameter]
     return parameters
 
 
-def probe_input_for(method: Method, *, frozen: bool) -> ProbeInput:
-    """Return the input of stage 2 (the probe) for a method.
+def probe_input_for(
+    method: Method, *, frozen: bool, setting: Literal["method"] | ProbeInput = "method"
+) -> ProbeInput:
+    """Return the input of stage 2 (the probe) for a method: `setting`, if it is not "method".
 
     The features of a frozen encoder are the same for every method. Only the projection head is
     trained, so the probe classifies the embeddings instead of the features.
     """
+    if setting != "method":
+        return setting
     if frozen and method.trains_head and method.probe_input == "features":
         return "embeddings"
     return method.probe_input
