@@ -22,5 +22,7 @@ with tempfile.TemporaryDirectory() as folder:
     scs = [sys.executable, "-m", "scs_supcon"]
     subprocess.run([*scs, "train", "digits", *options], check=True)
     subprocess.run([*scs, "evaluate", str(run)], check=True)
+    listed = subprocess.run([*scs, "reproduce"], check=True, capture_output=True, text=True).stdout
+    assert "table8_ablation" in listed
     assert (run / "report.html").stat().st_size > 100_000
 print(f"scs-supcon {scs_supcon.__version__}: the wheel works")

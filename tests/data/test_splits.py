@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from scs_supcon.data.builtin import dataset_from_arrays, shapes
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.splits import (
+    UNUSED,
     assign_folds,
     assign_splits,
     fold_splits,
+    fold_training_images,
     keep_per_class,
     read_splits_csv,
     write_splits_csv,
@@ -295,3 +297,18 @@ def test_fewer_images_per_class_are_a_part_of_more() -> None:
     ]
     assert all(few < more for few, more in pairwise(kept))
     assert kept[-1] == set(range(len(images)))
+
+
+def test_folds_of_the_training_images_leave_out_the_test_images() -> None:
+    given = ["test" if number % 4 == 0 else "train" for number in range(48)]
+    images = images_of([number // 16 for number in range(48)], splits=given)
+    splits = [fold_training_images(images, fold, 3, 0.1, seed=0) for fold in range(3)]
+    test = np.array(given) == "test"
+    for split in splits:
+        np.testing.assert_array_equal(split == UNUSED, test)
+    tested = sum((split == "test").astype(int) for split in splits)
+    np.testing.assert_array_equal(tested, (~test).astype(int))
+    without = images_of(images.labels.tolist())
+    np.testing.assert_array_equal(
+        fold_training_images(without, 1, 3, 0.1, seed=0), fold_splits(without, 1, 3, 0.1, seed=0)
+    )

@@ -54,7 +54,7 @@ def text_table(comparison: Comparison, adapted: Collection[str]) -> str:
 
 def markdown_table(comparison: Comparison, adapted: Collection[str]) -> str:
     """Return a Markdown table."""
-    header, *rows = _grid(comparison, adapted, lambda text: f"**{text}**", " ≈", _escape_markdown)
+    header, *rows = _grid(comparison, adapted, lambda text: f"**{text}**", " ≈", escape_markdown)
     ruler = ["---", *("---:" for _ in header[1:])]
     return "".join(f"| {' | '.join(row)} |\n" for row in (header, ruler, *rows))
 
@@ -104,7 +104,8 @@ def _latex_row(cells: Sequence[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def _escape_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
+    """Return text with the characters escaped that have a meaning in Markdown."""
     for character in "\\|*_`<[":
         text = text.replace(character, f"\\{character}")
     return text

@@ -142,6 +142,20 @@ def fold_splits(images: SplitColumns, fold: int, folds: int, val_share: float, s
     return splits
 
 
+def fold_training_images(
+    images: SplitColumns, fold: int, folds: int, val_share: float, seed: int
+) -> Splits:
+    """Return `fold_splits` of the images outside of the test split, which is "unused".
+
+    Without a test split this is `fold_splits` of all images.
+    """
+    given = images.splits
+    used = np.arange(len(images)) if given is None else np.flatnonzero(given != "test")
+    splits = np.full(len(images), UNUSED)
+    splits[used] = fold_splits(_Members.of(images, used), fold, folds, val_share, seed)
+    return splits
+
+
 def keep_per_class(
     labels: NDArray[np.int64], splits: Splits, count: int, val_share: float, seed: int
 ) -> Splits:
@@ -220,6 +234,26 @@ def _check_training_images(images: SplitColumns, splits: Splits) -> None:
             f"class {name!r} is in {split} but has no training image: add images to train, or "
             f"remove it from {split}{did_you_mean(name, trained_names)}"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class _Members:
+    """Some images of a dataset, without their splits."""
+
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+    groups: NDArray[np.str_] | None
+    folds: NDArray[np.int64] | None
+    splits: NDArray[np.str_] | None = None
+
+    @classmethod
+    def of(cls, images: SplitColumns, indices: NDArray[np.int64]) -> "_Members":
+        groups = None if images.groups is None else images.groups[indices]
+        folds = None if images.folds is None else images.folds[indices]
+        return cls(images.labels[indices], images.classes, groups, folds)
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
 
 @dataclass(frozen=True)

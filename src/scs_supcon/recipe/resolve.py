@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.sampler import choose_batches
-from scs_supcon.data.splits import SplitColumns, assign_splits, fold_splits, keep_per_class
+from scs_supcon.data.splits import (
+    SplitColumns,
+    assign_splits,
+    fold_splits,
+    fold_training_images,
+    keep_per_class,
+)
 from scs_supcon.errors import UserError
 from scs_supcon.methods import build_method, code_digest, is_plugin, method_class, parse
 from scs_supcon.nn.timm_models import data_config, has_small_stem, is_convolutional, timm_name
@@ -200,7 +206,8 @@ def split_dataset(images: SplitColumns, recipe: Recipe) -> NDArray[np.str_]:
     """Return "train", "val", "test" or "unused" for each image."""
     data, seed = recipe.data, recipe.split_seed
     if data.folds is not None and data.fold is not None:
-        splits = fold_splits(images, data.fold, data.folds, data.val_share, seed)
+        fold_images = fold_training_images if data.fold_from == "train" else fold_splits
+        splits = fold_images(images, data.fold, data.folds, data.val_share, seed)
     else:
         splits = assign_splits(images, data.val_share, data.test_share, seed)
     if data.images_per_class is None:

@@ -70,6 +70,8 @@ class DataRecipe(Section):
     """Number of cross-validation folds; omitted without cross-validation."""
     fold: Annotated[int, Field(ge=0)] | None = None
     """Cross-validation: the fold that is tested, counted from 0."""
+    fold_from: Literal["train"] | None = None
+    """Cross-validation: train divides the training images only; omitted: all images."""
     images_per_class: Annotated[int, Field(ge=2)] | None = None
     """Images of each class for training and validation together; omitted: all of them."""
     split_seed: Seed | None = None

@@ -1,0 +1,244 @@
+"""`scs reproduce`: the paper's tables and figures."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from scs_supcon.cli.app import ScsCommand, app
+from scs_supcon.cli.options import (
+    COMPUTE,
+    OUTPUT,
+    AcceptOld,
+    Cache,
+    Device,
+    Json,
+    Offline,
+    Quiet,
+)
+from scs_supcon.errors import UserError
+
+PROTOCOL = "Protocol"
+
+
+@app.command(cls=ScsCommand)
+def reproduce(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A table or figure, such as table8 or figure_boundary, or all. Without a name, "
+            "list them.",
+            show_default=False,
+        ),
+    ] = "",
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="smoke: does everything run? Minutes. small: hours on a CPU, three seeds. paper: "
+            "the paper's encoders and 1000 epochs, on GPUs.",
+            rich_help_panel=PROTOCOL,
+        ),
+    ] = "smoke",
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PATH",
+            help="Images of a dataset of the paper (cifar10, cifar100, tiny_imagenet, cub200, "
+            "stanford_dogs, voc2005), or any images to use instead of it, as for `scs train`. May "
+            "be repeated. Default: the folders NAME in $SCS_DATA; at the scale smoke, built-in "
+            "images.",
+            rich_help_panel=PROTOCOL,
+        ),
+    ] = None,
+    row: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Run only this row of the table, such as SupCon. May be repeated. Cross-entropy "
+            "is always included.",
+            rich_help_panel=PROTOCOL,
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of runs per method. Default: 1 (smoke), otherwise 3.",
+            rich_help_panel=PROTOCOL,
+        ),
+    ] = None,
+    images_per_class: Annotated[
+        str,
+        typer.Option(
+            metavar="COUNTS",
+            help="Numbers of images per class for training and validation, such as 5,10,20,all; "
+            "each one is a column. Default: that of the scale.",
+            rich_help_panel=PROTOCOL,
+        ),
+    ] = "",
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            help="Safetensors file with the weights of tf_efficientnet_lite0, for large images at "
+            "the scale small. Default: timm's pretrained weights.",
+            rich_help_panel=PROTOCOL,
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Set any value of every recipe, such as pretrain.epochs=10. May be repeated.",
+            rich_help_panel=PROTOCOL,
+        ),
+    ] = None,
+    verify: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Train one run of a results folder again and compare its predictions with the "
+            "stored ones; the exit code is 1 if they do not agree.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            help="With --verify: the run, by its name in rows.csv. Default: the quickest one.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder for the results: OUT/SCALE/NAME.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = Path("results"),
+    runs: Annotated[
+        Path,
+        typer.Option(
+            help="Folder for the run directories. Experiments and machines may share it.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = Path("runs/compared"),
+    jobs: Annotated[
+        int, typer.Option(help="Number of runs to train in parallel.", rich_help_panel=COMPUTE)
+    ] = 1,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Estimate the cost on this device (at the scale paper also in GPU hours), then "
+            "exit.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    no_train: Annotated[
+        bool,
+        typer.Option(
+            "--no-train",
+            help="Do not train; write the results from the finished runs.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    device: Device = "auto",
+    cache: Cache = None,
+    offline: Offline = False,
+    accept_old: AcceptOld = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Reproduce a table or a figure of the paper at any scale, with its numbers beside ours.
+
+    Run the same command again to resume; run it on several machines that share the folder --runs
+    to divide the work.
+
+        scs reproduce
+        scs reproduce table8 --scale small --data cifar100=./cifar100 --dry-run
+        scs reproduce all --scale smoke
+        scs reproduce --verify results/small/table8_ablation --data cifar100=./cifar100
+    """
+    from scs_supcon.device import cores, find_compute
+    from scs_supcon.progress import Display
+    from scs_supcon.reproduce.experiment import experiment_names, find_experiment, read_experiment
+    from scs_supcon.reproduce.plan import ReproduceOptions, parse_data
+
+    cores_per_job = cores() // max(1, jobs)
+    compute = find_compute(device, cores_per_job if cores_per_job > 1 else 0, cache, offline)
+    display, locations = Display(quiet), parse_data(data or ())
+    if verify is not None:
+        from scs_supcon.reproduce.verify import verify as verify_run
+
+        result = verify_run(
+            verify, data=locations, compute=compute, display=display, address=run, weights=weights
+        )
+        print(json.dumps(vars(result) | {"agrees": result.agrees}) if as_json else result.sentence)
+        if not result.agrees:
+            raise typer.Exit(1)
+        return
+    if not name:
+        width = max(map(len, experiment_names()))
+        for known in experiment_names():
+            print(f"{known:<{width}}  {read_experiment(known).title}")
+        return
+    names = experiment_names() if name == "all" else (find_experiment(name),)
+    options = ReproduceOptions(
+        scale,
+        locations,
+        tuple(row or ()),
+        seeds,
+        _counts(images_per_class),
+        weights,
+        tuple(settings or ()),
+    )
+    shared: dict[str, Any] = {
+        "out": out,
+        "runs": runs,
+        "compute": compute,
+        "jobs": jobs,
+        "display": display,
+        "train": not no_train,
+        "accept_old": accept_old,
+    }
+    _run(names, options, shared, dry_run, as_json)
+
+
+def _run(
+    names: tuple[str, ...], options: Any, shared: dict[str, Any], dry_run: bool, as_json: bool
+) -> None:
+    from scs_supcon.reproduce.resources import Resources
+
+    resources = Resources(**shared)
+    if dry_run:
+        from scs_supcon.reproduce.cost import estimate
+
+        print(estimate(names, options, resources))
+        return
+    from scs_supcon.reproduce.run import reproduce_all
+
+    outcomes = reproduce_all(names, options, resources)
+    if as_json:
+        values = {o.name: {"results": str(o.path), "failed": dict(o.failed)} for o in outcomes}
+        print(json.dumps(values, indent=1))
+    for outcome in () if as_json else outcomes:
+        print(f"\n{outcome.name}\n\n{outcome.text}\n\nresults   {outcome.path / 'README.md'}")
+    failed = {cell: why for outcome in outcomes for cell, why in outcome.failed.items()}
+    for cell, reason in failed.items():
+        print(f"failed: {cell}: {reason}", file=sys.stderr)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _counts(text: str) -> tuple[int | None, ...]:
+    """Parse "5,10,all"."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    wrong = [word for word in words if word != "all" and not (word.isdecimal() and int(word) >= 2)]
+    if wrong:
+        raise UserError(
+            f"--images-per-class {text}: {wrong[0]!r} is neither a number of at least 2 nor all"
+        )
+    return tuple(None if word == "all" else int(word) for word in words)

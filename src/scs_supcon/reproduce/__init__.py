@@ -1,0 +1,1 @@
+"""`scs reproduce`: the tables and figures of the paper, at any scale."""
