@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn.base import clone
 from sklearn.datasets import load_iris, make_blobs
 from sklearn.linear_model import LogisticRegression
@@ -115,11 +116,32 @@ def test_images_are_classified_and_the_model_can_be_pickled(images):
     assert np.array_equal(again.predict_proba(pixels[:5]), fitted.predict_proba(pixels[:5]))
 
 
+@pytest.mark.slow
+def test_files_grey_arrays_and_lists_are_images_too(images, tmp_path):
+    pixels, names = images
+    grey = np.asarray(pixels.mean(3), np.uint8)
+    files = [tmp_path / f"{number:02d}.png" for number in range(len(grey))]
+    for file, image in zip(files, grey, strict=True):
+        Image.fromarray(image).save(file)
+    fitted = small(epochs=1, settings=("probe.epochs=2", "probe.views=1")).fit(grey, names)
+    expected = fitted.predict_proba(grey)
+    for same in (files, [str(file) for file in files], np.array([str(file) for file in files])):
+        assert np.array_equal(fitted.predict_proba(same), expected)
+    assert np.array_equal(fitted.predict_proba([Image.open(file) for file in files]), expected)
+    assert np.array_equal(fitted.predict_proba([*grey]), expected)
+    again = clone(fitted).fit(files, names)
+    assert np.array_equal(again.predict_proba(files), expected)
+    with pytest.raises(UserError, match="must be images as in fit"):
+        fitted.predict(np.zeros((4, 9)))
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (np.zeros((4, 8, 8, 1), np.uint8), r"\(N, H, W, 3\) of type uint8, got \(4, 8, 8, 1\)"),
-        (np.zeros((4, 8, 8, 3)), "of float64"),
+        (np.zeros((4, 8, 8, 2), np.uint8), r"got shape \(8, 8, 2\)"),
+        (np.zeros((4, 8, 8, 3), int), "got int64"),
+        (["gone.png"] * 4, r"gone\.png does not exist"),
+        ("photos", "must be a list of images, got 'photos'"),
     ],
 )
 def test_images_of_another_shape_or_type_are_an_error(wrong, message):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scs_supcon.evaluation.evaluate import evaluate
-    from scs_supcon.evaluation.record import Evaluation
+    from scs_supcon.evaluation.record import Evaluation, UnknownEvaluation
     from scs_supcon.inference import Model, Prediction, load
     from scs_supcon.methods import Method
     from scs_supcon.methods.cs_supcon import CSSupCon
@@ -31,6 +31,7 @@ _MODULES = {
     "MetricLearningLoss": "pml",
     "ContrastiveClassifier": "sklearn",
     "Evaluation": "evaluation.record",
+    "UnknownEvaluation": "evaluation.record",
     "evaluate": "evaluation.evaluate",
     "Model": "inference",
     "Prediction": "inference",
@@ -54,6 +55,7 @@ __all__ = [
     "SCSSupCon",
     "SimCLR",
     "SupCon",
+    "UnknownEvaluation",
     "evaluate",
     "load",
     "train",

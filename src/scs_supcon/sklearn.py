@@ -14,10 +14,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from scs_supcon.data.builtin import dataset_from_arrays
+from scs_supcon.data.arrays import dataset_from_images
 from scs_supcon.device import find_compute, has_gpu
 from scs_supcon.errors import UserError
 from scs_supcon.inference import Model
+from scs_supcon.inference.images import list_images
 from scs_supcon.methods import parse
 from scs_supcon.recipe import Values, merge, override
 from scs_supcon.recipe.resolve import DatasetFacts, TrainOptions, resolve_recipe
@@ -29,7 +30,8 @@ from scs_supcon.training.vectors import VectorModel, resolve_vector_recipe, trai
 class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Contrastive pretraining and a linear probe as a scikit-learn estimator.
 
-    `X` is an array of images `(N, H, W, 3)` of type uint8, or of feature vectors `(N, D)`.
+    `X` is an array of images `(N, H, W, 3)` or grey images `(N, H, W)`, a list of image files, of
+    Pillow images or of arrays of different sizes, or an array of feature vectors `(N, D)`.
     `transform` returns the common field, in which images of the same class are close.
 
     Args:
@@ -76,7 +78,8 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
         """Train both stages.
 
         Args:
-            X: images `(N, H, W, 3)` of type uint8, or vectors `(N, D)`.
+            X: images: an array `(N, H, W, 3)` or `(N, H, W)`, or a list of files, Pillow images or
+                arrays; or vectors `(N, D)`.
             y: the label of each row.
 
         Returns:
@@ -131,10 +134,8 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
             return model.features(validate_data(self, X, dtype=np.float64, reset=False))
         images = _images(X)
         if images is None:
-            raise UserError(
-                f"X must be images (N, H, W, 3) as in fit, got an array of shape {np.shape(X)}"
-            )
-        return model.features([Image.fromarray(image) for image in images])
+            raise UserError(f"X must be images as in fit, got an array of shape {np.shape(X)}")
+        return model.features(images)
 
     def _requested_values(self) -> Values:
         name, preset = parse(self.method)
@@ -143,7 +144,9 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
         pretrain = {key: value for key, value in numbers.items() if value is not None}
         return override(merge({"method": method}, {"pretrain": pretrain}), self.settings)
 
-    def _fit_images(self, images: NDArray[np.uint8], labels: NDArray[np.int64], seed: int) -> Model:
+    def _fit_images(
+        self, images: list[Path | Image.Image], labels: NDArray[np.int64], seed: int
+    ) -> Model:
         options = TrainOptions(
             source="images",
             method=self.method,
@@ -156,7 +159,7 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
             settings=("data.test_share=0", *self.settings),
         )
         names = tuple(str(label) for label in range(len(self.classes_)))
-        dataset = dataset_from_arrays("images", images, labels, names, {})
+        dataset = dataset_from_images(images, labels, names)
         compute = find_compute(self.device, self.workers, offline=True)
         facts, files = DatasetFacts.of(dataset), read_input_files(options)
         recipe = resolve_recipe(options, facts, files, has_gpu=has_gpu(compute.device))
@@ -166,13 +169,26 @@ class ContrastiveClassifier(TransformerMixin, ClassifierMixin, BaseEstimator):  
             ).model
 
 
-def _images(X: Any) -> NDArray[np.uint8] | None:
-    """Return X as an array of images, or None if it holds feature vectors."""
-    if getattr(X, "ndim", 2) != 4:
+def _images(X: Any) -> list[Path | Image.Image] | None:
+    """Return X as a list of images, or None if it holds feature vectors."""
+    if isinstance(X, str | Path):
+        raise UserError(f"X must be a list of images, got {str(X)!r}: give [{str(X)!r}, …]")
+    if getattr(X, "ndim", 0) == 1:  # also a column of a data frame
+        X = np.asarray(X)
+    if isinstance(X, np.ndarray):
+        if X.ndim not in (1, 3, 4):
+            return None
+        # An array (N, H, W) holds grey images, never a single one in colour.
+        X = [*(X[..., None] if X.ndim == 3 else X)]
+    if not isinstance(X, Sequence) or not _is_image(X[:1]):
         return None
-    images = np.asarray(X)
-    if images.dtype != np.uint8 or images.shape[3] != 3:
-        raise UserError(
-            f"images must be (N, H, W, 3) of type uint8, got {images.shape} of {images.dtype}"
-        )
+    images = [image.image for image in list_images(X)]
+    if len(images) != len(X):
+        raise UserError(f"X must have one image per item, got {len(images)} in {len(X)} items")
     return images
+
+
+def _is_image(first: Sequence[Any]) -> bool:
+    """Return whether the first item of a list is an image."""
+    kinds = str | Path | Image.Image
+    return any(isinstance(i, kinds) or (isinstance(i, np.ndarray) and i.ndim > 1) for i in first)

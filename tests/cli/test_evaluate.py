@@ -54,7 +54,8 @@ def test_user_errors_are_one_sentence(scs, run, shapes, tmp_path):
         ("evaluate", tmp_path / "empty"): "has no evaluation.json",
         ("evaluate", run, tmp_path / "gone"): "does not exist",
         ("evaluate", tmp_path / "empty", shapes): "empty",
-        ("evaluate", run, "digits"): "the model has none of the classes of digits",
+        ("evaluate", run, "--threshold", "0.5"): "give images to evaluate with another one",
+        ("evaluate", run, shapes, "--false-rejection", "3"): "a share from 0 to 1",
     }
     for line, message in cases.items():
         result = scs(*line)
@@ -62,3 +63,11 @@ def test_user_errors_are_one_sentence(scs, run, shapes, tmp_path):
         assert message in result.err
         assert "Traceback" not in result.err
         assert result.out == ""
+
+
+def test_images_of_unknown_classes_alone_are_evaluated(scs, run):
+    options = ("--workers", "0", "--quiet", "--threshold", "1")
+    result = scs("evaluate", run, "digits", *options)
+    assert result.code == 0
+    assert "digits: 1,797 images of unknown classes only" in result.out
+    assert "rejected as unknown           100.00%" in result.out

@@ -66,6 +66,18 @@ def test_unreadable_files_are_listed_and_skipped(scs, runs, folder):
         assert sum(name in line and reason in line for line in failures) == 1
 
 
+def test_the_threshold_can_be_chosen(scs, runs, shapes):
+    for options, expected in ((("--threshold", "1"), 6), (("--threshold", "-1"), 0)):
+        result = scs("predict", runs / "x", shapes / "bar", "--quiet", *options)
+        assert result.out.count("unknown;") == expected
+    model = load(runs / "x")
+    records = model.predict(shapes / "bar", false_rejection=0.6).records
+    options = ("--false-rejection", "0.6", "--quiet", "--format", "jsonl")
+    rows = scs("predict", runs / "x", shapes / "bar", *options).out.splitlines()
+    assert [json.loads(row)["unknown"] for row in rows] == [r.unknown for r in records]
+    assert [json.loads(row)["threshold"] for row in rows] == [r.threshold for r in records]
+
+
 def test_embed_writes_the_embeddings(scs, runs, folder, tmp_path):
     expected = load(runs / "x").embed([folder / "a.png", folder / "b.png"])
     result = scs("embed", runs / "x", folder, "-o", tmp_path / "v.parquet")

@@ -10,7 +10,7 @@ from scs_supcon.data.builtin import shapes
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.evaluate import evaluate
 from scs_supcon.evaluation.format import describe
-from scs_supcon.evaluation.record import Evaluation
+from scs_supcon.evaluation.record import Evaluation, UnknownEvaluation
 from scs_supcon.inference import load
 
 QUICK = {"device": "cpu", "workers": 0, "quiet": True}
@@ -182,3 +182,43 @@ def test_an_added_class_is_evaluated(run, others, tmp_path):
     assert evaluation.classes[-1] == "star"
     assert evaluation.per_class[-1].images == 5
     assert evaluation.training_images == 3, "the images the class was added with"
+
+
+def test_a_folder_of_unknown_classes_alone_is_evaluated(run, others, tmp_path):
+    folder = tmp_path / "stars"
+    shutil.copytree(others / "star", folder / "star")
+    evaluation = evaluate(run, folder, **QUICK)
+    assert isinstance(evaluation, UnknownEvaluation)
+    records = load(run).predict(folder).records
+    assert evaluation.images == len(records) == 5
+    assert evaluation.rejected == np.mean([record.unknown for record in records])
+    accepted = [record.label for record in records if not record.unknown]
+    assert sum(evaluation.accepted_as.values()) == len(accepted)
+    assert set(evaluation.accepted_as) == set(accepted)
+    text = describe(evaluation)
+    assert "5 images of unknown classes only" in text
+    assert "the model has none of the classes star" in text
+    stored = UnknownEvaluation.model_validate_json((run / "evaluations/stars.json").read_text())
+    assert stored == evaluation.model_copy(update={"saved_to": None})
+    (folder / "star").rename(folder / "Bar")
+    assert "did you mean 'bar'?" in describe(evaluate(run, folder, **QUICK))
+
+
+def test_the_threshold_can_be_chosen(run, others):
+    rejected = [
+        evaluate(run, others, threshold=threshold, **QUICK).rejection for threshold in (-1, 1)
+    ]
+    assert [r.known_rejected for r in rejected] == [0, 1]
+    assert [r.unknown_rejected for r in rejected] == [0, 1]
+    assert [r.threshold for r in rejected] == [-1, 1]
+    some = evaluate(run, others, false_rejection=0.5, **QUICK).rejection
+    assert some.known_rejected == np.mean(
+        [r.unknown for r in load(run).predict(_known(others), false_rejection=0.5).records]
+    )
+    with pytest.raises(UserError, match="give images to evaluate"):
+        evaluate(run, threshold=0.5)
+
+
+def _known(others):
+    names = ("bar", "circle", "cross", "square")
+    return [p for name in names for p in (others / name).iterdir() if p.name != "broken.png"]

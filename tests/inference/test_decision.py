@@ -8,7 +8,6 @@ import torch
 from scs_supcon.errors import UserError
 from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.inference.decision import (
-    CLASS_IMAGES,
     ROWS,
     DecisionRule,
     ProbeInputs,
@@ -16,9 +15,14 @@ from scs_supcon.inference.decision import (
     fit_pairs,
     in_passes,
     pair_similarities,
-    rejection_thresholds,
     scale_parts,
     within_class_similarity,
+)
+from scs_supcon.inference.rejection import (
+    CLASS_IMAGES,
+    margin_quantiles,
+    rejection_thresholds,
+    shift_for_rate,
 )
 from scs_supcon.nn.head import Projection, fields
 from scs_supcon.recipe import HeadRecipe
@@ -345,3 +349,39 @@ def test_the_parts_of_a_mean_get_the_length_of_the_parts_of_rows() -> None:
     mean = scale_parts(rows.mean(0, keepdim=True), rows, (2, 2))[0]
     assert mean.tolist() == pytest.approx([v * math.sqrt(0.5) for v in (0.6, 0.6, 0.8, 0.8)])
     assert torch.equal(scale_parts(rows, rows, ()), rows)
+
+
+def test_a_shift_rejects_the_given_share_of_held_out_images() -> None:
+    torch.manual_seed(0)
+    similarities = torch.randn(400, 3, dtype=torch.float64) / 5
+    _, thresholds = rejection_thresholds(similarities)
+    margins = margin_quantiles(similarities, thresholds)
+    assert len(margins) == 101
+    assert shift_for_rate(margins, 0.05) == pytest.approx(0, abs=1e-12)
+    for rate in (0.0, 0.01, 0.2, 0.355, 0.99):
+        shift = shift_for_rate(margins, rate)
+        rejected = [
+            all(row[c] < thresholds[c] + shift for c in range(3)) for row in similarities.tolist()
+        ]
+        assert sum(rejected) / len(rejected) == pytest.approx(rate, abs=2 / 400)
+
+
+def test_impossible_rates_are_an_error() -> None:
+    for rate in (-0.1, 1.0, 5.0, math.nan):
+        with pytest.raises(UserError, match="a share from 0 to 1"):
+            shift_for_rate((0.0,) * 101, rate)
+    with pytest.raises(UserError, match="older version trained it"):
+        shift_for_rate((), 0.1)
+
+
+def test_all_thresholds_can_be_shifted_or_replaced() -> None:
+    fitted = rule().with_class(torch.eye(DIM, dtype=torch.float64)[4:5].repeat(3, 1))
+    shifted = fitted.shifted(0.1)
+    torch.testing.assert_close(shifted.thresholds, fitted.thresholds + 0.1)
+    assert shifted.threshold == fitted.threshold + 0.1
+    same = fitted.with_threshold(0.3)
+    assert same.thresholds.tolist() == [0.3] * 5
+    assert fitted.thresholds.tolist() != same.thresholds.tolist(), "the rule itself is unchanged"
+    for threshold in (-1.5, 2.0, math.nan):
+        with pytest.raises(UserError, match="between −1 and 1"):
+            fitted.with_threshold(threshold)

@@ -117,10 +117,77 @@ def test_without_images_there_are_no_predictions(model: Model) -> None:
 def test_wrong_arguments_are_explained(model: Model, photos: list[Path]) -> None:
     with pytest.raises(UserError, match="topk must be at least 1, got 0"):
         model.predict(photos, topk=0)
-    with pytest.raises(UserError, match="give a list of images"):
-        model.predict(str(photos[0]))  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"missing\.png does not exist"):
         model.neighbours("missing.png")
+    with pytest.raises(UserError, match="exactly one image, got 12"):
+        model.neighbours(photos[0].parent)
+    with pytest.raises(UserError, match="'common' or 'style', got 'stile'"):
+        model.neighbours(photos[0], field="stile")  # type: ignore[arg-type]
+
+
+def test_one_image_a_folder_and_arrays_are_accepted(model: Model, photos: list[Path]) -> None:
+    expected = model.predict(sorted(photos)).records
+    assert model.predict(photos[0].parent).records == expected
+    (first,) = model.predict(str(sorted(photos)[0])).records
+    assert first == expected[0]
+    pixels = np.stack([np.asarray(Image.open(photo)) for photo in sorted(photos)])
+    assert [r.top for r in model.predict(pixels).records] == [r.top for r in expected]
+    (record,) = model.predict(Image.open(sorted(photos)[0])).records
+    assert (record.name, record.top) == ("image 1", expected[0].top)
+
+
+def test_rejection_can_be_adjusted(trained: Trained, tmp_path: Path) -> None:
+    parts = trained()
+    model = parts.model()
+    model.save(tmp_path / "model")
+    validation = parts.arguments["val"][0]
+    for saved in (model, load(tmp_path / "model")):
+        for rate in (0.0, 0.02, 0.2, 0.5):
+            adjusted = saved.with_rejection(false_rejection=rate)
+            rejected = float(adjusted.decide(validation).unknown.double().mean())
+            assert rejected == pytest.approx(rate, abs=1.5 / len(validation))
+    again = model.with_rejection(false_rejection=0.3).with_rejection(false_rejection=0.05)
+    assert again.info.rejection.threshold == pytest.approx(model.info.rejection.threshold)
+    images = parts.test[:40]
+    counts = [
+        sum(r.unknown for r in model.predict(images, threshold=threshold).records)
+        for threshold in (-1.0, 0.5, 1.0)
+    ]
+    assert counts[0] == 0 < counts[2] == 40
+    for record in model.predict(images, threshold=0.5).records:
+        assert record.threshold == 0.5
+        assert record.unknown == (record.similarity < 0.5)
+    default = model.predict(images).records
+    assert [r.unknown for r in default] == [r.similarity < r.threshold for r in default]
+    with pytest.raises(UserError, match="not both"):
+        model.predict(images, threshold=0.5, false_rejection=0.1)
+
+
+def test_neighbours_in_style_come_from_the_style_field(trained: Trained, tmp_path: Path) -> None:
+    parts = trained()
+    parts.model().save(tmp_path / "model")
+    model = load(tmp_path / "model")
+    style = model.fields(parts.arguments["train"][0])[1].float().double()
+    query = model.fields(model.features(parts.test[0]))[1][0]
+    best = max(range(len(style)), key=lambda row: float(style[row] @ query))
+    nearest = model.neighbours(parts.test[0], k=3, field="style")
+    assert nearest[0].name == parts.arguments["train_names"][best]
+    assert nearest[0].similarity == pytest.approx(float(style[best] @ query))
+    assert nearest != model.neighbours(parts.test[0], k=3)
+    without = trained(probe_input="features").model()
+    with pytest.raises(UserError, match="stores no style vectors"):
+        without.neighbours(parts.test[0], field="style")
+
+
+def test_a_class_can_be_added_from_a_folder(
+    trained: Trained, photos: list[Path], tmp_path: Path
+) -> None:
+    model = trained(known=8).model()
+    assert model.add_class("new", photos[0].parent) == ()
+    assert model.info.image_names[-12:] == tuple(sorted(map(str, photos)))
+    assert len(model.gallery.style) == len(model.gallery.vectors)
+    model.save(tmp_path / "model")
+    assert load(tmp_path / "model").neighbours(photos[0], k=1, field="style")[0].label == "new"
 
 
 def test_common_and_style_are_the_fields_of_the_head(trained: Trained) -> None:

@@ -93,7 +93,7 @@ def test_the_batch_size_is_dynamic(exported, trained, count) -> None:
     images = trained(known=8).unknown[20 : 20 + count]
     crop = eval_view(model.info.recipe.data).crop
     pixels = np.stack([np.asarray(crop(image)) for image in images])
-    probabilities, unknown, nearest, similarity, common, style = session_of(file).run(
+    probabilities, unknown, nearest, similarity, common, style, similarities = session_of(file).run(
         None, {"pixels": pixels}
     )
     records = model.predict(images).records
@@ -102,12 +102,14 @@ def test_the_batch_size_is_dynamic(exported, trained, count) -> None:
     assert unknown.tolist() == [record.unknown for record in records]
     assert [model.classes[index] for index in nearest] == [record.nearest for record in records]
     assert similarity == pytest.approx([record.similarity for record in records], abs=1e-5)
+    thresholds = model.classifier.rule.thresholds.numpy()
+    assert np.array_equal((similarities < thresholds).all(1), unknown)
     embeddings = model.embed(images)
     np.testing.assert_allclose(common, embeddings.common, atol=1e-4)
     np.testing.assert_allclose(style, embeddings.style, atol=1e-4)
 
 
-def test_the_example_predicts_without_this_package(exported, trained, tmp_path) -> None:
+def test_the_example_predicts_without_torch(exported, trained, tmp_path) -> None:
     model, file, _ = exported
     paths = []
     for number, digit in enumerate([*trained(known=8).test[:4], *trained(known=8).unknown[30:34]]):
@@ -119,7 +121,10 @@ def test_the_example_predicts_without_this_package(exported, trained, tmp_path) 
             exif[0x0112] = 6
         paths.append(tmp_path / f"{number}.png")
         image.save(paths[-1], exif=exif)
-    blocked = "import sys; sys.modules.update(torch=None, scs_supcon=None, torchvision=None)"
+    deep = np.asarray(trained(known=8).test[5].convert("L")).astype(np.uint16) * 257
+    paths.append(tmp_path / "16 bits.png")
+    Image.fromarray(deep).save(paths[-1])
+    blocked = "import sys; sys.modules.update(torch=None, sklearn=None, torchvision=None)"
     code = f"{blocked}; import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
     process = subprocess.run(
         [sys.executable, "-c", code, str(file), *map(str, paths)],
@@ -135,6 +140,24 @@ def test_the_example_predicts_without_this_package(exported, trained, tmp_path) 
         assert label == record.label
         assert answer == ("unknown" if record.unknown else record.label)
         assert float(probability) == pytest.approx(record.probability, abs=1e-4)
+
+
+def test_the_threshold_of_a_file_can_be_chosen(exported, trained, tmp_path) -> None:
+    model, file, _ = exported
+    images = trained(known=8).test[:20]
+    stricter = model.with_rejection(false_rejection=0.4)
+    export_onnx(stricter, tmp_path / "strict.onnx", images)
+    crop = eval_view(model.info.recipe.data).crop
+    pixels = np.stack([np.asarray(crop(image)) for image in images])
+    (unknown,) = session_of(tmp_path / "strict.onnx").run(["unknown"], {"pixels": pixels})
+    expected = [r.unknown for r in model.predict(images, false_rejection=0.4).records]
+    assert unknown.tolist() == expected
+    # The same from the file with the default threshold: metadata and output `similarities`.
+    metadata = json.loads(session_of(file).get_modelmeta().custom_metadata_map[KEY])
+    shift = metadata["rejection"]["margins"][40]
+    (similarities,) = session_of(file).run(["similarities"], {"pixels": pixels})
+    adjusted = (similarities < np.array(metadata["thresholds"]) + shift).all(1)
+    assert adjusted.tolist() == expected
 
 
 def test_the_example_is_short() -> None:
@@ -248,6 +271,7 @@ def check(model: Model, images: list) -> dict[str, torch.Tensor]:
     expected = decision._asdict() | {"common": common}
     if style.shape[1]:
         expected["style"] = style
+    expected["similarities"] = common @ model.classifier.rule.means.T
     assert set(out) == set(expected)
     for name, value in expected.items():
         assert out[name].dtype == (value.dtype if value.dtype != torch.double else torch.float)
@@ -260,7 +284,8 @@ def test_the_graph_agrees_with_the_model(trained, probe_input) -> None:
     parts = trained(probe_input=probe_input)
     model = parts.model()
     out = check(model, parts.test[:40])
-    assert Graph(model).outputs == tuple(OUTPUTS)[: 6 if probe_input == "common" else 5]
+    without_style = tuple(name for name in OUTPUTS if name != "style")
+    assert Graph(model).outputs == (tuple(OUTPUTS) if probe_input == "common" else without_style)
     assert out["probabilities"].shape == (40, 10)
     assert float(out["probabilities"].sum(1).sub(1).abs().max()) < 1e-6
 

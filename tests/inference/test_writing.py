@@ -18,9 +18,16 @@ from scs_supcon.inference.writing import (
 )
 
 PREDICTIONS = (
-    Prediction("a.png", "wren", 0.75, (("wren", 0.75), ("robin", 0.2)), False, "wren", 0.9),
+    Prediction("a.png", "wren", 0.75, (("wren", 0.75), ("robin", 0.2)), False, "wren", 0.9, 0.5),
     Prediction(
-        'odd, "name".jpg', "robin", 1 / 3, (("robin", 1 / 3), ("wren", 0.3)), True, "wren", -0.125
+        'odd, "name".jpg',
+        "robin",
+        1 / 3,
+        (("robin", 1 / 3), ("wren", 0.3)),
+        True,
+        "wren",
+        -0.125,
+        0.25,
     ),
 )
 
@@ -43,10 +50,11 @@ def test_csv_can_hold_any_name(tmp_path):
     assert [row["unknown"] for row in rows] == ["False", "True"]
     assert [row["nearest"] for row in rows] == ["wren", "wren"]
     assert [float(row["similarity"]) for row in rows] == [0.9, -0.125]
+    assert [float(row["threshold"]) for row in rows] == [0.5, 0.25]
 
 
 def test_csv_names_cannot_be_spreadsheet_formulas():
-    record = Prediction("@a.png", "=1+1", 0.5, (("=1+1", 0.5),), False, "-1", -0.5)
+    record = Prediction("@a.png", "=1+1", 0.5, (("=1+1", 0.5),), False, "-1", -0.5, 0.0)
     (row,) = csv.DictReader(io.StringIO(prediction_formatter("csv")([record])))
     assert (row["image"], row["label"], row["nearest"]) == ("'@a.png", "'=1+1", "-1")
     assert row["similarity"] == "-0.500000"
@@ -63,6 +71,7 @@ def test_json_lines_hold_exact_values():
         "unknown": True,
         "nearest": "wren",
         "similarity": -0.125,
+        "threshold": 0.25,
     }
 
 

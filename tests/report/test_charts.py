@@ -19,7 +19,7 @@ from scs_supcon.report.figures import ACCENT, CSS_VARIABLES, chart
 from scs_supcon.report.gallery import build_gallery
 from scs_supcon.report.inputs import read_records
 from scs_supcon.report.render import packaged_text
-from scs_supcon.runs.run_dir import FIGURES
+from scs_supcon.runs.layout import FIGURES
 
 EDGES = tuple(np.linspace(-1, 1, 61).tolist())
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from scs_supcon.cli.app import ScsCommand, app
+from scs_supcon.cli.checks import check_method, check_training
 from scs_supcon.cli.options import (
     COMPUTE,
     OUTPUT,
@@ -127,6 +128,13 @@ def compare(
         scs compare ./birds --methods all --folds 5 --epochs 20 --out comparisons/birds
         scs compare table.toml --dry-run
     """
+    from scs_supcon.data.named.registry import named_source
+
+    check_training(named_source(data, folder or ()), None, options)
+    for method in (methods or "").split(","):
+        if method.strip() not in ("", "all"):
+            check_method(method.strip())
+
     from scs_supcon.benchmark import compare as benchmark
     from scs_supcon.benchmark.table import (
         TUNE_RATES,
@@ -137,7 +145,6 @@ def compare(
         with_folders,
     )
     from scs_supcon.data.load import source_name
-    from scs_supcon.data.named.registry import named_source
     from scs_supcon.device import cores, find_compute
     from scs_supcon.progress import Display
 

@@ -1,12 +1,17 @@
 """`scs evaluate`: evaluate a model."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scs_supcon.cli.app import app
-from scs_supcon.cli.options import DataFolder, Device, Json, Quiet, RunPath, Workers
+from scs_supcon.cli.checks import check_data
+from scs_supcon.cli.options import DataFolder, Device, FalseRejection, Json, Quiet, RunPath, Threshold, Workers
+from scs_supcon.runs.layout import check_run
+
+if TYPE_CHECKING:
+    from scs_supcon.evaluation.record import Evaluation, UnknownEvaluation
 
 
 @app.command()
@@ -20,6 +25,8 @@ def evaluate(
         ),
     ] = None,
     folder: DataFolder = None,
+    false_rejection: FalseRejection = None,
+    threshold: Threshold = None,
     device: Device = "auto",
     workers: Workers = None,
     as_json: Json = False,
@@ -28,18 +35,37 @@ def evaluate(
     """Evaluate a model: accuracy with intervals, calibration, pairs, rejection, leakage.
 
     Images of classes that the model was not trained on do not count as errors; the share of them
-    that is rejected as unknown is reported. Results on DATA are saved in RUN/evaluations. Files
-    that cannot be read are listed and skipped, and the exit code is 1.
+    that is rejected as unknown is reported, also if there are no other images. Results on DATA are
+    saved in RUN/evaluations. Files that cannot be read are listed and skipped, and the exit code
+    is 1.
 
         scs evaluate runs/birds
         scs evaluate runs/birds ./birds/test
+        scs evaluate runs/birds ./other-animals --false-rejection 0.1
     """
     from scs_supcon.data.named.registry import named_source
-    from scs_supcon.evaluation.evaluate import evaluate as evaluate_model
     from scs_supcon.evaluation.format import describe
 
-    data = None if data is None else named_source(data, folder or ())
-    evaluation = evaluate_model(run, data, device=device, workers=workers, quiet=quiet)
+    check_run(run)
+    if data is None and false_rejection is None and threshold is None:
+        from scs_supcon.evaluation.stored import run_directory, stored_evaluation
+
+        evaluation: Evaluation | UnknownEvaluation = stored_evaluation(run_directory(run))
+    else:
+        if data is not None:
+            data = named_source(data, folder or ())
+            check_data(data)
+        from scs_supcon.evaluation.evaluate import evaluate as evaluate_model
+
+        evaluation = evaluate_model(
+            run,
+            data,
+            device=device,
+            workers=workers,
+            quiet=quiet,
+            false_rejection=false_rejection,
+            threshold=threshold,
+        )
     print(evaluation.to_json().rstrip() if as_json else describe(evaluation))
     for image in evaluation.unreadable:
         print(f"not read: {image.detail}", file=sys.stderr)

@@ -8,7 +8,10 @@ from typing import Annotated
 import typer
 
 from scs_supcon.cli.app import app
-from scs_supcon.cli.options import Json, Quiet, RunPath
+from scs_supcon.cli.checks import check_images
+from scs_supcon.cli.options import FalseRejection, Json, Quiet, RunPath, Threshold
+from scs_supcon.io.atomic import check_writable
+from scs_supcon.runs.layout import check_run
 
 
 @app.command()
@@ -27,26 +30,31 @@ def export(
             "of the run."
         ),
     ] = None,
+    false_rejection: FalseRejection = None,
+    threshold: Threshold = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Write a model as one ONNX file and compare its outputs with PyTorch on real images.
 
     If they differ by more than 0.001, no file is written and the exit code is 2.
-    examples/onnx_predict.py shows how to use the file without this package.
+    examples/onnx_predict.py shows how to use the file without torch.
 
         scs export runs/birds --onnx -o birds.onnx
     """
+    check_run(run)
+    file = output or run / "model.onnx"
+    check_writable(file)
+    files = check_images(run, images) if images else None
+
     from dataclasses import asdict
 
     from scs_supcon import load
-    from scs_supcon.data.load import find_images
     from scs_supcon.inference.onnx import export_onnx, images_of_run
     from scs_supcon.progress import Display
 
-    model = load(run)
-    chosen = [*find_images(images)] if images else images_of_run(run, model)
-    file = output or run / "model.onnx"
+    model = load(run).with_rejection(false_rejection=false_rejection, threshold=threshold)
+    chosen = files or images_of_run(run, model)
     display = Display(quiet)
     display.line(f"exporting {model.info.recipe.encoder.name}, then comparing with torch")
     with display.progress("comparing") as progress:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 MODEL, TRAINING, COMPUTE, OUTPUT = "Model", "Training", "Compute", "Output"
+UNKNOWN = "Unknown images"
 
 Data = Annotated[
     str,
@@ -38,6 +39,22 @@ DataFolder = Annotated[
 RunPath = Annotated[Path, typer.Argument(help="A run directory, or its model directory.")]
 ImagePaths = Annotated[
     list[str], typer.Argument(help="Image files, folders, or patterns such as 'photos/*.jpg'.")
+]
+FalseRejection = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of the images of known classes that may be rejected as unknown: 0.01 rejects "
+        "fewer images, 0.2 more. Default: 0.05.",
+        rich_help_panel=UNKNOWN,
+    ),
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        help="Reject images whose similarity to every class is below this value, from -1 (never) "
+        "to 1. Default: a value for each class, from held-out images.",
+        rich_help_panel=UNKNOWN,
+    ),
 ]
 Method = Annotated[
     str | None,

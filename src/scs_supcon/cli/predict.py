@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from scs_supcon.cli.app import app
-from scs_supcon.cli.options import ImagePaths, Quiet, RunPath
+from scs_supcon.cli.checks import check_images
+from scs_supcon.cli.options import FalseRejection, ImagePaths, Quiet, RunPath, Threshold
+from scs_supcon.io.atomic import check_writable
 
 
 @app.command()
@@ -22,6 +24,8 @@ def predict(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Output file. Default: standard output.")
     ] = None,
+    false_rejection: FalseRejection = None,
+    threshold: Threshold = None,
     quiet: Quiet = False,
 ) -> None:
     """Classify images: print the most probable classes, or "unknown".
@@ -30,15 +34,19 @@ def predict(
 
         scs predict runs/birds photo.jpg more/ 'other/*.png' --format csv -o names.csv
     """
+    files = check_images(run, images)
+    if output is not None:
+        check_writable(output)
+
     from scs_supcon import load
-    from scs_supcon.data.load import find_images
     from scs_supcon.inference import writing
     from scs_supcon.progress import Display
 
     formatter = writing.prediction_formatter(output_format)
-    files = find_images(images)
     with Display(quiet).progress("predict") as progress:
-        predictions = load(run).predict(files, topk, progress)
+        predictions = load(run).predict(
+            files, topk, progress, false_rejection=false_rejection, threshold=threshold
+        )
     writing.write_output(formatter(predictions.records), output)
     _report_failures(predictions.failures)
 
@@ -54,13 +62,14 @@ def embed(
 
     scs embed runs/birds more/ -o vectors.parquet
     """
+    files = check_images(run, images)
+    check_writable(output)
+
     from scs_supcon import load
-    from scs_supcon.data.load import find_images
     from scs_supcon.inference import writing
     from scs_supcon.progress import Display
 
     writing.check_embedding_file(output)
-    files = find_images(images)
     with Display(quiet).progress("embed") as progress:
         vectors = load(run).embed(files, progress)
     writing.write_embeddings(vectors, output)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from scs_supcon.cli.app import app
+from scs_supcon.runs.layout import check_run
 
 
 @app.command()
@@ -18,6 +19,8 @@ def report(
 
         scs report runs/birds
     """
+    check_run(run)
+
     from scs_supcon.report import build_report
 
     print(build_report(run))

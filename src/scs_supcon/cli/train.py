@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from scs_supcon.cli.app import ScsCommand, app
+from scs_supcon.cli.checks import check_training
 from scs_supcon.cli.options import (
     OUTPUT,
     TRAINING,
@@ -22,6 +23,7 @@ from scs_supcon.cli.options import (
     with_recipe_options,
 )
 from scs_supcon.errors import UserError
+from scs_supcon.runs.layout import check_new_run
 
 
 @app.command(cls=ScsCommand)
@@ -100,18 +102,23 @@ def train(
     """
     from scs_supcon.data.load import source_name
     from scs_supcon.data.named.registry import named_source
+
+    data = named_source(data, folder or ())
+    options |= {"method": method, "seed": seed, "recipe": recipe, "init_from": init_from}
+    if out is None and not dry_run and not print_recipe:
+        raise UserError(f"--out is missing: add for example --out runs/{source_name(data)}")
+    check_training(data, method, options)
+    if out is not None and not dry_run and not print_recipe:
+        check_new_run(out, data)
+
     from scs_supcon.device import first_process
     from scs_supcon.recipe import write_toml
     from scs_supcon.training import train as training
     from scs_supcon.training.result import describe
 
-    data = named_source(data, folder or ())
-    options |= {"method": method, "seed": seed, "recipe": recipe, "init_from": init_from}
     if print_recipe:
         print(write_toml(training.resolved_recipe(data, device=device, **options)), end="")
         return
-    if out is None and not dry_run:
-        raise UserError(f"--out is missing: add for example --out runs/{source_name(data)}")
     result = training.train(
         data,
         out=out or "",

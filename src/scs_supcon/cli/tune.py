@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from scs_supcon.cli.app import ScsCommand, app
+from scs_supcon.cli.checks import check_training
 from scs_supcon.cli.options import (
     COMPUTE,
     OUTPUT,
@@ -101,11 +102,14 @@ def tune(
         scs train ./birds --recipe tunings/birds/best.toml --out runs/birds
     """
     from scs_supcon.data.named.registry import named_source
+
+    data = named_source(data, folder or ())
+    check_training(data, method, options)
+
     from scs_supcon.progress import Display
     from scs_supcon.tuning import tune as tuning
     from scs_supcon.tuning.study import Objective, Search, space_of
 
-    data = named_source(data, folder or ())
     settings = options.pop("settings")
     options["method"] = method
     loaders = 0 if workers is None and jobs > 1 else workers

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from scs_supcon.data.crop import CentreCrop
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.recipe import DataRecipe
 from scs_supcon.recipe.schema import Augment
@@ -92,11 +93,13 @@ def probe_view(data: DataRecipe) -> View:
 
 def eval_view(data: DataRecipe) -> View:
     """Return the view for evaluation, without randomness: resize the short side, centre crop."""
-    from torchvision.transforms import v2
+    return View(centre_crop(data), *_channels(data))
 
+
+def centre_crop(data: DataRecipe) -> CentreCrop:
+    """Return the crop of the view for evaluation."""
     resized = math.floor(data.image_size / data.crop_pct)
-    steps = [v2.Resize(resized, _torch_interpolation(data)), v2.CenterCrop(data.image_size)]
-    return View(v2.Compose(steps), *_channels(data))
+    return CentreCrop(resized, data.image_size, data.interpolation)
 
 
 @contextmanager

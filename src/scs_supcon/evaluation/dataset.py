@@ -13,8 +13,7 @@ from torch import Tensor
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.image_io import ImageError
 from scs_supcon.data.load import load_images
-from scs_supcon.errors import UserError, did_you_mean
-from scs_supcon.evaluation.format import shorten
+from scs_supcon.errors import UserError
 from scs_supcon.evaluation.record import UnreadableImage
 from scs_supcon.progress import Display
 
@@ -64,16 +63,12 @@ def load_evaluation_set(
         display: shows the progress.
 
     Raises:
-        UserError: there is no test split, no known class, or no readable image of a known class.
+        UserError: there is no test split, or no readable image of a known class although the data
+            has known classes.
     """
     images = load_images(data)
     split, indices = _choose_split(data, images)
     present = [images.classes[label] for label in np.unique(images.labels[indices])]
-    if not set(present) & set(classes):
-        raise UserError(
-            f"the model has none of the classes of {data} ({shorten(present)}); "
-            f"its classes are {shorten(classes)}{did_you_mean(present[0], classes)}"
-        )
     errors = _decode_errors(images, indices, workers, display)
     unreadable = [
         UnreadableImage(image=images.names[index], detail=error)
@@ -84,9 +79,9 @@ def load_evaluation_set(
     index_of = {name: index for index, name in enumerate(classes)}
     model_labels = torch.tensor([index_of.get(name, -1) for name in images.classes])
     labels = model_labels[torch.from_numpy(images.labels[indices])]
-    if not (labels >= 0).any():
-        reason = f": {unreadable[0].detail}" if unreadable else ""
-        raise UserError(f"{data} has no readable image of a class of the model{reason}")
+    if not len(indices) or (set(present) & set(classes) and not (labels >= 0).any()):
+        kind = "image of a class of the model" if len(indices) else "image"
+        raise UserError(f"{data} has no readable {kind}: {unreadable[0].detail}")
     unknown_classes = sorted(set(present) - set(classes))
     return EvaluationSet(data, images, split, indices, labels, unknown_classes, unreadable)
 

@@ -3,6 +3,7 @@
 import json
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,8 @@ from scs_supcon.evaluation.dataset import EvaluationSet, load_evaluation_set
 from scs_supcon.evaluation.label_errors import suspected_labels
 from scs_supcon.evaluation.leakage import view_agreement
 from scs_supcon.evaluation.predictions import prediction_columns, write_predictions
-from scs_supcon.evaluation.record import Evaluation, ViewAgreement
+from scs_supcon.evaluation.record import Evaluation, UnknownEvaluation, ViewAgreement
+from scs_supcon.evaluation.stored import run_directory, stored_evaluation
 from scs_supcon.inference import Model, load
 from scs_supcon.inference.decision import Decision
 from scs_supcon.kernels.layout import evenly_spaced
@@ -40,11 +42,13 @@ def evaluate(
     workers: int | None = None,
     cache: str | Path | None = None,
     quiet: bool = False,
-) -> Evaluation:
+    false_rejection: float | None = None,
+    threshold: float | None = None,
+) -> Evaluation | UnknownEvaluation:
     """Evaluate a model.
 
     Images of unknown classes do not count as errors; the evaluation reports how many of them are
-    rejected.
+    rejected. If there are no others, the result is an `UnknownEvaluation`.
 
     Args:
         model: a run directory, its model directory, or a loaded model.
@@ -54,25 +58,36 @@ def evaluate(
         workers: processes that load images; default: one per core.
         cache: directory for cached features of frozen encoders.
         quiet: do not show progress.
+        false_rejection: share of the images of known classes that may be rejected as unknown;
+            default: that of the model, 0.05.
+        threshold: similarity, from −1 to 1, below which images are rejected instead.
 
     Returns:
         The evaluation. If a run directory and `data` are given, it is also written to
         RUN/evaluations, together with a table of predictions, and `saved_to` is its path. If the
         directory is not writable, a warning is issued and `saved_to` is None.
     """
-    run = None if isinstance(model, Model) else _run_directory(Path(model))
+    run = None if isinstance(model, Model) else run_directory(Path(model))
     if data is None:
-        return _stored_evaluation(run)
+        if false_rejection is not None or threshold is not None:
+            raise UserError(
+                "the stored evaluation has the threshold of its run: give images to evaluate with "
+                "another one, such as scs evaluate RUN DATA --false-rejection 0.1"
+            )
+        if run is None:
+            raise UserError("a loaded model can only be evaluated on data: evaluate(model, data)")
+        return stored_evaluation(run)
     compute, display = find_compute(device, workers, cache), Display(quiet)
     loaded = model if isinstance(model, Model) else load(model, torch_device(device))
+    loaded = loaded.with_rejection(false_rejection=false_rejection, threshold=threshold)
     images = load_evaluation_set(str(data), loaded.classes, compute.workers, display)
     features = _encode(loaded, images, images.indices, "eval", compute, display)[:, 0]
     decision = loaded.decide(features)
-    train = _training_images(loaded, run)
-    agreement = (
-        _compare_new_views(loaded, images, compute, display) if train.style.shape[1] else None
+    evaluation = (
+        _evaluate(loaded, run, images, features, decision, compute, display)
+        if (images.labels >= 0).any()
+        else _evaluate_unknown(loaded, images, decision)
     )
-    evaluation = _evaluate(loaded, train, images, features, decision, agreement)
     if run is None:
         return evaluation
     try:
@@ -101,14 +116,36 @@ def measure_view_agreement(model: Model, features: Tensor, labels: Tensor) -> Vi
     return view_agreement((first[0], second[0]), (first[1], second[1]), labels[subset])
 
 
+def _evaluate_unknown(model: Model, images: EvaluationSet, decision: Decision) -> UnknownEvaluation:
+    accepted = decision.probabilities[~decision.unknown].argmax(1).tolist()
+    counts = Counter(model.classes[index] for index in accepted)
+    return UnknownEvaluation(
+        data=images.data,
+        path=_location(images.data),
+        split=images.split,
+        images=len(images.indices),
+        classes=tuple(images.unknown_classes),
+        known_classes=model.classes,
+        rejected=float(decision.unknown.double().mean()),
+        threshold=model.info.rejection.threshold,
+        accepted_as=dict(counts.most_common()),
+        unreadable=tuple(images.unreadable),
+    )
+
+
 def _evaluate(
     model: Model,
-    train: EmbeddedImages,
+    run: Path | None,
     images: EvaluationSet,
     features: Tensor,
     decision: Decision,
-    agreement: ViewAgreement | None,
+    compute: Compute,
+    display: Display,
 ) -> Evaluation:
+    train = _training_images(model, run)
+    agreement = (
+        _compare_new_views(model, images, compute, display) if train.style.shape[1] else None
+    )
     common, style = model.fields(features)
     known = images.labels >= 0
     labels, probabilities = images.labels[known], decision.probabilities[known]
@@ -135,24 +172,6 @@ def _evaluate(
         label_errors=suspected_labels(probabilities, labels, names, model.classes),
         unreadable=images.unreadable,
     )
-
-
-def _run_directory(path: Path) -> Path:
-    """Return the run directory, given its path or the path of its model directory."""
-    is_model = path.name == "model" and (path.parent / "recipe.toml").exists()
-    return path.parent if is_model else path
-
-
-def _stored_evaluation(run: Path | None) -> Evaluation:
-    if run is None:
-        raise UserError("a loaded model can only be evaluated on data: evaluate(model, data)")
-    file = run / "evaluation.json"
-    if not file.exists():
-        raise UserError(
-            f"{run} has no evaluation.json, which a run writes at its end: finish the run, or "
-            "give images to evaluate on: scs evaluate RUN DATA"
-        )
-    return Evaluation.read(file)
 
 
 def _encode(
@@ -220,7 +239,11 @@ def _training_images(model: Model, run: Path | None) -> EmbeddedImages:
 
 
 def _save(
-    run: Path, images: EvaluationSet, model: Model, decision: Decision, evaluation: Evaluation
+    run: Path,
+    images: EvaluationSet,
+    model: Model,
+    decision: Decision,
+    evaluation: Evaluation | UnknownEvaluation,
 ) -> Path:
     """Write the evaluation and the predictions; return the path of the evaluation."""
     path = _free_path(run / "evaluations", images.data)

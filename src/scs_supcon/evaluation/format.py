@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from scs_supcon.evaluation.record import Evaluation, Leakage, PairStatistics
+from scs_supcon.errors import did_you_mean
+from scs_supcon.evaluation.record import Evaluation, Leakage, PairStatistics, UnknownEvaluation
 
 SCORE_TITLES = {
     "accuracy": "top-1 accuracy",
@@ -38,8 +39,10 @@ LOW_TEMPERATURE, HIGH_TEMPERATURE = 0.05, 99.0
 COLLAPSED_BINS, COLLAPSED_SHARE = 2, 0.95  # of the 60 bins between -1 and 1: above 0.93
 
 
-def describe(evaluation: Evaluation) -> str:
+def describe(evaluation: Evaluation | UnknownEvaluation) -> str:
     """Return the whole evaluation as a table with a short explanation of each number."""
+    if isinstance(evaluation, UnknownEvaluation):
+        return "\n".join(_unknown(evaluation))
     sections = (
         _head,
         _scores,
@@ -53,6 +56,21 @@ def describe(evaluation: Evaluation) -> str:
     )
     blocks = ["\n".join(section(evaluation)) for section in sections]
     return "\n\n".join(block for block in blocks if block)
+
+
+def _unknown(evaluation: UnknownEvaluation) -> Iterator[str]:
+    split = "" if evaluation.split == "all" else f", {evaluation.split} split"
+    yield f"{evaluation.data}{split}: {evaluation.images:,} images of unknown classes only"
+    hint = did_you_mean(evaluation.classes[0], evaluation.known_classes)
+    yield f"the model has none of the classes {shorten(evaluation.classes)}{hint}"
+    yield ""
+    meaning = "of these images (correct, if their classes are new)"
+    yield _line("rejected as unknown", f"{evaluation.rejected:.2%}", "", meaning)
+    if evaluation.accepted_as:
+        counts = [f"{name} ({count})" for name, count in evaluation.accepted_as.items()]
+        yield f"the others are classified as {shorten(counts)}"
+    if evaluation.saved_to:
+        yield f"\nsaved to  {evaluation.saved_to}"
 
 
 def leakage_sentence(leakage: Leakage) -> str:

@@ -58,6 +58,16 @@ class EvaluationRecord(BaseModel):
         use_attribute_docstrings=True,
     )
 
+    def to_json(self) -> str:
+        """Return the content of the file: JSON with one line per field."""
+        fields = self.model_dump(mode="json")
+        lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
+        return "{" + ",\n ".join(lines) + "}\n"
+
+    def write(self, path: str | Path) -> None:
+        """Write the record atomically."""
+        write_text(Path(path), self.to_json())
+
 
 class Score(EvaluationRecord):
     """A value between 0 and 1 with its 95% confidence interval."""
@@ -342,12 +352,28 @@ class Evaluation(EvaluationRecord):
             "update scs-supcon"
         )
 
-    def to_json(self) -> str:
-        """Return the content of the file: JSON with one line per field."""
-        fields = self.model_dump(mode="json")
-        lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in fields.items())
-        return "{" + ",\n ".join(lines) + "}\n"
 
-    def write(self, path: str | Path) -> None:
-        """Write the evaluation atomically."""
-        write_text(Path(path), self.to_json())
+class UnknownEvaluation(EvaluationRecord):
+    """What a model makes of images of unknown classes alone: there is no accuracy to measure."""
+
+    format_version: Literal[2] = FORMAT_VERSION
+    data: str
+    """The data as given by the user."""
+    path: str | None = None
+    """Absolute path of the data, or the name of a built-in dataset."""
+    split: Literal["test", "all"]
+    images: int
+    """Images of unknown classes that were evaluated."""
+    classes: tuple[str, ...]
+    """Their classes."""
+    known_classes: tuple[str, ...]
+    """Classes of the model."""
+    rejected: float
+    """Share of the images that are rejected as unknown."""
+    threshold: float
+    """Similarity to a class that an image needs, over all classes."""
+    accepted_as: dict[str, int]
+    """Number of images that are not rejected, by predicted class; the most frequent first."""
+    unreadable: tuple[UnreadableImage, ...] = ()
+    saved_to: str | None = Field(default=None, exclude=True)
+    """The file the evaluation was written to, if any; not part of the file."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scs_supcon.inference.decision import Decision, DecisionRule
-    from scs_supcon.inference.model import Model, load
+    from scs_supcon.inference.loading import load
+    from scs_supcon.inference.model import Model
     from scs_supcon.inference.package import ModelInfo, ModelMetrics
     from scs_supcon.inference.types import (
         Embeddings,
@@ -22,7 +23,7 @@ _MODULES = {
     "Decision": "decision",
     "DecisionRule": "decision",
     "Model": "model",
-    "load": "model",
+    "load": "loading",
     "ModelInfo": "package",
     "ModelMetrics": "package",
     "Embeddings": "types",

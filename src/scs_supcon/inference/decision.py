@@ -24,13 +24,12 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.inference.classifier import LinearClassifier, fit_temperature
+from scs_supcon.inference.rejection import rejection_thresholds
 from scs_supcon.nn.head import join_heads, unit
 from scs_supcon.nn.network import Output, ProbeInput, probe_features
 from scs_supcon.nn.whitening import Whitening
 from scs_supcon.recipe import HeadRecipe
 
-FALSE_REJECTIONS = 0.05  # share of the held-out images of known classes that are rejected
-CLASS_IMAGES = 20  # held-out images of a class from which on it has a threshold of its own
 MAX_PAIRED_IMAGES = 1000  # half a million pairs
 ROWS = 64  # per pass
 
@@ -134,7 +133,7 @@ class DecisionRule(nn.Module):
 
     def forward(self, probe_input: Tensor) -> Decision:
         """Return the decisions for probe inputs (n, D)."""
-        similarities = self.common(probe_input) @ self.means.T
+        similarities = self.similarities(probe_input)
         margins = similarities - self.thresholds
         nearest = margins.argmax(1)
         return Decision(
@@ -147,6 +146,29 @@ class DecisionRule(nn.Module):
     def common(self, probe_input: Tensor) -> Tensor:
         """Return u (n, D)."""
         return unit(probe_input - self.centre)
+
+    def similarities(self, probe_input: Tensor) -> Tensor:
+        """Return the mean similarities (n, classes) to the images of each class."""
+        return self.common(probe_input) @ self.means.T
+
+    def shifted(self, shift: float) -> "DecisionRule":
+        """Return the rule with all thresholds raised by `shift`."""
+        rule = copy.deepcopy(self)
+        rule.threshold += shift
+        rule.thresholds += shift
+        return rule
+
+    def with_threshold(self, threshold: float) -> "DecisionRule":
+        """Return the rule with one threshold for all classes."""
+        if not -1 <= threshold <= 1:
+            raise UserError(
+                f"the threshold is a similarity between −1 and 1, got {threshold:g}; −1 rejects "
+                "no image"
+            )
+        rule = copy.deepcopy(self)
+        rule.threshold = threshold
+        rule.thresholds.fill_(threshold)
+        return rule
 
     def with_class(self, rows: Tensor) -> "DecisionRule":
         """Return a rule with one more class, given u (k, D) of its images."""
@@ -254,32 +276,6 @@ def fit_fused_rule(
         class_thresholds=class_thresholds,
         parts=fused.parts,
     )
-
-
-def rejection_thresholds(
-    similarities: Tensor, rate: float = FALSE_REJECTIONS
-) -> tuple[float, Tensor]:
-    """Return the threshold over all classes, and the threshold of each class.
-
-    An image is rejected if its similarity to every class is below the threshold of the class. The
-    threshold over all classes is the `rate` quantile of the largest similarity of each held-out
-    image. A class that is predicted for at least 20 held-out images gets a mean of this threshold,
-    with the weight of 20 images, and of the quantile of its own images. All thresholds are then
-    shifted so that the share `rate` of the held-out images is rejected.
-
-    Args:
-        similarities: (n, classes) of held-out images of known classes.
-        rate: share of these images to reject.
-    """
-    scores, predicted = similarities.double().max(1)
-    pooled = float(scores.quantile(rate))
-    thresholds = similarities.new_full((similarities.shape[1],), pooled, dtype=torch.float64)
-    for label, count in enumerate(torch.bincount(predicted, minlength=len(thresholds)).tolist()):
-        if count >= CLASS_IMAGES:
-            quantile = float(scores[predicted == label].quantile(rate))
-            thresholds[label] = (count * quantile + CLASS_IMAGES * pooled) / (count + CLASS_IMAGES)
-    shift = (similarities.double() - thresholds).amax(1).quantile(rate)
-    return pooled, thresholds + shift
 
 
 def fit_pairs(similarities: Tensor, same: Tensor) -> tuple[float, float]:

@@ -1,17 +1,17 @@
 """A trained model: images -> predictions, embeddings and neighbours."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
-from scs_supcon.data.image_io import ImageError, convert_image, open_image
+from scs_supcon.data.image_io import ImageError
 from scs_supcon.data.transforms import eval_view
 from scs_supcon.errors import UserError
 from scs_supcon.inference.classifier import LinearClassifier
@@ -27,17 +27,16 @@ from scs_supcon.inference.decision import (
     in_passes,
     pair_similarities,
 )
+from scs_supcon.inference.images import ImageLike, NamedImage, list_images
 from scs_supcon.inference.package import (
     ModelInfo,
     ModelMetrics,
     PairRule,
     RejectionRule,
-    load_state,
-    read_package,
     write_package,
 )
+from scs_supcon.inference.rejection import margin_quantiles, shift_for_rate
 from scs_supcon.inference.types import Embeddings, Failure, Neighbour, Prediction, Predictions
-from scs_supcon.nn.build import build_network
 from scs_supcon.nn.encode import encode, for_inference, pass_size
 from scs_supcon.nn.encoder import Encoder
 from scs_supcon.nn.network import ProbeInput
@@ -46,7 +45,8 @@ from scs_supcon.nn.whitening import Whitening
 from scs_supcon.progress import ProgressCallback
 from scs_supcon.recipe import Recipe
 
-ImageLike = str | Path | Image.Image
+Images = ImageLike | Iterable[ImageLike]
+"""One image, or many: see `ImageLike`."""
 
 
 def no_progress(_done: int, _total: int) -> None:
@@ -55,10 +55,17 @@ def no_progress(_done: int, _total: int) -> None:
 
 @dataclass(frozen=True)
 class EmbeddingGallery:
-    """Embeddings (n, D) and labels (n,) of the images that can be neighbours."""
+    """Embeddings of the images that can be neighbours.
+
+    Attributes:
+        vectors: (n, D) common field.
+        labels: (n,)
+        style: (n, S) style field; no columns for methods without fields and models of old versions.
+    """
 
     vectors: Tensor
     labels: Tensor
+    style: Tensor
 
 
 class EncodedImages(NamedTuple):
@@ -132,7 +139,7 @@ class Model:
         """
         whitening, omega = (None, 0.0) if fused is None else (fused.whitening, fused.omega)
         probe_inputs = ProbeInputs(projection, probe_input, recipe.head, whitening, omega)
-        train_inputs, _ = in_passes(probe_inputs, train[0])
+        train_inputs, train_style = in_passes(probe_inputs, train[0])
         val_inputs, _ = in_passes(probe_inputs, val[0])
         labels, val_labels = train[1].cpu(), val[1].cpu()
         if fused is None:
@@ -151,6 +158,7 @@ class Model:
                 fused=fused,
             )
             pairs = fused.t, fused.b
+        held_out = rule.similarities(val_inputs) if fused is None else fused.similarities
         info = ModelInfo(
             classes=tuple(classes),
             trained_classes=len(classes),
@@ -161,6 +169,7 @@ class Model:
                 rule="out_of_fold" if fused is not None and fused.out_of_fold else "quantile",
                 threshold=rule.threshold,
                 val_rejected=float(rule(val_inputs).unknown.double().mean()),
+                margins=margin_quantiles(held_out, rule.thresholds),
             ),
             pairs=PairRule(
                 t=pairs[0], b=pairs[1], learned=fused is None and learned_pairs is not None
@@ -170,7 +179,7 @@ class Model:
             image_names=tuple(train_names),
             weights_licence=_licence(recipe),
         )
-        gallery = EmbeddingGallery(rule.common(train_inputs).float(), labels)
+        gallery = EmbeddingGallery(rule.common(train_inputs).float(), labels, train_style.float())
         return cls(info, encoder, projection, rule, gallery, whitening)
 
     @property
@@ -178,23 +187,61 @@ class Model:
         """Names of all classes; added ones come last."""
         return self.info.classes
 
+    def with_rejection(
+        self, *, false_rejection: float | None = None, threshold: float | None = None
+    ) -> "Model":
+        """Return the same model with another threshold for "unknown"; see `predict`.
+
+        Without arguments the model keeps the thresholds that it was trained with.
+        """
+        if false_rejection is None and threshold is None:
+            return self
+        if false_rejection is not None and threshold is not None:
+            raise UserError("give either a false-rejection rate or a threshold, not both")
+        rule, rejection = self.classifier.rule, self.info.rejection
+        changes: dict[str, object] = {"rule": "given", "margins": ()}
+        if threshold is not None:
+            rule = rule.with_threshold(threshold)
+        elif false_rejection is not None:
+            shift = shift_for_rate(rejection.margins, false_rejection)
+            rule = rule.shifted(shift)
+            changes = {"margins": tuple(margin - shift for margin in rejection.margins)}
+        rejection = rejection.model_copy(update=changes | {"threshold": rule.threshold})
+        model = copy.copy(self)
+        model.classifier = FeatureClassifier(self.classifier.probe_inputs, rule)
+        model.info = self.info.model_copy(update={"rejection": rejection})
+        return model
+
     def predict(
         self,
-        images: Sequence[ImageLike],
+        images: Images,
         topk: int = 5,
         progress: ProgressCallback = no_progress,
+        *,
+        false_rejection: float | None = None,
+        threshold: float | None = None,
     ) -> Predictions:
         """Return predictions for images, and failures for unreadable images.
 
         Args:
-            images: paths or PIL images.
+            images: a path, a folder, a pattern such as "photos/*.jpg", a Pillow image, an array
+                (height, width, 3), or a list of these.
             topk: number of classes in `Prediction.top`.
             progress: called with (images done, total).
+            false_rejection: share of the images of known classes that may be rejected as unknown,
+                such as 0.01 to reject less, or 0.2 to reject more. Default: 0.05.
+            threshold: similarity, from −1 to 1, below which images are rejected instead.
         """
         if topk < 1:
             raise UserError(f"topk must be at least 1, got {topk}")
+        model = self.with_rejection(false_rejection=false_rejection, threshold=threshold)
         encoded = self.encode(images, progress)
+        return model.predictions(encoded, topk)
+
+    def predictions(self, encoded: "EncodedImages", topk: int = 5) -> Predictions:
+        """Return the predictions for images that are already encoded."""
         decision = self.decide(encoded.features)
+        needed = self.classifier.rule.thresholds[decision.nearest]
         best = decision.probabilities.sort(dim=1, descending=True, stable=True)
         predictions = []
         for row, name in enumerate(encoded.names):
@@ -209,13 +256,12 @@ class Model:
                     unknown=bool(decision.unknown[row]),
                     nearest=self.classes[int(decision.nearest[row])],
                     similarity=float(decision.similarity[row]),
+                    threshold=float(needed[row]),
                 )
             )
         return Predictions(tuple(predictions), encoded.failures)
 
-    def embed(
-        self, images: Sequence[ImageLike], progress: ProgressCallback = no_progress
-    ) -> Embeddings:
+    def embed(self, images: Images, progress: ProgressCallback = no_progress) -> Embeddings:
         """Return the common and style vectors of images.
 
         For methods without fields, common is the probe input at unit length (features minus their
@@ -225,11 +271,29 @@ class Model:
         common, style = (field.float().numpy() for field in self.fields(encoded.features))
         return Embeddings(encoded.names, common, style, encoded.failures)
 
-    def neighbours(self, image: ImageLike, k: int = 10) -> list[Neighbour]:
-        """Return the k training images that are most similar to an image."""
-        common, _ = self.fields(self.features([image]))
-        similarities = self.gallery.vectors.double() @ common[0]
-        order = similarities.sort(descending=True, stable=True)
+    def neighbours(
+        self, image: ImageLike, k: int = 10, *, field: Literal["common", "style"] = "common"
+    ) -> list[Neighbour]:
+        """Return the k training images that are most similar to an image.
+
+        Args:
+            image: a path, a Pillow image or an array.
+            k: number of neighbours.
+            field: "common" compares what defines the class; "style" what varies within it.
+        """
+        features = self.features(image)
+        if len(features) != 1:
+            raise UserError(f"neighbours need exactly one image, got {len(features)}")
+        if field not in ("common", "style"):
+            raise UserError(f"field must be 'common' or 'style', got {field!r}")
+        vectors = self.gallery.vectors if field == "common" else self.gallery.style
+        if field == "style" and not vectors.shape[1]:
+            raise UserError(
+                "this model stores no style vectors: its method has no style field, or an older "
+                "version trained it; train it again to compare styles"
+            )
+        query = self.fields(features)[0 if field == "common" else 1][0]
+        order = (vectors.double() @ query).sort(descending=True, stable=True)
         return [
             Neighbour(
                 self.info.image_names[index], self.classes[int(self.gallery.labels[index])], value
@@ -247,13 +311,17 @@ class Model:
         pairs = self.info.pairs
         return float(torch.sigmoid(pairs.t * (common[0] @ common[1]) - pairs.b))
 
-    def add_class(self, name: str, images: Sequence[ImageLike]) -> tuple[Failure, ...]:
+    def add_class(self, name: str, images: Images) -> tuple[Failure, ...]:
         """Add a class, represented by the mean of example images, without training.
 
         The probabilities of the trained classes keep their ratios. The probability of the added
         class depends on the distances to the class means; see `DecisionRule`. Use five or more
         images: with a single image the spread of the class is assumed to be average. `save` also
         stores added classes.
+
+        Args:
+            name: of the new class.
+            images: a folder of images, or anything that `predict` accepts.
 
         Returns:
             The images that could not be read; the others were used.
@@ -264,12 +332,13 @@ class Model:
         if not encoded.names:
             reasons = "; ".join(failure.reason for failure in encoded.failures[:3])
             raise UserError(f"no image of {name!r} can be used. {reasons}".rstrip())
-        vectors, _ = self.fields(encoded.features)
+        vectors, style = self.fields(encoded.features)
         labels = torch.full((len(encoded.names),), len(self.classes))
         self.classifier.rule = self.classifier.rule.with_class(vectors)
         self.gallery = EmbeddingGallery(
             torch.cat([self.gallery.vectors, vectors.float()]),
             torch.cat([self.gallery.labels, labels]),
+            torch.cat([self.gallery.style, style[:, : self.gallery.style.shape[1]].float()]),
         )
         self.info = self.info.model_copy(
             update={
@@ -279,33 +348,29 @@ class Model:
         )
         return encoded.failures
 
-    def encode(
-        self, images: Sequence[ImageLike], progress: ProgressCallback = no_progress
-    ) -> EncodedImages:
+    def encode(self, images: Images, progress: ProgressCallback = no_progress) -> EncodedImages:
         """Open images and return the encoder's features of their evaluation views.
 
         On a CPU each pass of the encoder uses one thread, so that the last bits do not depend on
         the number of threads; passes run in parallel instead.
         """
-        if isinstance(images, str | Path):
-            raise UserError(f"give a list of images, such as [{str(images)!r}]")
+        listed = list_images(images)
         size = pass_size(self.encoder, self.info.recipe.data.image_size**2)
-        numbered = list(enumerate(images, start=1))
-        chunks = [numbered[start : start + size] for start in range(0, len(numbered), size)]
-        results = []
+        chunks = [listed[start : start + size] for start in range(0, len(listed), size)]
+        results: list[EncodedImages] = []
+        done = 0
         with _single_threaded_pool() as pool:
             for chunk, result in zip(chunks, pool.map(self._encode_chunk, chunks), strict=True):
                 results.append(result)
-                progress(chunk[-1][0], len(numbered))
+                done += len(chunk)
+                progress(done, len(listed))
         return EncodedImages(
             tuple(name for result in results for name in result.names),
             torch.cat([self._no_features(), *(result.features for result in results)]),
             tuple(failure for result in results for failure in result.failures),
         )
 
-    def features(
-        self, images: Sequence[ImageLike], progress: ProgressCallback = no_progress
-    ) -> Tensor:
+    def features(self, images: Images, progress: ProgressCallback = no_progress) -> Tensor:
         """Return the encoder's features (n, F) of images, all of which must be readable."""
         encoded = self.encode(images, progress)
         if encoded.failures:
@@ -341,15 +406,14 @@ class Model:
         self.info = self.info.model_copy(update=updates)
         write_package(Path(directory), self.info, self._tensors())
 
-    def _encode_chunk(self, chunk: list[tuple[int, ImageLike]]) -> EncodedImages:
+    def _encode_chunk(self, chunk: list[NamedImage]) -> EncodedImages:
         names, views, failures = [], [], []
-        for number, image in chunk:
-            name = f"image {number}" if isinstance(image, Image.Image) else str(image)
+        for image in chunk:
             try:
-                views.append(self._view(open_upright(image, name)))
-                names.append(name)
+                views.append(self._view(image.open()))
+                names.append(image.name)
             except ImageError as error:
-                failures.append(Failure(name, str(error)))
+                failures.append(Failure(image.name, str(error)))
         features = self._no_features()
         if views:
             features = torch.from_numpy(encode(self.encoder, torch.stack(views)))
@@ -380,101 +444,8 @@ class Model:
             "classes/thresholds": rule.thresholds[: rule.trained_classes],
             "gallery/vectors": self.gallery.vectors,
             "gallery/labels": self.gallery.labels,
+            "gallery/style": self.gallery.style,
         }
-
-
-def load(path: str | Path, device: str = "cpu") -> Model:
-    """Load a model from its directory, or from the directory of the run that trained it.
-
-    Loading never runs code from the directory: tensors are read with safetensors, everything else
-    is validated JSON, and the encoder is built by timm or this package.
-
-    Args:
-        path: `runs/x` or `runs/x/model`.
-        device: where the encoder runs, such as "cpu" or "cuda".
-
-    Raises:
-        UserError: there is no model, or it is damaged, incomplete or of a newer format.
-    """
-    info, tensors = read_package(path)
-    recipe = info.recipe
-    network = build_network(recipe)
-    encoder, projection = cast("Encoder", network.encoder), None
-    load_state(path, encoder, "encoder", tensors)
-    if info.probe_input != "features":
-        projection = network.projection
-        load_state(path, projection, "head", tensors)
-    head = recipe.head
-    widths = {
-        "features": encoder.num_features,
-        "embeddings": head.heads * head.dim,
-        "common": head.heads * head.common_dim,
-    }
-    whitening = None
-    parts: tuple[int, ...] = (widths[info.probe_input],)
-    if info.omega is not None:
-        whitening = _load_whitening(path, tensors, encoder.num_features)
-        parts = (whitening.matrix.shape[1], *parts)
-    rule, gallery = _load_rule(path, info, tensors, parts)
-    if tensors:
-        raise UserError(f"{path}: the weights contain {min(tensors)!r}, which is not expected")
-    try:
-        encoder.to(device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device {device!r} cannot be used: {error}") from error
-    return Model(info, encoder, projection, rule, gallery, whitening)
-
-
-def open_upright(image: ImageLike, name: str = "an image") -> Image.Image:
-    """Return a file or a PIL image as an upright RGB image."""
-    return convert_image(image, name) if isinstance(image, Image.Image) else open_image(image)
-
-
-def _load_whitening(path: str | Path, tensors: dict[str, Tensor], width: int) -> Whitening:
-    mean, matrix = (tensors.pop(f"whitening/{name}", None) for name in ("mean", "matrix"))
-    if mean is None or matrix is None or matrix.ndim != 2 or {len(mean), len(matrix)} != {width}:
-        raise UserError(f"{path}: the whitening in the weights does not fit {width} features")
-    return Whitening(mean, matrix)
-
-
-def _load_rule(
-    path: str | Path, info: ModelInfo, tensors: dict[str, Tensor], parts: tuple[int, ...]
-) -> tuple[DecisionRule, EmbeddingGallery]:
-    width = sum(parts)
-    # Models of formats 1 and 2 have one threshold for all classes.
-    shared = torch.full((info.trained_classes,), info.rejection.threshold, dtype=torch.float64)
-    tensors.setdefault("classes/thresholds", shared)
-    classes, images = len(info.classes), len(info.image_names)
-    shapes = {
-        "classifier/weight": (info.trained_classes, width),
-        "classifier/bias": (info.trained_classes,),
-        "classes/centre": (width,),
-        "classes/means": (classes, width),
-        "classes/tightness": (classes,),
-        "classes/thresholds": (info.trained_classes,),
-        "gallery/vectors": (images, width),
-        "gallery/labels": (images,),
-    }
-    for name, shape in shapes.items():
-        actual = tuple(tensors[name].shape) if name in tensors else "missing"
-        if actual != shape:
-            raise UserError(f"{path}: {name} in the weights is {actual}, expected {shape}")
-    weight, bias, centre, means, similarity, thresholds, vectors, labels = (
-        tensors.pop(name) for name in shapes
-    )
-    if labels.dtype != torch.long or (images and not 0 <= labels.min() <= labels.max() < classes):
-        raise UserError(f"{path}: gallery/labels in the weights are not class indices")
-    rule = DecisionRule(
-        LinearClassifier(weight.double(), bias.double(), info.temperature),
-        centre=centre,
-        means=means,
-        within_class_similarity=similarity,
-        prototype_scale=info.prototype_scale,
-        threshold=info.rejection.threshold,
-        class_thresholds=thresholds,
-        parts=parts if len(parts) > 1 else (),
-    )
-    return rule, EmbeddingGallery(vectors.float(), labels)
 
 
 def _licence(recipe: Recipe) -> str:

@@ -1,8 +1,9 @@
 """Export a model as one ONNX file, which is written only if it agrees with the model.
 
 The file expects resized and cropped pixels, as bytes; normalisation, classifier, calibration and
-rejection are part of it. Resizing is not, because Pillow and ONNX resize differently: it is
-described in the metadata and implemented in `examples/onnx_predict.py`.
+rejection are part of it. Decoding and resizing are not, because Pillow and ONNX resize differently.
+Programs use `data.image_io` and `data.crop`, which need no torch, as `examples/onnx_predict.py`
+does, and the comparison with the model runs through the same functions.
 """
 
 import copy
@@ -21,11 +22,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from scs_supcon.data.crop import CentreCrop
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.load import load_images
-from scs_supcon.data.transforms import eval_view
+from scs_supcon.data.transforms import centre_crop
 from scs_supcon.errors import UserError
-from scs_supcon.inference.model import ImageLike, Model, no_progress, open_upright
+from scs_supcon.inference.images import ImageLike, NamedImage, list_images
+from scs_supcon.inference.model import Images, Model, no_progress
 from scs_supcon.io.atomic import write_bytes
 from scs_supcon.progress import ProgressCallback
 
@@ -41,6 +44,7 @@ OUTPUTS = {
     "similarity": "mean similarity to the images of `nearest`",
     "common": "common field, at unit length",
     "style": "style field, at unit length",
+    "similarities": "mean similarity to the images of each class, to compare with thresholds",
 }
 
 
@@ -63,8 +67,7 @@ class Graph(nn.Module):
     @property
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs; only methods with fields have a style."""
-        names = tuple(OUTPUTS)
-        return names if self._has_style() else names[:-1]
+        return tuple(name for name in OUTPUTS if name != "style" or self._has_style())
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         views = (pixels.permute(0, 3, 1, 2).float() - self.mean) / self.std
@@ -76,7 +79,8 @@ class Graph(nn.Module):
             decision.similarity,
             common,
         )
-        return (*outputs, style) if self._has_style() else outputs
+        similarities = common @ self.classifier.rule.means.T
+        return (*outputs, *([style] if self._has_style() else []), similarities)
 
     def _has_style(self) -> bool:
         return self.classifier.probe_inputs.probe_input == "common"
@@ -119,13 +123,13 @@ class Parity:
 def export_onnx(
     model: Model,
     file: Path,
-    images: Sequence[ImageLike],
+    images: Images,
     progress: ProgressCallback = no_progress,
 ) -> Parity:
     """Write a model, including added classes, as one ONNX file.
 
     Args:
-        model: the model to export.
+        model: the model to export; `model.with_rejection(…)` changes the thresholds in the file.
         file: the file to write.
         images: images on which the file must agree with the model.
         progress: called with (done, total); each image counts twice.
@@ -138,7 +142,8 @@ def export_onnx(
     import onnxruntime
     import onnxscript  # noqa: F401 - torch needs it, and its own error is less clear
 
-    if not images:
+    listed = list_images(images)
+    if not listed:
         raise UserError("at least one image is needed to compare the file with the model")
     expected = _model_results(model, images, lambda done, total: progress(done, 2 * total))
     graph = Graph(model)
@@ -148,7 +153,8 @@ def export_onnx(
     session = onnxruntime.InferenceSession(
         exported.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    parity = _compare(expected, _session_results(model, session, images, progress))
+    crop = centre_crop(model.info.recipe.data)
+    parity = _compare(expected, _session_results(session, crop, listed, progress))
     if not parity.agrees:
         raise UserError(
             f"the exported file does not agree with the model: {parity}; the tolerance is "
@@ -266,9 +272,7 @@ class _Results(NamedTuple):
     embeddings: NDArray[np.floating[Any]]
 
 
-def _model_results(
-    model: Model, images: Sequence[ImageLike], progress: ProgressCallback
-) -> _Results:
+def _model_results(model: Model, images: Images, progress: ProgressCallback) -> _Results:
     features = model.features(images, progress)
     decision = model.decide(features)
     return _Results(
@@ -280,14 +284,14 @@ def _model_results(
 
 
 def _session_results(
-    model: Model, session: Any, images: Sequence[ImageLike], progress: ProgressCallback
+    session: Any, crop: CentreCrop, images: Sequence[NamedImage], progress: ProgressCallback
 ) -> _Results:
-    prepare, total = eval_view(model.info.recipe.data).crop, len(images)
+    total = len(images)
     names = [output.name for output in session.get_outputs()]
     batches = []
     for start in range(0, total, BATCH):
         chunk = images[start : start + BATCH]
-        pixels = np.stack([np.asarray(prepare(open_upright(image))) for image in chunk])
+        pixels = np.stack([np.asarray(crop(image.open())) for image in chunk])
         out = dict(zip(names, session.run(None, {"pixels": pixels}), strict=True))
         fields = np.concatenate([out[name] for name in ("common", "style") if name in out], 1)
         batches.append((out["probabilities"], out["unknown"], out["similarity"], fields))

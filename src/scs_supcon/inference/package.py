@@ -43,13 +43,16 @@ OLD_KEYS: Mapping[str, str] = {
 class RejectionRule(Section):
     """When an image is rejected as unknown."""
 
-    rule: Literal["out_of_fold", "quantile", "boundary"]
+    rule: Literal["out_of_fold", "quantile", "boundary", "given"]
     """A quantile of the training images, out of fold, or of the validation images; models of
-    format 2 may use the decision boundary of pairs."""
+    format 2 may use the decision boundary of pairs; or one that the user gave."""
     threshold: float
     """Similarity to a class that an image needs, over all classes."""
     val_rejected: Share
     """Share of the validation images that are rejected."""
+    margins: tuple[float, ...] = ()
+    """Quantiles (0%, 1%, … 100%) of the margins of held-out images of known classes over the
+    thresholds: added to the thresholds, the quantile q rejects the share q of these images."""
 
 
 class PairRule(Section):
@@ -345,6 +348,7 @@ def _card_rejection(info: ModelInfo) -> str:
         "quantile": "which 95% of the validation images reach",
         "out_of_fold": "which 95% of the training images reach, each compared with a model that "
         "was trained without it",
+        "given": "chosen by hand",
     }[info.rejection.rule]
     return (
         "An image is rejected as unknown if its similarity to every class is below a threshold, on "

@@ -28,6 +28,7 @@ class Prediction:
             threshold.
         nearest: class with the largest margin over its threshold.
         similarity: mean similarity to the images of `nearest`.
+        threshold: similarity that `nearest` requires; below it the image is unknown.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Prediction:
     unknown: bool
     nearest: str
     similarity: float
+    threshold: float
 
     @property
     def none_of_these(self) -> bool:  # vocabulary: ok

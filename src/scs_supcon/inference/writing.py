@@ -79,7 +79,9 @@ def _table(predictions: Sequence[Prediction]) -> str:
 def _csv(predictions: Sequence[Prediction]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["image", "label", "probability", "unknown", "nearest", "similarity"])
+    writer.writerow(
+        ["image", "label", "probability", "unknown", "nearest", "similarity", "threshold"]
+    )
     for prediction in predictions:
         writer.writerow(
             [
@@ -89,6 +91,7 @@ def _csv(predictions: Sequence[Prediction]) -> str:
                 prediction.unknown,
                 text_cell(prediction.nearest),
                 f"{prediction.similarity:.6f}",
+                f"{prediction.threshold:.6f}",
             ]
         )
     return text.getvalue()
@@ -108,4 +111,5 @@ def prediction_row(prediction: Prediction) -> dict[str, Any]:
         "unknown": prediction.unknown,
         "nearest": prediction.nearest,
         "similarity": prediction.similarity,
+        "threshold": prediction.threshold,
     }

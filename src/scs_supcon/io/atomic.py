@@ -101,6 +101,20 @@ def write_error(error: OSError, path: Path) -> UserError:
     return UserError(f"cannot write {path}: {cause}. Files saved earlier are intact.")
 
 
+def check_writable(path: Path) -> None:
+    """Raise a `UserError` if a file or folder clearly cannot be created at `path`.
+
+    Called before long computations whose result is written there; nothing is created.
+    """
+    folder = path.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        raise write_error(OSError(errno.ENOTDIR, "not a folder"), path)
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise write_error(OSError(errno.EACCES, "no permission"), path)
+
+
 @contextmanager
 def _temporary_file(path: Path) -> Iterator[Path]:
     """Yield a unique temporary path in the same folder, and remove it afterwards.

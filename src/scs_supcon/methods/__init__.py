@@ -9,7 +9,7 @@ import pkgutil
 from importlib import import_module
 from typing import Any
 
-from scs_supcon.errors import UserError, did_you_mean
+from scs_supcon.errors import UserError, did_you_mean, unknown_method
 from scs_supcon.methods.shared.base import (
     Batch,
     EncodeTrainingSet,
@@ -37,10 +37,7 @@ def method_class(name: str) -> type[Method]:
     if is_plugin(name):
         return plugin_class(name)
     if name not in available():
-        raise UserError(
-            f"unknown method {name!r}{did_you_mean(name, available()) or '.'} "
-            f"Available: {', '.join(available())}, or module:Class for a method outside scs-supcon"
-        )
+        raise unknown_method(name, available())
     module = import_module(f"{__name__}.{name}")
     (method,) = [
         cls

@@ -11,7 +11,7 @@ from typing import Any
 
 from scs_supcon.io.atomic import write_error
 from scs_supcon.io.lock import InUse, Lock
-from scs_supcon.runs.run_dir import (
+from scs_supcon.runs.layout import (
     ENVIRONMENT,
     FINISHED,
     RECIPE,

@@ -7,8 +7,7 @@ same bytes as an uninterrupted one. If there are several processes, only the fir
 import json
 import tomllib
 import warnings
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,38 +28,16 @@ from scs_supcon.runs.checkpoint_io import (
     write_checkpoint,
 )
 from scs_supcon.runs.environment import describe_environment, environment_changes
+from scs_supcon.runs.layout import (
+    ENVIRONMENT,
+    FINISHED,
+    FOLDERS,
+    RECIPE,
+    RUN_FILES,
+    files_of,
+    remove_empty_folders,
+)
 from scs_supcon.runs.metrics_log import MetricsLog
-
-RECIPE, ENVIRONMENT, FINISHED = "recipe.toml", "environment.json", "finished.json"
-FIGURES = ("curves", "similarities", "confusion", "calibration", "tsne")
-NUMBERED = "checkpoints/[a-z]*-[0-9][0-9][0-9][0-9][0-9][0-9]."
-
-# Files that a finished run does not need. Cached features are named by hashes.
-HASH = "[0-9a-f]" * 64
-SPARE = (
-    *(NUMBERED + suffix for suffix in ("sha256", "json", "safetensors")),
-    *(
-        f"features/{HASH}/{name}"
-        for name in (f"{HASH}.safetensors", f"{HASH}.*.tmp", f".{HASH}.*.tmp", ".filling")
-    ),
-)
-
-# All files that a run writes; --overwrite removes these and nothing else. Recipe and environment
-# mark a folder as a run. They are removed last, so that an interrupted removal can be repeated.
-RUN_FILES = (
-    *SPARE,
-    "tensorboard/*/events.out.tfevents.*",
-    *(f"model/{name}" for name in ("weights.safetensors", "model.json", "SHA256SUMS", "README.md")),
-    *("classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "embeddings.parquet"),
-    *("thumbnails.parquet", "label_scores.parquet", "problems.json", "evaluation.json"),
-    "report.html",
-    *("evaluations/*.json", "evaluations/*.parquet"),
-    *(f"figures/{name}.*" for name in FIGURES),
-    *(FINISHED, RECIPE, ENVIRONMENT),
-)
-
-SPARE_FOLDERS = ("checkpoints", "features/*", "features")
-FOLDERS = (*SPARE_FOLDERS, "tensorboard/*", "tensorboard", "model", "evaluations", "figures")
 
 
 class RunDir:
@@ -253,18 +230,6 @@ class RunDir:
         for file in self._run_files():
             file.unlink()
         remove_empty_folders(self.path, FOLDERS)
-
-
-def files_of(run: Path, patterns: Iterable[str]) -> list[Path]:
-    """Return the matching files of a run directory, in the order of the patterns."""
-    return [file for pattern in patterns for file in sorted(run.glob(pattern))]
-
-
-def remove_empty_folders(run: Path, patterns: Iterable[str]) -> None:
-    """Remove the matching folders that are empty."""
-    for folder in files_of(run, patterns):
-        with suppress(OSError):  # not empty: it holds other files
-            folder.rmdir()
 
 
 def _differences(file: Path, recipe: str) -> list[str]:

@@ -14,7 +14,7 @@ from scs_supcon.evaluation.format import BASELINE_TITLES
 from scs_supcon.evaluation.record import Evaluation, EvaluationRecord, Headline
 from scs_supcon.inference import Model, load
 from scs_supcon.recipe import Recipe, from_toml
-from scs_supcon.runs.run_dir import FINISHED, RECIPE
+from scs_supcon.runs.layout import FINISHED, RECIPE
 from scs_supcon.training.probe import Probe
 
 

@@ -26,7 +26,7 @@ from scs_supcon.recipe.resolve import (
     split_dataset,
 )
 from scs_supcon.report import build_report
-from scs_supcon.runs.run_dir import RECIPE
+from scs_supcon.runs.layout import RECIPE
 from scs_supcon.training.input_files import read_input_files
 from scs_supcon.training.pipeline import run
 from scs_supcon.training.result import RunResult
