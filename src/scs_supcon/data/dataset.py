@@ -65,7 +65,7 @@ PROBLEM_KINDS: Mapping[str, ProblemKind] = {
         "training stops with an error: add training images, or remove the class",
     ),
     "empty_folder": ProblemKind(
-        "empty folder", "training stops if a training class is empty: add images or remove it"
+        "empty folder", "left out as a class: add images, or remove the folder"
     ),
     "similar_labels": ProblemKind(
         "similar labels", "they count as different classes: rename them if they are the same"

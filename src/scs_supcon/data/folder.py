@@ -1,6 +1,7 @@
 """Read a folder of class folders, or `train/`, `val/` and `test/` folders of them."""
 
 import os
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,12 +33,11 @@ class _ImageFile:
 
 @dataclass
 class _FolderScan:
-    """Image files, notes and empty folders found while reading a dataset folder."""
+    """Image files and notes found while reading a dataset folder."""
 
     root: Path
     files: list[_ImageFile] = field(default_factory=list)
     notes: list[Problem] = field(default_factory=list)
-    empty_training_folders: list[str] = field(default_factory=list)
 
     def name(self, path: Path) -> str:
         return path.relative_to(self.root).as_posix()
@@ -48,8 +48,7 @@ def read_folder(root: Path, *, forgiving: bool = False) -> ImageDataset:
 
     Args:
         root: The folder.
-        forgiving: Report empty class folders and hidden files as notes; otherwise empty class
-            folders of the training split are an error.
+        forgiving: Report hidden files as notes.
 
     Raises:
         UserError: The folder does not have the expected layout.
@@ -58,8 +57,6 @@ def read_folder(root: Path, *, forgiving: bool = False) -> ImageDataset:
     scan = _FolderScan(root)
     for split, folder in splits.items() if splits else [("", root)]:
         _scan_class_folders(scan, folder, split)
-    if scan.empty_training_folders and not forgiving:
-        raise _empty_folders_error(scan.empty_training_folders)
     if forgiving:
         scan.notes += _hidden_notes(root)
     files = sorted(scan.files, key=lambda file: file.name)
@@ -80,6 +77,14 @@ def read_folder(root: Path, *, forgiving: bool = False) -> ImageDataset:
         notes=tuple(sorted(scan.notes, key=lambda note: (note.kind, note.name))),
         paths=reader.paths,
     )
+
+
+def class_name(name: str) -> str:
+    """Return the name of a class in composed form.
+
+    Systems write "é" as one character or as "e" and an accent: these are the same class.
+    """
+    return unicodedata.normalize("NFC", name)
 
 
 def is_hidden(name: str) -> bool:
@@ -132,10 +137,9 @@ def _scan_class_folders(scan: _FolderScan, folder: Path, split: str) -> None:
             name = printable(scan.name(class_folder))
             detail = f"{printable(class_folder)} has no images{others}"
             scan.notes.append(Problem("empty_folder", name, detail))
-            if split in ("", "train"):
-                scan.empty_training_folders.append(f"{printable(class_folder)}{others}")
         scan.files += [
-            _ImageFile(scan.name(path), path, class_folder.name, split) for path in image_paths
+            _ImageFile(scan.name(path), path, class_name(class_folder.name), split)
+            for path in image_paths
         ]
     if len(scan.files) == count_before:
         loose_images = sum(map(_is_image, loose))
@@ -147,15 +151,6 @@ def _scan_class_folders(scan: _FolderScan, folder: Path, split: str) -> None:
         raise UserError(
             f"{folder} contains {content}: put the images of each class into one folder"
         )
-
-
-def _empty_folders_error(folders: list[str]) -> UserError:
-    subject = "class folder" if len(folders) == 1 else f"{len(folders)} class folders:"
-    verb = "has" if len(folders) == 1 else "have"
-    return UserError(
-        f"{subject} {', '.join(folders)} {verb} no images: add {', '.join(sorted(SUFFIXES))} files "
-        "or remove the folder" + ("s" if len(folders) > 1 else "")
-    )
 
 
 def _skipped_file(scan: _FolderScan, path: Path) -> Problem:

@@ -46,8 +46,7 @@ def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
             `.csv` or `.parquet` table, a folder or address written by `scs pack`, a folder of
             Parquet files with an image column (Hugging Face), a built-in dataset ("digits",
             "shapes"), or a dataset of the paper, such as "cub200" or "cub200=FOLDER".
-        forgiving: Report empty class folders as notes, and accept a table with missing files,
-            which cannot be opened later.
+        forgiving: Accept a table with missing files, which cannot be opened later.
 
     Raises:
         UserError: The source does not exist, or does not have the expected layout.

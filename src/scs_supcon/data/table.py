@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from scs_supcon.data.dataset import ImageDataset, Problem
-from scs_supcon.data.folder import SPLIT_NAMES
+from scs_supcon.data.folder import SPLIT_NAMES, class_name
 from scs_supcon.data.image_io import ImageFiles, median_short_side
 from scs_supcon.errors import UserError, did_you_mean
 
@@ -98,7 +98,7 @@ def read_table(path: Path) -> ImageTable:
     folds = _folds(path, columns) if "fold" in columns else None
     return ImageTable(
         names=sort(names),
-        labels=sort(_nonempty_cells(path, columns, "label")),
+        labels=sort([class_name(cell) for cell in _nonempty_cells(path, columns, "label")]),
         splits=None if splits is None else sort(splits),
         folds=None if folds is None else tuple(folds[row] for row in order),
         groups=sort(columns["group"]) if "group" in columns else None,

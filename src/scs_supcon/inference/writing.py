@@ -77,23 +77,25 @@ def _table(predictions: Sequence[Prediction]) -> str:
 
 
 def _csv(predictions: Sequence[Prediction]) -> str:
+    """Write one row per image; the columns of the second most probable class end with "_2"."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        ["image", "label", "probability", "unknown", "nearest", "similarity", "threshold"]
-    )
+    others = range(2, max((len(prediction.top) for prediction in predictions), default=1) + 1)
+    columns = ["image", "label", "probability", "unknown", "nearest", "similarity", "threshold"]
+    writer.writerow([*columns, *(f"{c}_{k}" for k in others for c in ("label", "probability"))])
     for prediction in predictions:
-        writer.writerow(
-            [
-                text_cell(prediction.name),
-                text_cell(prediction.label),
-                f"{prediction.probability:.6f}",
-                prediction.unknown,
-                text_cell(prediction.nearest),
-                f"{prediction.similarity:.6f}",
-                f"{prediction.threshold:.6f}",
-            ]
-        )
+        row = [
+            text_cell(prediction.name),
+            text_cell(prediction.label),
+            f"{prediction.probability:.6f}",
+            prediction.unknown,
+            text_cell(prediction.nearest),
+            f"{prediction.similarity:.6f}",
+            f"{prediction.threshold:.6f}",
+        ]
+        for name, probability in prediction.top[1:]:
+            row += [text_cell(name), f"{probability:.6f}"]
+        writer.writerow(row)
     return text.getvalue()
 
 

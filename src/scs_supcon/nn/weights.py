@@ -15,7 +15,8 @@ from scs_supcon.nn.timm_models import TINY, pretrained_cfg
 
 logger = logging.getLogger(__name__)
 
-ALTERNATIVES = "give a local file with --weights FILE.safetensors, or use --from-scratch"
+FILE = "model.safetensors"
+CONNECT_SECONDS = 5.0  # after which there is no network
 
 
 def load_weights(encoder: Encoder, path: str | Path) -> tuple[str, ...]:
@@ -65,30 +66,59 @@ def fetch_weights(name: str, offline: bool) -> Path:
     """
     source = None if name == TINY else pretrained_cfg(name).hf_hub_id
     if not source:
-        raise UserError(f"there are no pretrained safetensors weights for {name!r}: {ALTERNATIVES}")
+        raise UserError(
+            f"there are no pretrained safetensors weights for {name!r}: choose another encoder "
+            "(`scs encoders` lists some), give a file with --weights FILE, or train from random "
+            "weights with --from-scratch"
+        )
     try:
         return _from_hub(source, offline=True)
     except Exception as error:  # huggingface_hub raises errors of many types
         if offline:
-            raise UserError(
-                f"the pretrained weights of {name!r} have not been downloaded yet: {ALTERNATIVES}"
-            ) from error
+            raise _missing_weights(name, source, "have not been downloaded yet") from error
     try:
+        _check_connection(_address(source))
         return _from_hub(source, offline=False)
     except Exception as error:
-        raise UserError(
-            f"the pretrained weights of {name!r} could not be downloaded: {ALTERNATIVES}"
-        ) from error
+        reason = " ".join(str(getattr(error, "reason", error)).split())[:120]
+        detail = f"could not be downloaded ({reason or type(error).__name__})"
+        raise _missing_weights(name, source, detail) from error
+
+
+def _missing_weights(name: str, source: str, problem: str) -> UserError:
+    return UserError(
+        f"the pretrained weights of {name!r} {problem}. Fetch {FILE} on a computer with a network "
+        f"from\n  {_address(source)}\nand give the file with --weights {FILE}"
+    )
+
+
+def _check_connection(address: str) -> None:
+    """Raise an error within seconds if there is no network; huggingface_hub tries for a minute."""
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    try:
+        with urlopen(Request(address, method="HEAD"), timeout=CONNECT_SECONDS):
+            pass
+    except HTTPError:
+        pass  # the server has answered; huggingface_hub explains what is wrong
+
+
+def _address(source: str) -> str:
+    """Return the address of the weights, such as https://…/model.safetensors."""
+    from huggingface_hub import hf_hub_url
+
+    repository, _, revision = source.partition("@")
+    return hf_hub_url(repository, FILE, revision=revision or None)
 
 
 def _from_hub(source: str, offline: bool) -> Path:
     from huggingface_hub import hf_hub_download
 
     repository, _, revision = source.partition("@")
-    file = hf_hub_download(
-        repository, "model.safetensors", revision=revision or None, local_files_only=offline
+    return Path(
+        hf_hub_download(repository, FILE, revision=revision or None, local_files_only=offline)
     )
-    return Path(file)
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -219,6 +219,11 @@ def requested_values(options: TrainOptions, files: InputFiles) -> Values:
     """Return the values that are set by the files and the options, without defaults."""
     if options.frozen and options.unfreeze:
         raise UserError("--frozen and --unfreeze exclude each other: use one of them")
+    if options.from_scratch and options.weights is not None:
+        raise UserError(
+            "--from-scratch starts from random weights and --weights from those of a file: use one "
+            "of them"
+        )
     from_options = _option_values(options, files)
     requested = override(
         merge(_initial_values(files), files.recipe, from_options), options.settings

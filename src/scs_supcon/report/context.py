@@ -234,20 +234,19 @@ def confused_rows(evaluation: Evaluation) -> list[ConfusedRow]:
 
 
 def class_rows(evaluation: Evaluation) -> list[tuple[str, list[TableCell]]]:
-    """Return the scores of each class."""
-    return [
-        (
-            row.name,
-            [
-                TableCell(row.images, f"{row.images:,}"),
-                TableCell(row.precision, percent(row.precision, 0)),
-                TableCell(row.recall, percent(row.recall, 0), charts.share_bar(row.recall)),
-                TableCell(row.f1, percent(row.f1, 0)),
-                TableCell(row.rejected, percent(row.rejected, 0)),
-            ],
-        )
-        for row in evaluation.per_class
-    ]
+    """Return the scores of each class; dashes for a class without images."""
+    rows = []
+    for row in evaluation.per_class:
+        shares = [row.precision, row.recall, row.f1, row.rejected]
+        texts = [percent(share, 0) if row.images else "–" for share in shares]
+        cells = [
+            TableCell(share if row.images else -1.0, text)
+            for share, text in zip(shares, texts, strict=True)
+        ]
+        if row.images:
+            cells[1] = TableCell(row.recall, texts[1], charts.share_bar(row.recall))
+        rows.append((row.name, [TableCell(row.images, f"{row.images:,}"), *cells]))
+    return rows
 
 
 def hard_pair_lists(

@@ -14,6 +14,7 @@ from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_text
 from scs_supcon.io.lock import InUse, is_held
+from scs_supcon.methods import is_plugin
 from scs_supcon.progress import Display
 from scs_supcon.recipe import from_toml
 from scs_supcon.training.result import RunResult
@@ -126,13 +127,28 @@ def describe(search: Search, result: SearchResult) -> str:
         if result.split == "val":
             lines.append(f"caution: {NO_TEST_SPLIT} They were also used to choose the recipe.")
     out = search.out
-    source, recipe = (shlex.quote(str(path)) for path in (search.source, out / "best.toml"))
     lines += [
         f"recipe    {out / 'best.toml'}",
         f"figure    {out / 'search.png'}",
-        f"use it    scs train {source} --recipe {recipe} --out runs/best",
+        f"use it    {_train_command(search)}",
     ]
     return "\n".join(lines)
+
+
+def _train_command(search: Search) -> str:
+    """Return the command that trains the best recipe, with the files and code it needs."""
+    arguments: dict[str, Any] = {"recipe": search.out / "best.toml"}
+    method = search.options.get("method")
+    if method is not None and is_plugin(method):  # code is imported only if the user names it
+        arguments["method"] = method
+    arguments |= {name: search.options.get(name) for name in ("weights", "init_from")}
+    arguments["out"] = f"runs/{search.out.name}-best"
+    flags = [
+        f"--{name.replace('_', '-')} {shlex.quote(str(value))}"
+        for name, value in arguments.items()
+        if value is not None
+    ]
+    return " ".join(["scs train", shlex.quote(search.source), *flags])
 
 
 def _short(value: Any) -> str:
