@@ -64,6 +64,33 @@ def test_no_time_left_is_shown_before_the_first_step(clock, capsys):
     assert lines(capsys) == ["stage 1: 0 of 10"]
 
 
+def test_the_time_left_never_counts_up(clock, capsys):
+    with Display().progress("stage 1") as update:
+        update(0, 100)
+        for seconds, done in ((10, 10), (20, 20), (60, 30), (400, 40), (30, 90)):
+            clock(seconds)  # other programs slow the steps down
+            update(done, 100)
+    assert lines(capsys) == [
+        "stage 1: 20 of 100, about 2 min left",
+        "stage 1: 30 of 100, more than 2 min left",
+        "stage 1: 40 of 100, more than 2 min left",
+        "stage 1: 90 of 100, about 58 s left",
+    ]
+
+
+def test_a_note_and_the_time_of_later_stages_are_shown(clock, capsys):
+    display = Display()
+    display.later = 60.0
+    with display.progress("stage 1") as update:
+        update(0, 40, "loss 1.2")
+        clock(20.0)
+        update(20, 40, "loss 0.5, validation accuracy 81.0%")
+    assert lines(capsys) == [
+        "stage 1: 20 of 40, loss 0.5, validation accuracy 81.0%, about 20 s left "
+        "(about 80 s for all training)"
+    ]
+
+
 def test_quiet_prints_nothing(clock, capsys):
     quiet = Display(quiet=True)
     quiet.line("hello")
@@ -88,13 +115,14 @@ def test_a_terminal_gets_a_bar_with_the_time_left(monkeypatch):
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", "100")
         with Display().progress("stage 1") as update:
-            update(3, 4)
+            update(2, 4)
+            update(3, 4, "loss 0.5")
     reader.join()
     os.close(master)
     shown = b"".join(chunks).decode()
     assert "stage 1" in shown
     assert "3/4" in shown
-    assert "-:--:--" in shown, "the time left is unknown at first"
+    assert "loss 0.5, less than a second left" in shown
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from scs_supcon.errors import UserError
 
 
@@ -71,6 +69,8 @@ def first_process() -> bool:
 def has_gpu(device: str) -> bool:
     """Return whether a device is a GPU; "auto" counts as a GPU if CUDA is available."""
     if device == "auto":
+        import torch  # here, because commands that need no torch import this module
+
         return torch.cuda.is_available()
     return not device.startswith("cpu")
 

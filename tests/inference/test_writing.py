@@ -51,6 +51,8 @@ def test_csv_can_hold_any_name(tmp_path):
     assert [row["nearest"] for row in rows] == ["wren", "wren"]
     assert [float(row["similarity"]) for row in rows] == [0.9, -0.125]
     assert [float(row["threshold"]) for row in rows] == [0.5, 0.25]
+    assert [row["label_2"] for row in rows] == ["robin", "wren"]
+    assert [float(row["probability_2"]) for row in rows] == [0.2, 0.3]
 
 
 def test_csv_names_cannot_be_spreadsheet_formulas():

@@ -72,8 +72,9 @@ def test_the_cost_is_described_in_minutes_and_mebibytes(frozen, trained, monkeyp
     )
     network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
     method = build_method("supcon")
-    assert estimate.describe_stage_1(network, method, training_set, settings, CPU) == (
-        f"stage 1   100 epochs of scs_supcon, {trained}: about 10 min, 5 MiB of memory per step"
+    assert estimate.forecast_stage_1(network, method, training_set, settings, CPU) == (
+        f"stage 1   100 epochs of scs_supcon, {trained}: about 10 min, 5 MiB of memory per step",
+        0.0,
     )
 
 
@@ -122,18 +123,18 @@ def test_the_memory_includes_weights_and_grows_with_the_batch():
 
 
 def test_the_time_is_scaled_to_the_batch_and_the_steps(monkeypatch):
-    seconds = iter((0.0, 9.0, 10.0, 10.5))  # two passes; the second is timed
+    seconds = iter((0.0, 9.0, 10.0, 11.5))  # two slow passes; the second is timed
     monkeypatch.setattr(estimate.time, "perf_counter", lambda: next(seconds))
     network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
     batch = Batch(torch.randn(32, 3), torch.arange(16) % 2, torch.arange(16))
     cost = estimate.estimate_stage_1(
         network, build_method("supcon"), batch, size=64, steps=10, device=CPU
     )
-    assert cost.seconds == 0.5 * (64 / 16) * 10
+    assert cost.seconds == 1.5 * (64 / 16) * 10
 
 
 def test_micro_batches_need_less_memory_and_a_third_more_time(monkeypatch):
-    seconds = iter((0.0, 9.0, 10.0, 10.5) * 2)
+    seconds = iter((0.0, 9.0, 10.0, 11.5) * 2)
     monkeypatch.setattr(estimate.time, "perf_counter", lambda: next(seconds))
     batch = Batch(torch.randn(32, 3), torch.arange(16) % 2, torch.arange(16))
     whole, chunked = (
@@ -164,3 +165,30 @@ def test_a_batch_may_be_smaller_than_the_sample():
     network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
     batch = Batch(torch.randn(6, 3), torch.arange(3), torch.arange(3))
     assert estimate.estimate_stage_1(network, build_method("simclr"), batch, 3, 1, CPU).bytes > 0
+
+
+@pytest.mark.parametrize(("images", "expected"), [(64, 10 * 0.3), (16, 10 * 0.3 * 4)])
+def test_several_real_steps_are_timed_if_they_are_quick(monkeypatch, images, expected):
+    """A step of 16 images takes almost as long as one of 64: scaling it would be four times off."""
+    timed = []
+
+    def time_step(method, network, batch, device):
+        timed.append(len(batch.labels))
+        return [0.9, 0.2, 0.35, 0.3, 0.25][len(timed) - 1]
+
+    monkeypatch.setattr(estimate, "_time_step", time_step)
+    network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
+    batch = Batch(torch.randn(2 * images, 3), torch.arange(images) % 2, torch.arange(images))
+    cost = estimate.estimate_stage_1(network, build_method("supcon"), batch, 64, 10, CPU)
+    assert timed == [16, 16, images, images, images]
+    assert cost.seconds == pytest.approx(expected)
+
+
+def test_slow_steps_are_timed_with_a_few_images(monkeypatch):
+    timed = []
+    monkeypatch.setattr(estimate, "_time_step", lambda *a: timed.append(len(a[2].labels)) or 0.5)
+    network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
+    batch = Batch(torch.randn(128, 3), torch.arange(64) % 2, torch.arange(64))
+    cost = estimate.estimate_stage_1(network, build_method("supcon"), batch, 64, 10, CPU)
+    assert timed == [16, 16]
+    assert cost.seconds == pytest.approx(10 * 0.5 * 4)

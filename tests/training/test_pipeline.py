@@ -124,4 +124,4 @@ def test_the_epoch_from_which_a_run_resumes_is_shown(
         patch.setattr(CheckpointManager, "after_epoch", interrupt)
         train_small(shapes, tmp_path / "run", epochs=3)
     train_small(shapes, tmp_path / "run", epochs=3, quiet=False)
-    assert f"resuming from epoch 2 of 3 ({tmp_path / 'run'})" in capsys.readouterr().err
+    assert f"stage 1: resuming from epoch 2 of 3 ({tmp_path / 'run'})" in capsys.readouterr().err

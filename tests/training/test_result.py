@@ -81,14 +81,29 @@ def test_the_text_lists_accuracy_baselines_rejection_and_commands():
     text = describe(SUMMARY)
     assert text.startswith(headline(SUMMARY))
     for line in (
-        "kNN on the probe input         50.00%",
+        "this model                         87.50%",
+        "kNN on the probe input             50.00%",
         "validation accuracy of the probe heads: 70.00% to 90.00%",
-        "2.1% of the test images are rejected as unknown (similarity below 0.250)",
+        "2.1% of the test images are rejected as unknown (similarity below 0.250; change",
         "scs predict runs/x image.jpg",
         "scs evaluate runs/x",
     ):
         assert line in text
     assert "caution" not in text
+
+
+def test_a_better_linear_probe_is_named_with_its_command(finished):
+    recipe = RunResult.read(finished).recipe
+    baselines = SUMMARY.baselines.model_copy(update={"linear_probe_of_encoder": 0.9})
+    better = SUMMARY.model_copy(update={"baselines": baselines})
+    text = describe(better, recipe)
+    assert "the linear probe is 2.5 points better (may be chance); to train it:" in text
+    options = "--method baseline --init-from runs/x --frozen --out runs/x-linear"
+    assert f"  scs train {recipe.data.source} {options}" in text
+    assert "to train it" not in describe(SUMMARY, recipe)
+    encoder = recipe.encoder.model_copy(update={"frozen": True, "weights": "pretrained"})
+    frozen = recipe.model_copy(update={"encoder": encoder})
+    assert "--method baseline --encoder tiny --frozen --out" in describe(better, frozen)
 
 
 def test_paths_with_spaces_are_quoted():

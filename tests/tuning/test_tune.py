@@ -100,7 +100,16 @@ def test_paths_with_a_space_are_quoted():
     trial = Trial(0, 0.5, 0.9, {"pretrain.lr": 0.1}, "trials/x")
     search = Search("my birds", Path("my search"), 1, ("pretrain.lr=0.01..0.1",))
     text = describe(search, SearchResult((trial,), trial, ()))
-    assert "scs train 'my birds' --recipe 'my search/best.toml' --out runs/best" in text
+    command = "scs train 'my birds' --recipe 'my search/best.toml' --out 'runs/my search-best'"
+    assert text.endswith(command)
+
+
+def test_the_command_for_the_best_recipe_names_files_and_code_that_it_needs():
+    trial = Trial(0, 0.5, 0.9, {"pretrain.lr": 0.1}, "trials/x")
+    options = {"weights": Path("w.safetensors"), "method": "./loss.py:MyLoss"}
+    search = Search("birds", Path("search"), 1, ("pretrain.lr=0.01..0.1",), options=options)
+    text = describe(search, SearchResult((trial,), trial, ()))
+    assert "--method ./loss.py:MyLoss --weights w.safetensors --out runs/search-best" in text
 
 
 @pytest.mark.slow

@@ -52,9 +52,9 @@ def check_method(text: str) -> None:
 def check_images(run: Path, images: Sequence[str]) -> list[Path]:
     """Return the image files; raise an error if there is no run, or none of the files exists."""
     from scs_supcon.data.load import find_images
-    from scs_supcon.runs.layout import check_run
+    from scs_supcon.runs.layout import find_model
 
-    check_run(run)
+    find_model(run)
     files = find_images(images)
     if not any(file.exists() for file in files):
         first = files[0]

@@ -7,7 +7,16 @@ import typer
 
 from scs_supcon.cli.app import app
 from scs_supcon.cli.checks import check_data
-from scs_supcon.cli.options import DataFolder, Device, FalseRejection, Json, Quiet, RunPath, Threshold, Workers
+from scs_supcon.cli.options import (
+    DataFolder,
+    Device,
+    FalseRejection,
+    Json,
+    Quiet,
+    RunPath,
+    Threshold,
+    Workers,
+)
 from scs_supcon.runs.layout import check_run
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from scs_supcon.cli.app import app
 from scs_supcon.cli.checks import check_images
 from scs_supcon.cli.options import FalseRejection, Json, Quiet, RunPath, Threshold
 from scs_supcon.io.atomic import check_writable
-from scs_supcon.runs.layout import check_run
+from scs_supcon.runs.layout import find_model
 
 
 @app.command()
@@ -42,7 +42,7 @@ def export(
 
         scs export runs/birds --onnx -o birds.onnx
     """
-    check_run(run)
+    find_model(run)
     file = output or run / "model.onnx"
     check_writable(file)
     files = check_images(run, images) if images else None

@@ -137,4 +137,4 @@ def train(
     if as_json:
         print(result.summary.model_dump_json(indent=1))
     elif not dry_run:
-        print(describe(result.summary))
+        print(describe(result.summary, result.recipe))

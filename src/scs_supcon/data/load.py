@@ -31,7 +31,13 @@ def load_dataset(
     Returns:
         The usable images, with duplicates in one group, and all problems.
     """
-    images = load_images(source)
+    return check_dataset(load_images(source), workers, progress)
+
+
+def check_dataset(
+    images: ImageDataset, workers: int, progress: ProgressCallback
+) -> tuple[ImageDataset, list[Problem]]:
+    """Decode the images of a dataset; the arguments and the result are those of `load_dataset`."""
     problems = check_images(images, workers, lambda done: progress(done, len(images)))
     unusable = unusable_indices(images, problems)
     images = without(images, unusable) if unusable else images

@@ -1,6 +1,8 @@
 """Titles, explanations and sentences for an evaluation."""
 
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from scs_supcon.errors import did_you_mean
 from scs_supcon.evaluation.record import Evaluation, Leakage, PairStatistics, UnknownEvaluation
@@ -71,6 +73,24 @@ def _unknown(evaluation: UnknownEvaluation) -> Iterator[str]:
         yield f"the others are classified as {shorten(counts)}"
     if evaluation.saved_to:
         yield f"\nsaved to  {evaluation.saved_to}"
+
+
+def linear_probe_command(data: str, encoder: Mapping[str, Any], run: str) -> str:
+    """Return the command that trains the linear probe of a run's encoder as a model.
+
+    Args:
+        data: the images as given by the user.
+        encoder: the section of the recipe.
+        run: the run directory.
+    """
+    words = ["scs train", shlex.quote(data), "--method baseline"]
+    if encoder["frozen"]:
+        words.append(f"--encoder {encoder['name']} --frozen")
+        if encoder["weights"] != "pretrained":
+            words.append("--weights FILE")
+    else:
+        words.append(f"--init-from {shlex.quote(run)} --frozen")
+    return " ".join([*words, f"--out {shlex.quote(run + '-linear')}"])
 
 
 def leakage_sentence(leakage: Leakage) -> str:

@@ -49,14 +49,14 @@ def list_images(images: ImageLike | Iterable[ImageLike]) -> list[NamedImage]:
     listed: list[NamedImage] = []
     for item in images:
         if isinstance(item, str | Path):
-            found: list[Path | Image.Image] = [*find_images([str(item)])]
+            expanded: list[Path | Image.Image] = [*find_images([str(item)])]
         elif isinstance(item, Image.Image):
-            found = [item]
+            expanded = [item]
         elif isinstance(item, np.ndarray):
-            found = [*images_from_array(item)]
+            expanded = [*images_from_array(item)]
         else:
             raise _type_error(item)
-        for image in found:
+        for image in expanded:
             named = isinstance(image, Path)
             listed.append(NamedImage(str(image) if named else f"image {len(listed) + 1}", image))
     return listed

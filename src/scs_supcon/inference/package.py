@@ -23,9 +23,10 @@ from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_together
 from scs_supcon.nn.network import ProbeInput
 from scs_supcon.recipe import Count, Positive, Recipe, Section, Share, write_toml
+from scs_supcon.runs.layout import MODEL_INFO, find_model
 
 FORMAT_VERSION: Literal[3] = 3
-WEIGHTS, INFO, CARD, SUMS = "weights.safetensors", "model.json", "README.md", "SHA256SUMS"
+WEIGHTS, INFO, CARD, SUMS = "weights.safetensors", MODEL_INFO, "README.md", "SHA256SUMS"
 OLD_KEYS: Mapping[str, str] = {
     "acc1": "accuracy",
     "acc5": "top5_accuracy",
@@ -147,7 +148,7 @@ def write_package(directory: Path, info: ModelInfo, tensors: Mapping[str, Tensor
 
 def read_package(path: str | Path) -> tuple[ModelInfo, dict[str, Tensor]]:
     """Read and check the directory of a model, or of the run that trained it."""
-    directory = _find_model(Path(path))
+    directory = find_model(Path(path))
     sums = _read_sums(directory)
     info = _parse_info(directory / INFO, _read_checked(directory / INFO, sums))
     content = _read_checked(directory / WEIGHTS, sums)
@@ -184,17 +185,6 @@ def initialise_from(path: str | Path, encoder: nn.Module, projection: nn.Module)
     load_state(path, encoder, "encoder", tensors)
     if any(name.startswith("head/") for name in tensors):
         load_state(path, projection, "head", tensors)
-
-
-def _find_model(path: Path) -> Path:
-    for directory in (path, path / "model"):
-        if (directory / INFO).is_file():
-            return directory
-    if not path.exists():
-        raise UserError(f"{path} does not exist: give the directory of a finished run or a model")
-    if (path / "recipe.toml").is_file():
-        raise UserError(f"the run in {path} is not finished: run its training command again")
-    raise UserError(f"{path} has no model: expected {INFO} in it or in {path / 'model'}")
 
 
 def _read_sums(directory: Path) -> dict[str, str]:

@@ -11,6 +11,7 @@ from scs_supcon.evaluation.format import (
     BASELINE_TITLES,
     SCORE_TITLES,
     leakage_sentence,
+    linear_probe_command,
     pair_warnings,
     style_warnings,
 )
@@ -128,6 +129,7 @@ def report_context(records: RunRecords, gallery: ImageGallery) -> dict[str, obje
         "evaluated_images": text.plural(evaluation.images, split),
         "interval": f"{percent(score.low)} to {percent(score.high)}",
         "about_baselines": text.about_baselines(score, baselines),
+        "baseline_command": _baseline_command(records),
         "about_retrieval": text.about_retrieval(evaluation.retrieval),
         "about_rejection": text.about_rejection(evaluation.rejection),
         "accuracy_rows": accuracy_rows(evaluation, baselines, ends),
@@ -195,6 +197,18 @@ def facts(records: RunRecords) -> list[tuple[str, str]]:
     if records.seconds is not None:
         values["Time"] = format_duration(records.seconds)
     return list(values.items())
+
+
+def _baseline_command(records: RunRecords) -> str:
+    """Return the command that trains the linear probe, if it is better than the model."""
+    evaluation = records.evaluation
+    accuracy = evaluation.baselines.linear_probe_of_encoder
+    if accuracy is None or accuracy <= evaluation.accuracy:
+        return ""
+    settings = records.settings
+    source = settings.get("data", {}).get("source", "DATA")
+    encoder = {"frozen": True, "name": "?", "weights": "pretrained"} | settings.get("encoder", {})
+    return linear_probe_command(source, encoder, str(records.path))
 
 
 def accuracy_rows(

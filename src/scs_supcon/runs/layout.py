@@ -8,6 +8,7 @@ from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.io.atomic import check_writable
 
 RECIPE, ENVIRONMENT, FINISHED = "recipe.toml", "environment.json", "finished.json"
+MODEL_INFO = "model.json"
 FIGURES = ("curves", "similarities", "confusion", "calibration", "tsne")
 NUMBERED = "checkpoints/[a-z]*-[0-9][0-9][0-9][0-9][0-9][0-9]."
 
@@ -103,3 +104,18 @@ def check_run(path: Path) -> None:
         f"{path} does not exist: give the directory of a finished run or a model"
         f"{did_you_mean(path.name, siblings)}"
     )
+
+
+def find_model(path: Path) -> Path:
+    """Return the directory of a model, given it or the run that contains it.
+
+    Raises:
+        UserError: there is no model.
+    """
+    check_run(path)
+    for directory in (path, path / "model"):
+        if (directory / MODEL_INFO).is_file():
+            return directory
+    if (path / RECIPE).is_file():
+        raise UserError(f"the run in {path} is not finished: run its training command again")
+    raise UserError(f"{path} has no model: expected {MODEL_INFO} in it or in {path / 'model'}")

@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,9 @@ from scs_supcon.progress import format_estimate
 from scs_supcon.recipe import Recipe
 from scs_supcon.training.pretrain import TrainingSet
 
-SAMPLE = 16  # images used to time a step
+SAMPLE = 16  # images used to measure memory
+QUICK_STEP = 1.0  # seconds up to which whole batches are timed
+REPEATS = 3
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,13 @@ class StageCost:
 
     seconds: float
     bytes: int
+
+
+class Forecast(NamedTuple):
+    """The estimated cost of stage 1 as text, and the seconds of the training that follows it."""
+
+    text: str
+    later: float
 
 
 def describe_data(
@@ -79,21 +88,24 @@ def describe_erasure(directions: int, classes: int, frozen: bool) -> str:
     return f"style     from all features, because {classes} classes are too many to erase"
 
 
-def describe_stage_1(
+def forecast_stage_1(
     network: Network,
     method: Method,
     training_set: TrainingSet,
     recipe: Recipe,
     device: torch.device,
     order: str = "",
-) -> str:
-    """Time a step of stage 1; return a text with the estimated duration and memory.
+) -> Forecast:
+    """Time a few steps of stage 1; return the estimated duration and memory.
 
     `order` is "first " or "then " if stage 1 has two phases.
     """
     settings, images = recipe.pretrain, len(training_set.labels)
     size = min(settings.batch_size, images)
-    batch = next(training_set.batches([[np.arange(min(SAMPLE, size))]], 0, 0, 0))
+    # Cached features are cheap: real batches. Images have to be loaded: a part of a batch.
+    count = size if recipe.encoder.frozen else min(SAMPLE, size)
+    rows = np.linspace(0, images - 1, count).astype(np.int64)
+    batch = next(training_set.batches([[rows]], 0, 0, 0))
     steps = settings.epochs * -(-images // size)
     cost = estimate_stage_1(network, method, batch, size, steps, device)
     trained = "head on cached features" if recipe.encoder.frozen else "whole network"
@@ -105,22 +117,26 @@ def describe_stage_1(
         f"{format_estimate(cost.seconds)}, {cost.bytes / 2**20:,.0f} MiB of memory per step"
     )
     if not (recipe.encoder.frozen and recipe.fusion.out_of_fold):
-        return text
+        return Forecast(text, 0.0)
     folds = recipe.fusion.folds
-    return (
+    later = (folds - 1) * cost.seconds
+    text = (
         f"{text}\nfolds     {folds} more times without a fold of the images, to calibrate: "
-        f"{format_estimate((folds - 1) * cost.seconds)}; --set fusion.folds=0 saves this"
+        f"{format_estimate(later)}; --set fusion.folds=0 saves this"
     )
+    return Forecast(text, later)
 
 
 def estimate_stage_1(
     network: Network, method: Method, batch: Batch, size: int, steps: int, device: torch.device
 ) -> StageCost:
-    """Return the estimated cost of stage 1 from one timed step with a few images.
+    """Return the estimated cost of stage 1.
 
-    The step uses copies of network and method on the device of training: processes that
-    communicate through GPUs cannot use CPUs. Micro-batches need less memory, but a second forward
-    pass.
+    Memory is measured with a few images. If a step with the whole batch is quick, several are
+    timed, because a step takes some time with any number of images; otherwise the time of a few
+    images is scaled. The steps use copies of network and method on the device of training:
+    processes that communicate through GPUs cannot use CPUs. Micro-batches need less memory, but a
+    second forward pass.
 
     Args:
         network: is not changed.
@@ -130,16 +146,10 @@ def estimate_stage_1(
         steps: number of steps of stage 1.
         device: the device of training.
     """
-    count = min(SAMPLE, len(batch.labels))
-    views = len(batch.images) // len(batch.labels)
-    rows = torch.cat([torch.arange(count) + view * len(batch.labels) for view in range(views)])
-    soft = batch.label_probabilities
-    sample = Batch(
-        batch.images[rows],
-        batch.labels[:count],
-        batch.indices[:count],
-        None if soft is None else soft[:count],
-    ).map(lambda tensor: tensor.to(device))
+    available = len(batch.labels)
+    count = min(SAMPLE, available)
+    views = len(batch.images) // available
+    whole, sample = (_first_images(batch, n, device) for n in (available, count))
     saved_bytes = 0
 
     def count_bytes(tensor: Tensor) -> Tensor:
@@ -150,25 +160,46 @@ def estimate_stage_1(
     trial_network = copy.deepcopy(network).train().to(device)
     trial_method = copy.deepcopy(method).train().to(device)
     trial_network.micro_batch = 0
-    seconds = 0.0
-    for _ in range(2):  # the first pass also loads libraries
-        saved_bytes, start = 0, time.perf_counter()
-        with (
-            warnings.catch_warnings(action="ignore"),  # a few images may have no pairs
-            torch.random.fork_rng([device] if device.type == "cuda" else []),
-            torch.autograd.graph.saved_tensors_hooks(count_bytes, _identity),
-        ):
-            terms = trial_method.training_step(sample, trial_network)
-        torch.autograd.backward(torch.stack(tuple(terms.values())).sum())
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds = time.perf_counter() - start
-    scale = size / count
+    with torch.autograd.graph.saved_tensors_hooks(count_bytes, _identity):
+        _time_step(trial_method, trial_network, sample, device)  # also loads libraries
+    seconds = _time_step(trial_method, trial_network, sample, device) * size / count
+    if seconds * available / size < QUICK_STEP:
+        times = [_time_step(trial_method, trial_network, whole, device) for _ in range(REPEATS)]
+        seconds = sorted(times)[REPEATS // 2] * size / available
     share = min(1.0, (network.micro_batch or math.inf) / (size * views))
     seconds *= 4 / 3 if share < 1 else 1
     weights = sum(p.numel() * p.element_size() for p in network.parameters())
+    memory = int(saved_bytes * size / count * share)
     # Values, gradients and momentum take three times the memory of the weights.
-    return StageCost(seconds * scale * steps, int(saved_bytes * scale * share) + 3 * weights)
+    return StageCost(seconds * steps, memory + 3 * weights)
+
+
+def _first_images(batch: Batch, count: int, device: torch.device) -> Batch:
+    """Return the views of the first images of a batch, on the device of training."""
+    n = len(batch.labels)
+    views = len(batch.images) // n
+    rows = torch.cat([torch.arange(count) + view * n for view in range(views)])
+    soft = batch.label_probabilities
+    return Batch(
+        batch.images[rows],
+        batch.labels[:count],
+        batch.indices[:count],
+        None if soft is None else soft[:count],
+    ).map(lambda tensor: tensor.to(device))
+
+
+def _time_step(method: Method, network: Network, batch: Batch, device: torch.device) -> float:
+    """Return the seconds of a forward and backward pass; the random state is kept."""
+    start = time.perf_counter()
+    with (
+        warnings.catch_warnings(action="ignore"),  # a few images may have no pairs
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+    ):
+        terms = method.training_step(batch, network)
+        torch.autograd.backward(torch.stack(tuple(terms.values())).sum())
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
 
 
 def _identity(tensor: Any) -> Any:

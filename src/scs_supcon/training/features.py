@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from scs_supcon.data.dataset import SPLITS, ImageDataset
 from scs_supcon.data.feature_cache import ViewKind, frozen_features, keyed_views
+from scs_supcon.data.splits import SPLIT_TITLES
 from scs_supcon.device import Compute
 from scs_supcon.errors import UserError
 from scs_supcon.inference.package import initialise_from
 from scs_supcon.nn.encoder import Encoder, TappedEncoder, rows_key
 from scs_supcon.nn.network import Network, Output, ProbeInput, probe_features
 from scs_supcon.nn.weights import fetch_weights, load_weights
-from scs_supcon.progress import Display
+from scs_supcon.progress import Display, Progress, ProgressCallback
 from scs_supcon.recipe import Recipe
 
 CHUNK = 4096
@@ -89,6 +90,7 @@ def encode_images(
     kind: ViewKind,
     views: int,
     cache: Path,
+    title: str = "training",
 ) -> Tensor:
     """Return encoder features (n, 1 + views, F): the evaluation view, then random views.
 
@@ -103,13 +105,14 @@ def encode_images(
         kind: "train" or "probe" random views.
         views: number of random views per image.
         cache: directory for the features.
+        title: of the split, for the display.
     """
     transforms = keyed_views("eval", recipe.data)
     transforms += keyed_views(kind, recipe.data, views) if views else []
     encoder = encoder.to(fabric.device)
     if not fabric.is_global_zero:
         fabric.barrier()
-    with display.progress(f"features of {len(indices):,} images") as progress:
+    with display.progress(f"encoding {title} images") as progress:
         features = frozen_features(
             images,
             indices,
@@ -118,16 +121,29 @@ def encode_images(
             transforms=transforms,
             cache_dir=cache,
             workers=compute.workers,
-            progress=progress,
+            progress=_count_images(progress, len(transforms)),
         )
     if fabric.is_global_zero:
         fabric.barrier()
     return torch.from_numpy(features)
 
 
+def _count_images(progress: Progress, views: int) -> ProgressCallback:
+    """Return a callback that takes rows, of which an image has several, unless all are cached."""
+    started = False
+
+    def report(done: int, total: int) -> None:
+        nonlocal started
+        started = started or done < total
+        if started:
+            progress(done // views, total // views)
+
+    return report
+
+
 def extract_features(
     network: Network,
-    encode: Callable[[NDArray[np.int64], ViewKind, int, Path], Tensor],
+    encode: Callable[[NDArray[np.int64], ViewKind, int, Path, str], Tensor],
     splits: NDArray[np.str_],
     labels: NDArray[np.int64],
     probe_input: ProbeInput,
@@ -155,7 +171,8 @@ def extract_features(
     extracted = {}
     for split in SPLITS:
         indices = np.flatnonzero(splits == split)
-        outputs = encode(indices, kind, views if split == "train" else 0, cache)
+        random_views = views if split == "train" else 0
+        outputs = encode(indices, kind, random_views, cache, SPLIT_TITLES[split])
         features = outputs[..., :feature_dim]  # without taps
         extracted[split] = SplitFeatures(
             indices,

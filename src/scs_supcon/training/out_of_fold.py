@@ -4,6 +4,7 @@ Only with a frozen encoder, where this is cheap: an encoder would have to be tra
 """
 
 import copy
+import time
 
 import numpy as np
 import torch
@@ -65,7 +66,9 @@ def out_of_fold_similarities(
     folds = divide_into_folds(images, train, count, recipe.split_seed)
     labels = torch.from_numpy(images.labels[train])
     parts = []
+    start = time.monotonic()
     for fold in range(count):
+        display.later = _seconds_later(time.monotonic() - start, fold, count, display.later)
         held_out, rest = (torch.from_numpy(rows) for rows in _divide(folds == fold))
         network = copy.deepcopy(untrained)
         with seeded(recipe.seed, 2, fold):
@@ -97,7 +100,13 @@ def out_of_fold_similarities(
                 classes,
             )
         )
+    display.later = 0.0
     return join_held_out(parts)
+
+
+def _seconds_later(elapsed: float, done: int, count: int, forecast: float) -> float:
+    """Return the seconds of the folds after the current one."""
+    return (elapsed / done if done else forecast / count) * (count - done - 1)
 
 
 def _divide(selected: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from scs_supcon.data.audit import single_image_classes
 from scs_supcon.data.dataset import ImageDataset, Problem, content_digest
 from scs_supcon.data.feature_cache import ViewKind
-from scs_supcon.data.splits import read_splits_csv, write_splits_csv
+from scs_supcon.data.splits import SPLIT_TITLES, read_splits_csv, write_splits_csv
 from scs_supcon.data.transforms import seeded
 from scs_supcon.device import Compute
 from scs_supcon.errors import UserError
@@ -41,7 +41,7 @@ from scs_supcon.training.estimate import (
     describe_batches,
     describe_data,
     describe_erasure,
-    describe_stage_1,
+    forecast_stage_1,
 )
 from scs_supcon.training.features import (
     RunFeatures,
@@ -158,11 +158,14 @@ def _run_stages(
     if recipe.pretrain.head_epochs:
         first = HeadPhase(network, images, train, recipe, fabric, compute, display)
         display.line(first.describe())
-    order = "then " if first else ""
-    display.line(describe_stage_1(trained, method, training_set, recipe, fabric.device, order))
+    forecast = forecast_stage_1(
+        trained, method, training_set, recipe, fabric.device, "then " if first else ""
+    )
+    display.line(forecast.text)
+    display.later = forecast.later
     if first is not None:
         first.train(run_dir, method)
-    validation = _validation_set(images, splits, recipe, encode, compute)
+    validation = _validation_set(images, splits, recipe, encode, cached, compute)
     pretrain(fabric, run_dir, trained, method, training_set, recipe, display, validation)
     out_of_fold = out_of_fold_similarities(
         untrained, cached, images, train, recipe, fabric, run_dir, display
@@ -210,20 +213,19 @@ def _validation_set(
     images: ImageDataset,
     splits: NDArray[np.str_],
     recipe: Recipe,
-    encode: Callable[[NDArray[np.int64], ViewKind, int, Path], Tensor],
+    encode: Callable[[NDArray[np.int64], ViewKind, int, Path, str], Tensor],
+    cached: Tensor | None,
     compute: Compute,
 ) -> ValidationSet | None:
-    """Return the images that measure each epoch of stage 1, if there is early stopping."""
-    if not recipe.pretrain.patience:
-        return None
+    """Return the images that measure the epochs of stage 1; None if there are no such images."""
     train, val = (np.flatnonzero(splits == split) for split in ("train", "val"))
-    if not recipe.encoder.frozen:
+    if not len(val):
+        return None
+    if cached is None:
         return validation_set_from_images(images, train, val, recipe, compute.workers)
-    rows = [
-        (encode(part, "eval", 0, compute.cache)[:, 0], torch.from_numpy(images.labels[part]))
-        for part in (train, val)
-    ]
-    return validation_set_from_features(*rows)
+    train_labels, val_labels = (torch.from_numpy(images.labels[part]) for part in (train, val))
+    features = encode(val, "eval", 0, compute.cache, SPLIT_TITLES["val"])[:, 0]
+    return validation_set_from_features((cached[:, 0], train_labels), (features, val_labels))
 
 
 def _stage_2(

@@ -46,6 +46,7 @@ from scs_supcon.training.loop import (
     train_loop,
 )
 from scs_supcon.training.mixing import mix_batch
+from scs_supcon.training.monitor import StageMonitor
 from scs_supcon.training.validation import (
     ValidationSet,
     first_of_each_class,
@@ -238,7 +239,8 @@ def pretrain(
         training_set: images or cached features.
         recipe: of the run.
         display: shows progress.
-        validation: measures each epoch, if `pretrain.patience` is set.
+        validation: measures each epoch, if `pretrain.patience` is set; otherwise some of them, for
+            the display.
         name: of the stage in checkpoints and metrics.
         title: of the stage in the display.
     """
@@ -251,12 +253,9 @@ def pretrain(
     optimizer: Any = fabric.setup_optimizers(
         make_optimizer(settings.optimizer, groups, settings.lr, settings.momentum)
     )
+    score = None if validation is None else _scorer(fabric, validation, recipe)
     weights = FinalWeights(
-        network,
-        method,
-        settings.ema,
-        settings.patience,
-        _scorer(fabric, validation, recipe) if validation is not None else None,
+        network, method, settings.ema, settings.patience, score if settings.patience else None
     )
     plan = _planner(training_set.labels, settings, recipe.seed, fabric.world_size)
     per_epoch = len(plan(0))
@@ -274,9 +273,14 @@ def pretrain(
     )
     with CheckpointManager(run, fabric, stage) as checkpoints:
         memo = checkpoints.memo
-        if 0 < checkpoints.position.global_step < total and not memo.get("stopped"):
-            epoch = checkpoints.position.epoch + 1
-            display.line(f"resuming from epoch {epoch} of {settings.epochs} ({run.path})")
+        if state := _describe_resume(checkpoints.position, per_epoch, settings.epochs, memo):
+            display.line(f"{title}: {state} ({run.path})")
+        shown = None if score is None or settings.patience or display.quiet else score
+        monitor = StageMonitor(
+            settings.epochs,
+            min(settings.batch_size, len(training_set.labels)),
+            None if shown is None or fabric.world_size > 1 else lambda: shown(network, method),
+        )
         with display.progress(title) as progress:
 
             def before_epoch(position: TrainPosition) -> None:
@@ -288,7 +292,8 @@ def pretrain(
                 if position.step == per_epoch:  # some need the last batch, lost in a restart
                     memo["scalars"] = method.scalars()
                 checkpoints.after_step(position, terms)
-                progress(position.global_step, total)
+                monitor.after_step(terms)
+                progress(position.global_step, total, monitor.note(position.epoch))
 
             def after_epoch(position: TrainPosition) -> None:
                 rate = {"lr": stage.schedule(position.global_step)}
@@ -296,6 +301,7 @@ def pretrain(
                 values |= weights.after_epoch(position.epoch, memo)
                 run.append_metrics(stage.name, position.epoch, position.global_step, values)
                 checkpoints.after_epoch(position)
+                monitor.after_epoch()
 
             progress(checkpoints.position.global_step, total)
             hooks = Hooks(before_epoch, after_step, after_epoch, lambda: memo.get("stopped", False))
@@ -309,6 +315,18 @@ def pretrain(
     weights.finish()
     network.eval()
     method.eval()
+
+
+def _describe_resume(
+    position: TrainPosition, per_epoch: int, epochs: int, memo: dict[str, Any]
+) -> str:
+    """Return where a stage is resumed; empty for a new stage."""
+    if not position.global_step:
+        return ""
+    if position.epoch >= epochs or memo.get("stopped"):
+        return "completed before, read from its checkpoint"
+    step = f", step {position.step + 1} of {per_epoch}" if position.step else ""
+    return f"resuming from epoch {position.epoch + 1} of {epochs}{step}"
 
 
 def _batches(

@@ -10,9 +10,10 @@ from pydantic import AliasChoices, AliasPath, Field, ValidationError
 
 from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
 from scs_supcon.errors import UserError
-from scs_supcon.evaluation.format import BASELINE_TITLES
+from scs_supcon.evaluation.format import BASELINE_TITLES, linear_probe_command
 from scs_supcon.evaluation.record import Evaluation, EvaluationRecord, Headline
 from scs_supcon.inference import Model, load
+from scs_supcon.progress import format_duration
 from scs_supcon.recipe import Recipe, from_toml
 from scs_supcon.runs.layout import FINISHED, RECIPE
 from scs_supcon.training.probe import Probe
@@ -123,14 +124,32 @@ def headline(summary: ResultSummary) -> str:
     )
 
 
-def describe(summary: ResultSummary) -> str:
-    """Return the result as text: accuracy, baselines, rejection, and the next commands."""
+def describe(summary: ResultSummary, recipe: Recipe | None = None) -> str:
+    """Return the result as text: accuracy, baselines, rejection, and the next commands.
+
+    Args:
+        summary: the headline numbers.
+        recipe: of the run; with it, a better baseline is named with the command that trains it.
+    """
     lines = [headline(summary)]
     if summary.split == "val":
         lines.append(f"caution: {NO_TEST_SPLIT}")
-    lines += ["", "Baselines on the same images:"]
-    for name, value in summary.baselines.measured().items():
-        lines.append(f"  {BASELINE_TITLES[name]:<30} {value:.2%}")
+    measured = summary.baselines.measured()
+    lines += [
+        "",
+        f"{'classifier':<32} {'accuracy':>8}",
+        f"{'this model':<32} {summary.accuracy:>8.2%}",
+    ]
+    for name, value in sorted(measured.items(), key=lambda item: -item[1]):
+        lines.append(f"{BASELINE_TITLES[name]:<32} {value:>8.2%}")
+    better = measured.get("linear_probe_of_encoder", 0.0) - summary.accuracy
+    if better > 0 and recipe is not None:
+        chance = "" if summary.interval[1] < summary.accuracy + better else " (may be chance)"
+        command = linear_probe_command(
+            recipe.data.source, recipe.encoder.model_dump(), summary.path
+        )
+        lines.append(f"the linear probe is {100 * better:.1f} points better{chance}; to train it:")
+        lines.append(f"  {command}")
     accuracies = [head.val_accuracy for head in summary.probe_heads]
     heads = f"probe heads: {min(accuracies):.2%} to {max(accuracies):.2%}"
     if len(accuracies) == 1:  # class means
@@ -140,8 +159,9 @@ def describe(summary: ResultSummary) -> str:
         "",
         f"validation accuracy of the {heads}",
         f"{summary.rejected:.1%} of the {SPLIT_TITLES[summary.split]} images are rejected as "
-        f"unknown (similarity below {summary.threshold:.3f})",
+        f"unknown (similarity below {summary.threshold:.3f}; change it with --false-rejection)",
         "",
+        f"time      {format_duration(summary.seconds)}",
         f"model     {path / 'model'}",
         *(f"report    {page}" for page in path.glob("report.html")),
         f"predict   scs predict {quoted} image.jpg",

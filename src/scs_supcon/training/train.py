@@ -12,21 +12,23 @@ import numpy as np
 
 from scs_supcon.data.audit import UNUSABLE
 from scs_supcon.data.dataset import ImageDataset, Problem, without
-from scs_supcon.data.load import load_dataset
+from scs_supcon.data.load import check_dataset, load_images
 from scs_supcon.device import Compute, find_compute, first_process, has_gpu
+from scs_supcon.nn.weights import fetch_weights
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe, Values, make_recipe, merge
 from scs_supcon.recipe.defaults import complete_old_values, keep_old_defaults
 from scs_supcon.recipe.recommended import METHOD, is_recommended
 from scs_supcon.recipe.resolve import (
     DatasetFacts,
+    InputFiles,
     TrainOptions,
     requested_values,
     resolve_recipe,
     split_dataset,
 )
 from scs_supcon.report import build_report
-from scs_supcon.runs.layout import RECIPE
+from scs_supcon.runs.layout import FINISHED, RECIPE, check_new_run
 from scs_supcon.training.input_files import read_input_files
 from scs_supcon.training.pipeline import run
 from scs_supcon.training.result import RunResult
@@ -110,7 +112,9 @@ def train(  # noqa: PLR0913
     )
     compute = find_compute(device, workers, cache, offline)
     display = Display(quiet or not first_process())
-    resolved, images, problems = prepare(options, compute, display, Path(out))
+    if not dry_run:
+        check_new_run(Path(out), options.source)
+    resolved, images, problems = prepare(options, compute, display, Path(out), fetch=True)
     if dry_run:
         return _dry_run(resolved, images, problems, options, compute, display)
     result = run(
@@ -130,21 +134,48 @@ def train(  # noqa: PLR0913
 
 
 def prepare(
-    options: TrainOptions, compute: Compute, display: Display, out: Path | None = None
+    options: TrainOptions,
+    compute: Compute,
+    display: Display,
+    out: Path | None = None,
+    *,
+    fetch: bool = False,
 ) -> tuple[Recipe, ImageDataset, list[Problem]]:
     """Return the resolved recipe, the dataset, and the problems of the data.
 
-    If `out` contains a run, the recipe keeps the defaults that it was started with.
+    Everything that can fail quickly is done before the images are decoded. If `out` contains a run,
+    the recipe keeps the defaults that it was started with.
+
+    Args:
+        options: of the user.
+        compute: number of workers, and whether weights may be downloaded.
+        display: shows progress.
+        out: the run directory.
+        fetch: download the pretrained weights of the encoder, if the run needs them.
     """
     files = read_input_files(options)
+    images = load_images(options.source)
+    recipe = _resolve(options, images, files, compute, out)
+    is_finished = out is not None and (out / FINISHED).exists()
+    if fetch and recipe.encoder.weights == "pretrained" and not is_finished:
+        fetch_weights(recipe.encoder.name, compute.offline)
     with display.progress("checking images") as progress:
-        images, problems = load_dataset(options.source, compute.workers, progress)
+        images, problems = check_dataset(images, compute.workers, progress)
     for problem in problems:
         if problem.kind in UNUSABLE:
             display.line(f"left out: {problem.detail}")
         elif problem.kind == "known_issue":
             display.line(f"known issue: {problem.detail}")
-    facts = DatasetFacts.of(images)
+    return _resolve(options, images, files, compute, out), images, problems
+
+
+def _resolve(
+    options: TrainOptions,
+    images: ImageDataset,
+    files: InputFiles,
+    compute: Compute,
+    out: Path | None,
+) -> Recipe:
     then = _recipe_of_run(out)
     requested = requested_values(options, files)
     if (
@@ -154,12 +185,13 @@ def prepare(
         and is_recommended(requested.get("method", {}), files.recipe)
     ):
         options = replace(options, method=f"{METHOD}@solved")  # the default of older versions
+    facts = DatasetFacts.of(images)
     recipe = resolve_recipe(options, facts, files, has_gpu=has_gpu(compute.device))
     if then:
         now = recipe.model_dump(exclude_none=True)
         old_values = complete_old_values(then, now)
         recipe = make_recipe(keep_old_defaults(now, old_values, requested))
-    return recipe, images, problems
+    return recipe
 
 
 def _recipe_of_run(run: Path | None) -> Values:

@@ -18,7 +18,7 @@ from scs_supcon.nn.network import Network
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe
 from scs_supcon.runs.run_dir import RunDir
-from scs_supcon.training.estimate import describe_stage_1
+from scs_supcon.training.estimate import forecast_stage_1
 from scs_supcon.training.features import encode_images
 from scs_supcon.training.pretrain import (
     make_method,
@@ -88,7 +88,9 @@ class HeadPhase:
     def describe(self) -> str:
         """Return the estimated duration and memory."""
         network, method, device = self.network, self.method, self.fabric.device
-        return describe_stage_1(network, method, self.training_set, self.recipe, device, "first ")
+        return forecast_stage_1(
+            network, method, self.training_set, self.recipe, device, "first "
+        ).text
 
     def train(self, run: RunDir, method: Method) -> None:
         """Train, or resume; then give `method`, which trains the whole network, its state."""
