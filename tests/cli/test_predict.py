@@ -78,6 +78,62 @@ def test_the_threshold_can_be_chosen(scs, runs, shapes):
     assert [json.loads(row)["threshold"] for row in rows] == [r.threshold for r in records]
 
 
+def test_many_images_are_summarised(scs, runs, shapes):
+    result = scs("predict", runs / "x", shapes, "--quiet", "--threshold", "-1")
+    assert result.out.startswith("24 images: 24 classified, 0 unknown\n\n")
+    labels = [record.label for record in load(runs / "x").predict(shapes).records]
+    rows = {tuple(line.split()[:2]) for line in result.out.splitlines() if line}
+    assert {(name, str(labels.count(name))) for name in labels} <= rows
+    assert "all images: --format table" in result.out
+    table = scs("predict", runs / "x", shapes, "--quiet", "--format", "table")
+    assert len(table.out.splitlines()) == 24
+
+
+def test_a_page_shows_thumbnails_by_class(scs, runs, folder, tmp_path):
+    page = tmp_path / "page.html"
+    result = scs("predict", runs / "x", folder, "--format", "html", "-o", page, "--quiet")
+    assert result.code == 1, "two files cannot be read"
+    text = page.read_text()
+    assert text.count("data:image/jpeg;base64,") == 2
+    assert "Content-Security-Policy" in text
+    assert "cut.png is truncated" in text
+    missing = scs("predict", runs / "x", folder, "--format", "html")
+    assert "add -o FILE.html" in missing.err
+
+
+def test_images_are_copied_into_class_folders(scs, runs, folder, tmp_path):
+    target = tmp_path / "sorted"
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    for _ in range(2):  # a second time, nothing is copied twice
+        result = scs("predict", runs / "x", folder, "--sort-into", target, "--threshold", "-1")
+        assert f"2 images are in {target}" in result.err
+        copies = sorted(path for path in target.rglob("*") if path.is_file())
+        assert sorted(path.name for path in copies) == ["a.png", "b.png"]
+    records = load(runs / "x").predict(folder).records
+    assert {p.name: p.parent.name for p in copies} == {
+        r.name.rpartition("/")[2]: r.label for r in records
+    }
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    scs("predict", runs / "x", folder, "--sort-into", target, "--threshold", "1")
+    assert sorted(path.name for path in (target / "unknown").iterdir()) == ["a.png", "b.png"]
+
+
+def test_similar_images_are_listed(scs, runs, shapes, folder):
+    first = shapes / "bar" / "00.png"
+    result = scs("search", runs / "x", first, shapes, "-k", "3", "--json", "--quiet")
+    rows = json.loads(result.out)
+    assert (len(rows), rows[0]["image"]) == (3, str(first))
+    assert rows[0]["similarity"] == max(row["similarity"] for row in rows)
+    stored = scs("search", runs / "x", first, "--quiet")
+    names = [line.split()[-1] for line in stored.out.splitlines()[:-1]]
+    assert names == [n.name for n in load(runs / "x").neighbours(first)]
+    assert "decision boundary: " in stored.out
+    style = scs("search", runs / "x", first, "--field", "style", "--quiet")
+    assert len(style.out.splitlines()) == 10
+    assert scs("search", runs / "x", first, folder, "--quiet").code == 1
+    assert "must be common or style" in scs("search", runs / "x", first, "--field", "x").err
+
+
 def test_embed_writes_the_embeddings(scs, runs, folder, tmp_path):
     expected = load(runs / "x").embed([folder / "a.png", folder / "b.png"])
     result = scs("embed", runs / "x", folder, "-o", tmp_path / "v.parquet")

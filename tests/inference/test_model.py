@@ -179,6 +179,19 @@ def test_neighbours_in_style_come_from_the_style_field(trained: Trained, tmp_pat
         without.neighbours(parts.test[0], field="style")
 
 
+def test_a_folder_can_be_searched(model: Model, photos: list[Path]) -> None:
+    photos[3].write_bytes(b"")
+    similar, failures = model.search(photos[5], photos[0].parent, k=3)
+    assert [failure.name for failure in failures] == [str(photos[3])]
+    assert similar[0].name == str(photos[5])
+    assert similar[0].similarity == pytest.approx(1)
+    embedded = model.embed([photos[5], *(p for p in photos if p != photos[3])])
+    cosines = sorted((embedded.common[1:] @ embedded.common[0]).tolist(), reverse=True)
+    assert [n.similarity for n in similar] == pytest.approx(cosines[:3], abs=1e-5)
+    labels = {r.name: r.label for r in model.predict(photos[0].parent).records}
+    assert [n.label for n in similar] == [labels[n.name] for n in similar]
+
+
 def test_a_class_can_be_added_from_a_folder(
     trained: Trained, photos: list[Path], tmp_path: Path
 ) -> None:

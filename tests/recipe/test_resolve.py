@@ -11,6 +11,7 @@ from scs_supcon.data.builtin import digits, shapes
 from scs_supcon.errors import UserError
 from scs_supcon.io.hashing import file_sha256
 from scs_supcon.methods import available, build_method, method_class
+from scs_supcon.nn.timm_models import data_config, weights_licence
 from scs_supcon.recipe import from_toml, write_toml
 from scs_supcon.recipe.defaults import (
     OPTIONS_OF_0_1,
@@ -19,6 +20,7 @@ from scs_supcon.recipe.defaults import (
     complete_options,
     keep_old_defaults,
 )
+from scs_supcon.recipe.encoders import ALIASES, ENCODERS, explain_default
 from scs_supcon.recipe.resolve import (
     DatasetFacts,
     InputFiles,
@@ -69,11 +71,41 @@ def test_digits_are_not_mirrored():
     assert recipe.data.image_size == digits().view_defaults["image_size"]
 
 
-def test_photographs_get_a_pretrained_encoder_at_its_default_image_size(images):
-    recipe = resolve(dataclasses.replace(images, native_size=500, view_defaults={}))
+@pytest.mark.parametrize(
+    ("per_class", "has_gpu", "options", "alias"),
+    [
+        (60, False, {}, "fast"),
+        (10, False, {}, "balanced"),
+        (60, True, {}, "balanced"),
+        (10, False, {"unfreeze": True}, "fast"),
+        (10, False, {"encoder": "best"}, "best"),
+        (10, False, {"encoder": "fast"}, "fast"),
+    ],
+)
+def test_photographs_get_a_pretrained_encoder_at_its_default_image_size(
+    per_class, has_gpu, options, alias
+):
+    images = dataclasses.replace(shapes(per_class=per_class), native_size=500, view_defaults={})
+    recipe = resolve(images, has_gpu, **options)
     assert recipe.encoder.weights == "pretrained"
-    assert (recipe.encoder.name, recipe.data.image_size) == ("tf_efficientnet_lite0", 224)
+    assert (recipe.encoder.name, recipe.data.image_size) == (ALIASES[alias], 224)
     assert not recipe.encoder.small_stem
+    if "encoder" not in options:
+        facts = (500, len(images), has_gpu)
+        assert f"({alias}): there is " in explain_default(recipe.encoder.name, *facts)
+
+
+def test_a_weights_file_without_an_encoder_is_for_the_fast_one(images):
+    photographs = dataclasses.replace(images, native_size=500, view_defaults={})
+    recipe = resolve(photographs, settings=["encoder.weights=sha256:" + "0" * 64])
+    assert recipe.encoder.name == ALIASES["fast"]
+
+
+def test_the_listed_encoders_are_as_timm_describes_them():
+    for choice in ENCODERS:
+        assert data_config(choice.name)["image_size"] == choice.image_size
+        assert weights_licence(choice.name) == choice.licence.lower()
+    assert set(ALIASES) == {"fast", "balanced", "best"}
 
 
 def test_many_small_images_get_a_resnet_with_a_small_stem(images):

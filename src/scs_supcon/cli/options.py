@@ -126,9 +126,10 @@ def _recipe_options(
     encoder: Annotated[
         str | None,
         typer.Option(
-            help="Any timm model, such as resnet50, an encoder of the paper (resnet18, resnet50, "
-            "convnext_t, tinyvit_5m, tinyvit_21m), or tiny. Default: tf_efficientnet_lite0; "
-            "resnet18 or tiny for images of at most 64 pixels.",
+            help="fast, balanced or best (`scs encoders` lists them with size, speed and "
+            "accuracy), an encoder of the paper (resnet18, resnet50, convnext_t, tinyvit_5m, "
+            "tinyvit_21m), any other timm model, or tiny. Default: fast without a GPU, balanced "
+            "with one or with few images; resnet18 or tiny for images of at most 64 pixels.",
             rich_help_panel=MODEL,
         ),
     ] = None,

@@ -10,7 +10,10 @@ import typer
 from scs_supcon.cli.app import app
 from scs_supcon.cli.checks import check_images
 from scs_supcon.cli.options import FalseRejection, ImagePaths, Quiet, RunPath, Threshold
+from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import check_writable
+
+LISTED = 20  # images up to which every one is printed by default
 
 
 @app.command()
@@ -19,10 +22,22 @@ def predict(
     images: ImagePaths,
     topk: Annotated[int, typer.Option(help="Number of classes to list for each image.")] = 3,
     output_format: Annotated[
-        str, typer.Option("--format", help="Output format: table, csv or jsonl.")
-    ] = "table",
+        str | None,
+        typer.Option(
+            "--format",
+            help="table, csv, jsonl, html (a page with thumbnails; needs -o), or summary: the "
+            "number of images per class. Default: table; summary for more than 20 images.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Output file. Default: standard output.")
+    ] = None,
+    sort_into: Annotated[
+        Path | None,
+        typer.Option(
+            help="Copy the images into folders of this folder, one per class and one for unknown "
+            "images. The originals are not changed."
+        ),
     ] = None,
     false_rejection: FalseRejection = None,
     threshold: Threshold = None,
@@ -33,22 +48,45 @@ def predict(
     Files that cannot be read are listed and skipped, and the exit code is 1.
 
         scs predict runs/birds photo.jpg more/ 'other/*.png' --format csv -o names.csv
+        scs predict runs/birds holiday/ --format html -o holiday.html
+        scs predict runs/birds holiday/ --sort-into sorted/
     """
     files = check_images(run, images)
-    if output is not None:
-        check_writable(output)
+    for path in (output, sort_into):
+        if path is not None:
+            check_writable(path)
+    if output_format == "html" and output is None:
+        raise UserError("--format html writes a page: add -o FILE.html")
+    if output_format is None:
+        output_format = "table" if len(files) <= LISTED or output is not None else "summary"
 
     from scs_supcon import load
     from scs_supcon.inference import writing
     from scs_supcon.progress import Display
 
-    formatter = writing.prediction_formatter(output_format)
+    if output_format != "html":
+        formatter = writing.prediction_formatter(output_format)
     with Display(quiet).progress("predict") as progress:
         predictions = load(run).predict(
             files, topk, progress, false_rejection=false_rejection, threshold=threshold
         )
-    writing.write_output(formatter(predictions.records), output)
-    _report_failures(predictions.failures)
+    if output_format == "html":
+        from scs_supcon.report.predictions_page import predictions_page
+
+        title = f"Predictions of {run}"
+        text = predictions_page(predictions.records, predictions.failures, title)
+    elif output_format == "summary":
+        text = writing.summarise(predictions.records, len(predictions.failures))
+        text += "\nall images: --format table, csv, jsonl or html, with -o FILE\n"
+    else:
+        text = formatter(predictions.records)
+    writing.write_output(text, output)
+    if sort_into is not None:
+        from scs_supcon.inference.sorting import sort_into as copy_into
+
+        copied = sum(copy_into(predictions.records, sort_into).values())
+        print(f"{copied:,} images are in {sort_into}", file=sys.stderr)
+    report_failures(predictions.failures)
 
 
 @app.command()
@@ -74,10 +112,11 @@ def embed(
         vectors = load(run).embed(files, progress)
     writing.write_embeddings(vectors, output)
     print(f"{len(vectors.names)} images: {output}")
-    _report_failures(vectors.failures)
+    report_failures(vectors.failures)
 
 
-def _report_failures(failures: Sequence[Any]) -> None:
+def report_failures(failures: Sequence[Any]) -> None:
+    """List the images that could not be read; then the exit code is 1."""
     for failure in failures:
         print(f"not read: {failure.reason}", file=sys.stderr)
     if failures:

@@ -281,25 +281,51 @@ class Model:
             k: number of neighbours.
             field: "common" compares what defines the class; "style" what varies within it.
         """
+        return self.search(image, k=k, field=field)[0]
+
+    def search(
+        self,
+        image: ImageLike,
+        images: Images | None = None,
+        k: int = 10,
+        *,
+        field: Literal["common", "style"] = "common",
+        progress: ProgressCallback = no_progress,
+    ) -> tuple[list[Neighbour], tuple[Failure, ...]]:
+        """Return the k images that are most similar to an image, and those that cannot be read.
+
+        Args:
+            image: the image to compare with.
+            images: where to search; the label of a result is then the predicted class. Default: the
+                training images, with their labels.
+            k: number of images to return.
+            field: as for `neighbours`.
+            progress: called with (images done, total).
+        """
+        if field not in ("common", "style"):
+            raise UserError(f"field must be 'common' or 'style', got {field!r}")
+        column = 0 if field == "common" else 1
         features = self.features(image)
         if len(features) != 1:
             raise UserError(f"neighbours need exactly one image, got {len(features)}")
-        if field not in ("common", "style"):
-            raise UserError(f"field must be 'common' or 'style', got {field!r}")
-        vectors = self.gallery.vectors if field == "common" else self.gallery.style
+        if images is None:
+            vectors = self.gallery.vectors if field == "common" else self.gallery.style
+            names, labels = self.info.image_names, self.gallery.labels
+            failures: tuple[Failure, ...] = ()
+        else:
+            names, rows, failures = self.encode(images, progress)
+            vectors = self.fields(rows)[column]
+            labels = self.decide(rows).probabilities.argmax(1)
         if field == "style" and not vectors.shape[1]:
             raise UserError(
                 "this model stores no style vectors: its method has no style field, or an older "
                 "version trained it; train it again to compare styles"
             )
-        query = self.fields(features)[0 if field == "common" else 1][0]
+        query = self.fields(features)[column][0]
         order = (vectors.double() @ query).sort(descending=True, stable=True)
-        return [
-            Neighbour(
-                self.info.image_names[index], self.classes[int(self.gallery.labels[index])], value
-            )
-            for index, value in zip(order.indices[:k].tolist(), order.values.tolist(), strict=False)
-        ]
+        nearest = zip(order.indices[:k].tolist(), order.values.tolist(), strict=False)
+        similar = [Neighbour(names[i], self.classes[int(labels[i])], value) for i, value in nearest]
+        return similar, failures
 
     def same(self, first: ImageLike, second: ImageLike) -> float:
         """Return the probability that two images are of one class: σ(t r − b).

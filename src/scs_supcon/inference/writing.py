@@ -16,13 +16,39 @@ PredictionFormatter = Callable[[Sequence[Prediction]], str]
 
 
 def prediction_formatter(name: str) -> PredictionFormatter:
-    """Return the function that writes predictions as "table", "csv" or "jsonl"."""
-    formatters = {"table": _table, "csv": _csv, "jsonl": _json_lines}
+    """Return the function that writes predictions as "table", "csv", "jsonl" or "summary"."""
+    formatters: dict[str, PredictionFormatter] = {
+        "table": _table,
+        "csv": _csv,
+        "jsonl": _json_lines,
+        "summary": summarise,
+    }
     if name not in formatters:
         raise UserError(
-            f"unknown format {name!r}: choose table, csv or jsonl{did_you_mean(name, formatters)}"
+            f"unknown format {name!r}: choose table, csv, jsonl, summary or html"
+            f"{did_you_mean(name, [*formatters, 'summary', 'html'])}"
         )
     return formatters[name]
+
+
+def summarise(predictions: Sequence[Prediction], failures: int = 0) -> str:
+    """Return the number of images per predicted class, unknown and unreadable ones."""
+    known = [prediction for prediction in predictions if not prediction.unknown]
+    unknown = len(predictions) - len(known)
+    counts = [f"{len(known):,} classified", f"{unknown:,} unknown"]
+    if failures:
+        counts.append(f"{failures:,} could not be read")
+    lines = [f"{len(predictions) + failures:,} images: {', '.join(counts)}", ""]
+    by_class: dict[str, list[float]] = {}
+    for prediction in known:
+        by_class.setdefault(prediction.label, []).append(prediction.probability)
+    width = max(map(len, by_class), default=0)
+    for name, values in sorted(by_class.items(), key=lambda item: (-len(item[1]), item[0])):
+        mean = f"mean probability {sum(values) / len(values):.1%}"
+        lines.append(f"{name:<{width}}  {len(values):>6,}  {mean}")
+    if unknown:
+        lines.append(f"{'unknown':<{width}}  {unknown:>6,}")
+    return "\n".join(lines) + "\n"
 
 
 def write_output(text: str, file: Path | None) -> None:

@@ -27,11 +27,11 @@ from scs_supcon.methods import build_method, code_digest, is_plugin, method_clas
 from scs_supcon.nn.timm_models import data_config, has_small_stem, is_convolutional, timm_name
 from scs_supcon.recipe import paper
 from scs_supcon.recipe.defaults import complete_options, preset_name
+from scs_supcon.recipe.encoders import ALIASES, SMALL_IMAGE, default_encoder
 from scs_supcon.recipe.recommended import is_recommended, recommended_values
 from scs_supcon.recipe.schema import Recipe
 from scs_supcon.recipe.toml import Values, make_recipe, merge, override
 
-SMALL_IMAGE = 64  # short side in pixels up to which images get an encoder for small images
 MAX_BATCH_SIZE = 256  # unless the user sets another one
 DEFAULT_METHOD = "scs_supcon"
 # Only explosions are clipped: gradients usually have norms of 0.5 to 4, and the first steps of the
@@ -49,7 +49,7 @@ class TrainOptions:
         source: folder of class folders, train/val/test folders, .csv, .parquet, or a built-in
             dataset.
         method: name of the method, such as "supcon" or "scs_supcon@paper".
-        encoder: name of a timm model, or "tiny".
+        encoder: name of a timm model, "tiny", or "fast", "balanced" or "best" of `scs encoders`.
         weights: safetensors file with the weights of the encoder.
         from_scratch: start the encoder from random weights.
         frozen: train on cached features of the encoder instead of training the encoder.
@@ -302,7 +302,11 @@ def _option_values(options: TrainOptions, files: InputFiles) -> Values:
         weights = f"sha256:{files.weights_sha256}"
     sections: Values = {
         "data": {"source": options.source},
-        "encoder": {"name": options.encoder, "weights": weights, "frozen": frozen},
+        "encoder": {
+            "name": ALIASES.get(options.encoder or "", options.encoder),
+            "weights": weights,
+            "frozen": frozen,
+        },
         "method": {"name": name, "preset": preset},
         "pretrain": {
             "epochs": options.epochs,
@@ -334,8 +338,10 @@ def _initial_values(files: InputFiles) -> Values:
 def _encoder(requested: Values, facts: DatasetFacts, has_gpu: bool, unfreeze: bool) -> Values:
     """Return the encoder section for images of this size."""
     small = facts.native_size <= SMALL_IMAGE
-    tiny = facts.native_size <= 32 and len(facts) <= 5000
-    default = "tiny" if tiny else "resnet18" if small else "tf_efficientnet_lite0"
+    trained = unfreeze or requested.get("frozen") is False
+    default = default_encoder(facts.native_size, len(facts), has_gpu=has_gpu, trained=trained)
+    if not small and requested.get("weights", "pretrained") != "pretrained":
+        default = ALIASES["fast"]  # a given file, or none, says nothing about other encoders
     name = requested.get("name", default)
     weights = requested.get("weights", "scratch" if name == "tiny" or small else "pretrained")
     frozen = requested.get("frozen", weights != "scratch" and not has_gpu and not unfreeze)

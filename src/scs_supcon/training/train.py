@@ -18,6 +18,7 @@ from scs_supcon.nn.weights import fetch_weights
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe, Values, make_recipe, merge
 from scs_supcon.recipe.defaults import complete_old_values, keep_old_defaults
+from scs_supcon.recipe.encoders import explain_default
 from scs_supcon.recipe.recommended import METHOD, is_recommended
 from scs_supcon.recipe.resolve import (
     DatasetFacts,
@@ -70,7 +71,7 @@ def train(  # noqa: PLR0913
             dataset ("digits", "shapes").
         out: the run directory.
         method: such as "supcon" or "scs_supcon@paper"; `scs methods` lists them.
-        encoder: any timm model, or "tiny".
+        encoder: "fast", "balanced" or "best" of `scs encoders`, any timm model, or "tiny".
         weights: safetensors file with the weights of the encoder.
         from_scratch: start the encoder from random weights.
         frozen: train on cached features of the encoder instead of training the encoder.
@@ -166,7 +167,13 @@ def prepare(
             display.line(f"left out: {problem.detail}")
         elif problem.kind == "known_issue":
             display.line(f"known issue: {problem.detail}")
-    return _resolve(options, images, files, compute, out), images, problems
+    recipe = _resolve(options, images, files, compute, out)
+    if "name" not in requested_values(options, files).get("encoder", {}) and not _recipe_of_run(
+        out
+    ):
+        facts = images.native_size, len(images), has_gpu(compute.device)
+        display.line(explain_default(recipe.encoder.name, *facts))
+    return recipe, images, problems
 
 
 def _resolve(
@@ -185,6 +192,8 @@ def _resolve(
         and is_recommended(requested.get("method", {}), files.recipe)
     ):
         options = replace(options, method=f"{METHOD}@solved")  # the default of older versions
+    if "name" in then.get("encoder", {}) and "name" not in requested.get("encoder", {}):
+        options = replace(options, encoder=then["encoder"]["name"])  # whatever the default is now
     facts = DatasetFacts.of(images)
     recipe = resolve_recipe(options, facts, files, has_gpu=has_gpu(compute.device))
     if then:
