@@ -14,7 +14,7 @@ MAX_SHOWN = 2000  # images with a thumbnail, about 10 MB
 
 
 @dataclass(frozen=True)
-class _Tile:
+class _PageImage:
     name: str
     text: str
     source: str
@@ -41,7 +41,7 @@ def predictions_page(
         for prediction in sorted(groups[name], key=lambda p: p.probability):
             source = thumbnail(prediction.name) if shown < MAX_SHOWN else ""
             shown += 1
-            tiles.append(_Tile(prediction.name, _text(prediction), source))
+            tiles.append(_PageImage(prediction.name, _text(prediction), source))
         sections.append((name, tiles))
     return render_page(
         "predictions.html.j2",

@@ -65,7 +65,7 @@ class _Api:
         topk = whole_number(request, "topk", 5, range(1, 10_001))
         decided, failures, predictor = await self._decide(request)
         rows = [
-            prediction_row(to_prediction(image.name, image.decision, predictor.classes, topk))
+            prediction_row(to_prediction(image.name, image.decision, predictor, topk))
             for image in decided
         ]
         return _answer(request, "predictions", rows, failures)
@@ -93,7 +93,7 @@ class _Api:
         heat = await self.service.in_time(
             self.service.in_thread(predictor.heat_map, image.pixels, label)
         )
-        prediction = to_prediction(image.name, image.decision, predictor.classes, 5)
+        prediction = to_prediction(image.name, image.decision, predictor, 5)
         return JSONResponse(
             {
                 "prediction": prediction_row(prediction),

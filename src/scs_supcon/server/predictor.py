@@ -101,11 +101,12 @@ class Predictor(Protocol):
 
 
 def to_prediction(
-    name: str, decision: ImageDecision, classes: Sequence[str], topk: int
+    name: str, decision: ImageDecision, predictor: Predictor, topk: int
 ) -> Prediction:
     """Return a decision in the form of `Model.predict`."""
     if topk < 1:
         raise UserError(f"topk must be at least 1, got {topk}")
+    classes = predictor.classes
     order = np.argsort(-decision.probabilities, kind="stable")[:topk]
     top = tuple((classes[int(i)], float(decision.probabilities[i])) for i in order)
     return Prediction(
@@ -116,4 +117,5 @@ def to_prediction(
         unknown=decision.unknown,
         nearest=classes[decision.nearest],
         similarity=decision.similarity,
+        threshold=float(predictor.thresholds[decision.nearest]),
     )

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from scs_supcon.data.transforms import eval_view
 from scs_supcon.inference.heat_map import heat_map
-from scs_supcon.inference.model import Model, load
+from scs_supcon.inference.loading import load
+from scs_supcon.inference.model import Model
 from scs_supcon.nn.encode import encode, on_cpu, pass_size
 from scs_supcon.server.predictor import Floats, ImageDecision, Pixels, TrainingGallery
 
