@@ -58,21 +58,18 @@ def test_accuracy_and_rejection_are_those_of_the_predictions(evaluation, predict
     assert evaluation.rejection.known_rejected == np.mean([row["unknown"] for row in test])
 
 
-def test_label_errors_are_searched_among_train_and_val(train_small, shapes, tmp_path):
+def test_label_errors_are_searched_in_all_splits(train_small, shapes, tmp_path):
     data = tmp_path / "data"
     for folder in shapes.iterdir():
         (data / folder.name).mkdir(parents=True)
         for file in folder.iterdir():
             (data / folder.name / file.name).symlink_to(file)
     result = train_small(data, tmp_path / "run", epochs=1, settings=["data.test_share=0.5"])
-    test = {
-        row["name"]
-        for row in pq.read_table(tmp_path / "run" / "predictions.parquet").to_pylist()
-        if row["split"] == "test"
-    }
-    names = {line.split(",")[0] for line in (tmp_path / "run" / "splits.csv").open()}
+    scores = pq.read_table(tmp_path / "run" / "label_scores.parquet").to_pylist()
+    suspected = {row["name"] for row in scores if row["suspicion"] > 0}
+    assert {error.image for error in result.evaluation.label_errors} == suspected
+    assert len(scores) == 24, "of training, validation and test images"
     for error in result.evaluation.label_errors:
-        assert error.image in names - test
         assert error.label == error.image.split("/")[0] != error.suggested
         assert error.label_probability < error.suggested_probability
 

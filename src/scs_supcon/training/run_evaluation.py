@@ -59,7 +59,7 @@ def evaluate_run(
     split, info = evaluated_split(features), model.info
     decision = predictions[split].decision
     train = features["train"]
-    checked = [features[name] for name in ("train", "val")]
+    checked = list(features.values())
     return compute_evaluation(
         data=info.recipe.data.source,
         split=split,
