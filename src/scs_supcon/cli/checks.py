@@ -27,7 +27,8 @@ def check_training(source: str, method: str | None, options: Mapping[str, Any]) 
     check_data(source)
     for name in ("recipe", "weights", "init_from"):
         path = options.get(name)
-        if path is not None and not path.exists():
+        is_named = name == "recipe" and str(path) == "paper"
+        if path is not None and not is_named and not path.exists():
             siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
             flag = f"--{name.replace('_', '-')}"
             raise UserError(f"{flag} {path} does not exist{did_you_mean(path.name, siblings)}")

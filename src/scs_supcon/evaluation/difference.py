@@ -18,7 +18,7 @@ from scs_supcon.recipe import Recipe, make_recipe, paper
 from scs_supcon.recipe.defaults import complete_old_values
 from scs_supcon.recipe.resolve import DatasetFacts, InputFiles, TrainOptions, resolve_recipe
 from scs_supcon.recipe.toml import read_recipe
-from scs_supcon.runs.run_dir import FINISHED, RECIPE
+from scs_supcon.runs.layout import FINISHED, RECIPE
 
 RECOMMENDED = "recommended"
 NAMED_RECIPES = (paper.NAME, RECOMMENDED)

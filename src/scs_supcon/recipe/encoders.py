@@ -69,7 +69,7 @@ def explain_default(name: str, native_size: int, images: int, has_gpu: bool) -> 
     """Return a line that explains the choice of `default_encoder`."""
     if native_size <= SMALL_IMAGE:
         return f"choice    encoder {name}, because the images are small ({native_size} pixels)"
-    alias = next(choice.alias for choice in ENCODERS if choice.name == name)
+    alias = next((choice.alias for choice in ENCODERS if choice.name == name), name)
     reason = "there is a GPU" if has_gpu else "there is no GPU"
     if not has_gpu:
         few = f"only {images}" if alias == "balanced" else f"{images:,}"

@@ -168,9 +168,8 @@ def prepare(
         elif problem.kind == "known_issue":
             display.line(f"known issue: {problem.detail}")
     recipe = _resolve(options, images, files, compute, out)
-    if "name" not in requested_values(options, files).get("encoder", {}) and not _recipe_of_run(
-        out
-    ):
+    given = files.named_recipe or "name" in requested_values(options, files).get("encoder", {})
+    if not given and not _recipe_of_run(out):
         facts = images.native_size, len(images), has_gpu(compute.device)
         display.line(explain_default(recipe.encoder.name, *facts))
     return recipe, images, problems
