@@ -32,6 +32,8 @@ def test_images_classes_and_problems_are_counted():
     ]
     assert estimate.describe_data(images, splits, problems).splitlines() == [
         "data      12 images of 6 classes: 8 train, 4 val",
+        "caution   8 training images of 6 classes are few: expect unreliable results with less "
+        "than 5 per class",
         f"problem   {problem_title('duplicate')}: 1, first c.png",
         f"problem   {problem_title('truncated')}: 2, first b.png",
     ]
@@ -192,3 +194,22 @@ def test_slow_steps_are_timed_with_a_few_images(monkeypatch):
     cost = estimate.estimate_stage_1(network, build_method("supcon"), batch, 64, 10, CPU)
     assert timed == [16, 16]
     assert cost.seconds == pytest.approx(10 * 0.5 * 4)
+
+
+def test_zero_epochs_come_with_a_caution():
+    settings = recipe(epochs=0)
+    training_set = training_set_from_features(
+        torch.zeros(12, 2, 3), shapes(per_class=2), np.arange(12), settings, 2
+    )
+    network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
+    text, later = estimate.forecast_stage_1(
+        network, build_method("supcon"), training_set, settings, CPU
+    )
+    assert text == "caution   stage 1 has 0 epochs: the head keeps its random weights"
+    assert later == 0
+
+
+def test_enough_images_come_without_a_caution():
+    images = shapes(per_class=6)
+    text = estimate.describe_data(images, np.array(["train"] * 36), [])
+    assert "caution" not in text

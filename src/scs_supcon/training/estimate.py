@@ -25,6 +25,7 @@ from scs_supcon.training.pretrain import TrainingSet
 SAMPLE = 16  # images used to measure memory
 QUICK_STEP = 1.0  # seconds up to which whole batches are timed
 REPEATS = 3
+FEW_PER_CLASS = 5  # training images of a class, on average, below which there is a caution
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ def describe_data(
     counts = Counter(splits.tolist())
     sizes = ", ".join(f"{counts[name]:,} {name}" for name in (*SPLITS, UNUSED) if counts[name])
     lines = [f"data      {len(images):,} images of {len(images.classes)} classes: {sizes}"]
+    if counts["train"] < FEW_PER_CLASS * len(images.classes):
+        lines.append(
+            f"caution   {counts['train']} training images of {len(images.classes)} classes are "
+            f"few: expect unreliable results with less than {FEW_PER_CLASS} per class"
+        )
     kinds = Counter(problem.kind for problem in problems)
     for kind, count in sorted(kinds.items()):
         first = next(problem for problem in problems if problem.kind == kind)
@@ -101,6 +107,8 @@ def forecast_stage_1(
     `order` is "first " or "then " if stage 1 has two phases.
     """
     settings, images = recipe.pretrain, len(training_set.labels)
+    if not settings.epochs:
+        return Forecast("caution   stage 1 has 0 epochs: the head keeps its random weights", 0.0)
     size = min(settings.batch_size, images)
     # Cached features are cheap: real batches. Images have to be loaded: a part of a batch.
     count = size if recipe.encoder.frozen else min(SAMPLE, size)
