@@ -36,9 +36,10 @@ def test_labels_are_listed_corrected_and_applied(scs, trained, tmp_path, monkeyp
         (float(r["suspicion"]) for r in listed), reverse=True
     )
     before = {row["name"]: row for row in rows_of(run / "splits.csv")}
-    first, second, *_ = sorted(before)
-    tested = next(name for name, row in before.items() if row["split"] == "test")
-    rows = [(first, "circle"), (second, "-"), (tested, "cross"), (sorted(before)[3], "")]
+    of_bars = [name for name in before if before[name]["label"] == "bar"]
+    tested = next(name for name in of_bars if before[name]["split"] == "test")
+    first, second, third, *_ = [name for name in of_bars if before[name]["split"] != "test"]
+    rows = [(first, "circle"), (second, "-"), (tested, "cross"), (third, "")]
     with (tmp_path / "mine.csv").open("w") as file:
         csv.writer(file).writerows([("image", "new_label"), *rows])
     result = scs("relabel", run, "mine.csv", "-o", tmp_path / "out" / "new.csv")
