@@ -14,8 +14,8 @@ from scs_supcon.benchmark.compare import plan as plan_cells
 from scs_supcon.benchmark.cost import CellCost, estimate_costs
 from scs_supcon.methods import method_class, parse
 from scs_supcon.progress import format_estimate
+from scs_supcon.recipe.encoders import SMALL_IMAGE
 from scs_supcon.recipe.recommended import METHOD
-from scs_supcon.recipe.resolve import SMALL_IMAGE
 from scs_supcon.reproduce.efficiency import EPOCHS
 from scs_supcon.reproduce.experiment import (
     COMPARED,

@@ -17,7 +17,7 @@ from scs_supcon.benchmark.tables import NOT_RUN, escape_markdown
 from scs_supcon.device import Compute, torch_device
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_json, write_text
-from scs_supcon.progress import Display, ProgressCallback
+from scs_supcon.progress import Display, Progress
 from scs_supcon.recipe import make_recipe, merge, write_toml
 from scs_supcon.reproduce.experiment import published_columns
 from scs_supcon.reproduce.markdown import heading
@@ -39,13 +39,13 @@ class StepTimer(Display):
         self.before = self.peak = 0
 
     @contextmanager
-    def progress(self, title: str) -> Iterator[ProgressCallback]:
+    def progress(self, title: str) -> Iterator[Progress]:
         """Yield a callback that records the steps of stage 1."""
         if title != STAGE_1:
-            yield lambda done, total: None
+            yield lambda done, total, note="": None
             return
         self.before = peak_memory(self.device)
-        yield lambda done, total: self.times.update({done: time.perf_counter()})
+        yield lambda done, total, note="": self.times.update({done: time.perf_counter()})
         self.peak = peak_memory(self.device)
 
     def seconds_per_epoch(self, epochs: int) -> float:

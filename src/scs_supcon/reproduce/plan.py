@@ -11,8 +11,8 @@ from scs_supcon.data.load import source_name
 from scs_supcon.data.named.registry import default_folder, find_named, load_named
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.recipe import override
+from scs_supcon.recipe.encoders import SMALL_IMAGE
 from scs_supcon.recipe.recommended import METHOD
-from scs_supcon.recipe.resolve import SMALL_IMAGE
 from scs_supcon.reproduce.experiment import (
     Experiment,
     ExperimentColumn,
