@@ -174,6 +174,16 @@ def test_more_columns_than_directions_keep_their_random_start() -> None:
     assert not torch.equal(style.layer.weight[:7], other.layer.weight[:7])
 
 
+def test_columns_beyond_the_number_of_directions_are_zero() -> None:
+    features, labels = blobs(width=9)
+    all_columns, few = ErasedLinear(9, 6), ErasedLinear(9, 6)
+    fit_erased(all_columns, features[:, None], labels, 3)
+    fit_erased(few, features[:, None], labels, 3, directions=2)
+    rows = few(features)
+    assert torch.equal(rows[:, :2], all_columns(features)[:, :2])
+    assert torch.equal(rows[:, 2:], torch.zeros_like(rows[:, 2:]))
+
+
 def test_projections_without_erasure_and_too_many_classes_erase_nothing() -> None:
     features, labels = blobs(classes=5)
     assert fit_erased(Projection(7, 6), features[:, None], labels, 5) == 0

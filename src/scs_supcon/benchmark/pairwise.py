@@ -30,7 +30,8 @@ class EvaluatedRun:
     Attributes:
         images: names of the images, sorted.
         correct: whether each image is classified correctly.
-        training_images: number of images the run was trained on.
+        training_images: number of images that the training images were drawn from: all of them,
+            unless the number of images per class is limited.
         split: "test", or "val" if there is no test split.
     """
 

@@ -130,7 +130,13 @@ def fit_erasure(
     return _erasure(_moments(features, labels, classes), shrinkage)
 
 
-def fit_erased(module: nn.Module, features: Tensor, labels: Tensor, classes: int) -> int:
+def fit_erased(
+    module: nn.Module,
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    directions: int | None = None,
+) -> int:
     """Fit every `ErasedLinear` inside a module; return the number of erased directions.
 
     With too many classes (see `can_erase`) nothing is erased and the number is 0.
@@ -140,6 +146,8 @@ def fit_erased(module: nn.Module, features: Tensor, labels: Tensor, classes: int
         features: `(n, views, width)`, the evaluation view first; further columns are ignored.
         labels: `(n,)` class of each image.
         classes: number of classes.
+        directions: largest number of principal directions to use, over all projections; the
+            other columns become 0. None: as many as there are columns.
     """
     projections = [child for child in module.modules() if isinstance(child, ErasedLinear)]
     if not projections or not features.numel():
@@ -152,21 +160,25 @@ def fit_erased(module: nn.Module, features: Tensor, labels: Tensor, classes: int
     kept = torch.eye(width, dtype=torch.float64) - erasure.left.double() @ erasure.right.double().T
     values, vectors = torch.linalg.eigh(kept @ moments.covariance @ kept.T)
     principal = vectors[:, values > NEGLIGIBLE * values[-1]].flip(1).T  # largest variance first
+    principal = principal[:directions]
     start = 0
     for projection in projections:  # several heads start at different directions
         projection.erasure.load_state_dict(erasure.state_dict())
         weight, bias = projection.layer.weight, projection.layer.bias
-        directions = principal[start : start + len(weight)]
-        dim = len(directions)
+        chosen = principal[start : start + len(weight)]
+        dim = len(chosen)
         start += dim
+        if directions is not None:
+            weight.data.zero_()
+            bias.data.zero_()
         if not dim:
             continue
         # The sign of a direction is arbitrary; a fixed one makes equal runs equal.
-        largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
-        directions = directions * largest.sign()
+        largest = chosen.gather(1, chosen.abs().argmax(1, keepdim=True))
+        chosen = chosen * largest.sign()
         with torch.no_grad():
-            weight[:dim] = directions.to(weight)
-            bias[:dim] = -(directions @ moments.mean).to(bias)
+            weight[:dim] = chosen.to(weight)
+            bias[:dim] = -(chosen @ moments.mean).to(bias)
     return erasure.rank
 
 

@@ -75,13 +75,19 @@ class ProjectionHeads(nn.Module):
 
 
 @torch.no_grad()
-def fit_style(module: nn.Module, features: Tensor, labels: Tensor, classes: int) -> int:
+def fit_style(
+    module: nn.Module,
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    directions: int | None = None,
+) -> int:
     """Fit the style field of each trained `Projection` in a module to the final features.
 
     Returns:
         The number of erased directions. Arguments are those of `fit_erased`.
     """
-    erased = fit_erased(module, features.cpu(), labels, classes)
+    erased = fit_erased(module, features.cpu(), labels, classes, directions)
     for projection in module.modules():
         if not isinstance(projection, Projection) or projection.style is None:
             continue

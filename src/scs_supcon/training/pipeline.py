@@ -28,7 +28,6 @@ from scs_supcon.io.hashing import file_sha256
 from scs_supcon.methods import Method, probe_input_for
 from scs_supcon.nn.build import build_network, split_frozen
 from scs_supcon.nn.erase import fit_erased
-from scs_supcon.nn.head import fit_style
 from scs_supcon.nn.network import Network, ProbeInput
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe, write_toml
@@ -68,6 +67,7 @@ from scs_supcon.training.pretrain import (
 from scs_supcon.training.probe import Probe, choose_classifier, fit_probes
 from scs_supcon.training.result import RunResult, headline, summarise
 from scs_supcon.training.run_evaluation import evaluate_run, predict_splits, run_baselines
+from scs_supcon.training.style import fit_style_field
 from scs_supcon.training.unfreeze import HeadPhase
 from scs_supcon.training.validation import ValidationSet
 
@@ -248,7 +248,7 @@ def _stage_2(
     """
     train, val, classes = features["train"], features["val"], len(images.classes)
     if probe_input == "common" and not recipe.encoder.frozen:  # stage 1 has changed the features
-        fit_style(network.projection, train.features, train.labels, classes)
+        fit_style_field(network.projection, train.features, train.labels, classes)
     fused, class_means = None, None
     if recipe.fusion.whitened:
         fused, class_means = fuse_fields(
