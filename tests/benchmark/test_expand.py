@@ -82,3 +82,11 @@ def test_a_column_can_have_few_images_per_class(small_table, cells_of, source):
     assert ((before == "test") == (after == "test")).all()
     assert (after != "unused").sum() < (before != "unused").sum()
     assert three.pretrain.batch_size == (after == "train").sum()
+
+
+def test_a_column_can_have_a_long_tail(small_table, cells_of):
+    data = small_table().columns[0].data
+    table = small_table(["supcon"], columns=[{"data": data, "imbalance": 4}])
+    cells = cells_of(table)
+    assert {cell.recipe.data.imbalance for cell in cells} == {4.0}
+    assert all("imbalance 4" in cell.column for cell in cells)

@@ -83,3 +83,9 @@ def test_another_recipe_needs_overwrite(scs, shapes, runs):
     result = scs("train", shapes, "--out", runs / "x", *QUICK, "--seed", "1", "--overwrite")
     assert result.code == 0
     assert "seed = 1" in (runs / "x" / "recipe.toml").read_text()
+
+
+def test_imbalance_sets_the_recipe(scs):
+    result = scs("train", "shapes", "--imbalance", "10", "--print-recipe")
+    assert result.code == 0, result.err
+    assert "\nimbalance = 10.0\n" in result.out

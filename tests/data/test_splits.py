@@ -16,6 +16,7 @@ from scs_supcon.data.splits import (
     assign_splits,
     fold_splits,
     fold_training_images,
+    keep_long_tail,
     keep_per_class,
     read_splits_csv,
     write_splits_csv,
@@ -312,3 +313,24 @@ def test_folds_of_the_training_images_leave_out_the_test_images() -> None:
     np.testing.assert_array_equal(
         fold_training_images(without, 1, 3, 0.1, seed=0), fold_splits(without, 1, 3, 0.1, seed=0)
     )
+
+
+def test_a_long_tail_has_the_stated_profile():
+    labels = np.repeat(np.arange(5), 130)
+    splits = np.tile(np.array(["train"] * 100 + ["val"] * 10 + ["test"] * 20), 5)
+    kept = keep_long_tail(labels, splits, 100.0, seed=0)
+    counts = [int(((kept == "train") & (labels == label)).sum()) for label in range(5)]
+    assert counts == [int(100 * 100 ** (-label / 4) + 1e-9) for label in range(5)]
+    assert counts == [100, 31, 10, 3, 1]
+    for split in ("val", "test"):
+        assert np.array_equal(kept == split, splits == split)
+    assert set(kept[(splits == "train") & (kept != "train")]) == {"unused"}
+    assert np.array_equal(kept, keep_long_tail(labels, splits, 100.0, seed=0))
+    assert not np.array_equal(kept, keep_long_tail(labels, splits, 100.0, seed=1))
+    assert np.array_equal(keep_long_tail(labels, splits, 1.0, seed=0), splits)
+
+
+def test_a_long_tail_of_unequal_classes_keeps_at_least_one_image():
+    labels = np.array([0] * 10 + [1] * 2 + [2] * 40)
+    kept = keep_long_tail(labels, np.full(52, "train"), 1000.0, seed=0)
+    assert [int(((kept == "train") & (labels == k)).sum()) for k in range(3)] == [10, 1, 1]

@@ -406,3 +406,13 @@ def test_options_are_checked_before_any_image_is_read(tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             read_input_files(TrainOptions(source="a folder that does not exist", **values))
+
+
+def test_a_long_tailed_training_set(images):
+    recipe = resolve(images, settings=("data.imbalance=5",))
+    labels, splits = images.labels, split_dataset(DatasetFacts.of(images), recipe)
+    counts = [int(((splits == "train") & (labels == k)).sum()) for k in range(6)]
+    assert counts == [7, 5, 3, 2, 1, 1]  # 7 · 5^(−k/5), rounded down
+    everything = split_dataset(DatasetFacts.of(images), resolve(images))
+    assert np.array_equal(splits == "test", everything == "test")
+    assert np.array_equal(splits == "val", everything == "val")

@@ -151,6 +151,7 @@ def _options(
     digest = [] if content is None else [f"data.content={content}"]
     count = column.images_per_class
     budget = [] if count is None else [f"data.images_per_class={count}"]
+    budget += [] if column.imbalance is None else [f"data.imbalance={column.imbalance}"]
     return TrainOptions(
         source=column.data,
         method=row.method,

@@ -13,6 +13,7 @@ encoder = "tf_efficientnet_lite0"
 weights = "tf_efficientnet_lite0.safetensors"
 frozen = true
 images_per_class = 10          # for training and validation; all if it is left out
+imbalance = 100                # a long-tailed training set; all images if it is left out
 ```
 
 Cross-entropy is always added as a row.
@@ -68,6 +69,7 @@ class Column(Section):
     unfreeze: bool = False
     recipe: str | None = None
     images_per_class: Annotated[int, Field(ge=2)] | None = None
+    imbalance: Annotated[float, Field(ge=1)] | None = None
     settings: tuple[str, ...] = ()
 
     @model_validator(mode="before")
@@ -77,6 +79,8 @@ class Column(Section):
             names = [_short_name(str(value["data"])), value.get("encoder")]
             if count := value.get("images_per_class"):
                 names.append(f"{count} per class")
+            if ratio := value.get("imbalance"):
+                names.append(f"imbalance {ratio}")
             return {"name": ", ".join(str(name) for name in names if name), **value}
         return value
 

@@ -1,6 +1,7 @@
 """The command `scs`: one module per command; `options` holds options that commands share."""
 
 from scs_supcon.cli import (
+    add_class,
     compare,
     datasets,
     diff,
@@ -23,6 +24,7 @@ from scs_supcon.cli import (
 from scs_supcon.cli.app import app
 
 __all__ = [
+    "add_class",
     "app",
     "compare",
     "datasets",

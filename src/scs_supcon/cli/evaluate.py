@@ -17,6 +17,7 @@ from scs_supcon.cli.options import (
     Threshold,
     Workers,
 )
+from scs_supcon.errors import UserError
 from scs_supcon.runs.layout import check_run
 
 if TYPE_CHECKING:
@@ -36,6 +37,22 @@ def evaluate(
     folder: DataFolder = None,
     false_rejection: FalseRejection = None,
     threshold: Threshold = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Column of the table of images, such as camera or site: also print accuracy, "
+            "calibration and rejection for each of its values.",
+        ),
+    ] = None,
+    shift: Annotated[
+        bool,
+        typer.Option(
+            "--shift",
+            help="Evaluate on shifted copies of up to 500 images instead: blurred, noisy, darker, "
+            "brighter and rotated, in three strengths each.",
+        ),
+    ] = False,
     device: Device = "auto",
     workers: Workers = None,
     as_json: Json = False,
@@ -51,19 +68,29 @@ def evaluate(
         scs evaluate runs/birds
         scs evaluate runs/birds ./birds/test
         scs evaluate runs/birds ./other-animals --false-rejection 0.1
+        scs evaluate runs/birds birds.csv --group camera
+        scs evaluate runs/birds --shift
     """
     from scs_supcon.data.named.registry import named_source
     from scs_supcon.evaluation.format import describe
 
     check_run(run)
-    if data is None and false_rejection is None and threshold is None:
+    if data is not None:
+        data = named_source(data, folder or ())
+        check_data(data)
+    if shift:
+        if group is not None or false_rejection is not None or threshold is not None:
+            raise UserError("--shift cannot be combined with --group or another threshold")
+        from scs_supcon.evaluation.domain_shift import describe_shifts, evaluate_shifts
+
+        table = evaluate_shifts(run, data, device=device, workers=workers, quiet=quiet)
+        print(table.model_dump_json(indent=1) if as_json else describe_shifts(table))
+        return
+    if data is None and false_rejection is None and threshold is None and group is None:
         from scs_supcon.evaluation.stored import run_directory, stored_evaluation
 
         evaluation: Evaluation | UnknownEvaluation = stored_evaluation(run_directory(run))
     else:
-        if data is not None:
-            data = named_source(data, folder or ())
-            check_data(data)
         from scs_supcon.evaluation.evaluate import evaluate as evaluate_model
 
         evaluation = evaluate_model(
@@ -71,6 +98,7 @@ def evaluate(
             data,
             device=device,
             workers=workers,
+            group=group,
             quiet=quiet,
             false_rejection=false_rejection,
             threshold=threshold,

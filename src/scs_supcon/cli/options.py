@@ -200,6 +200,17 @@ def _recipe_options(
         ),
         Sets("data.images_per_class"),
     ] = None,
+    imbalance: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="Make the training set long-tailed: the first class keeps this many times the "
+            "images of the last one, with an exponential decrease in between. Other splits stay "
+            "the same. Default: all images.",
+            rich_help_panel=TRAINING,
+        ),
+        Sets("data.imbalance"),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(

@@ -175,6 +175,26 @@ def keep_per_class(
     return kept
 
 
+def keep_long_tail(
+    labels: NDArray[np.int64], splits: Splits, imbalance: float, seed: int
+) -> Splits:
+    """Return the splits with a long-tailed training set; images left out are "unused".
+
+    Class k of C keeps n · imbalance^(−k / (C − 1)) training images, where n is the size of the
+    largest class, but at least one, and never more than it has. The classes are in the order of
+    their labels, as in CIFAR-LT; the images are chosen at random. Other splits do not change.
+    """
+    order = np.random.default_rng((seed, 2)).permutation(len(labels))
+    kept = splits.astype("<U6")
+    classes = int(labels.max()) + 1
+    largest = int(np.bincount(labels[splits == "train"], minlength=classes).max())
+    for label in range(classes):
+        size = largest * imbalance ** (-label / max(1, classes - 1))
+        members = order[(labels[order] == label) & (splits[order] == "train")]
+        kept[members[max(1, int(size + 1e-9)) :]] = UNUSED
+    return kept
+
+
 def write_splits_csv(path: Path, images: ImageDataset, splits: Splits) -> None:
     """Write the CSV `name,label,split[,group,fold],sha256`; equal splits result in equal bytes."""
     columns: dict[str, list[str]] = {

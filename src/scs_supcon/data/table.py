@@ -1,7 +1,7 @@
 """Read a table of images: CSV or Parquet with `image_path,label[,split,fold,group]`."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -73,6 +73,25 @@ def read_image_table(path: Path, *, forgiving: bool = False) -> ImageDataset:
     )
 
 
+def read_column(path: Path, column: str) -> dict[str, str]:
+    """Return the cells of any column of a table by the name of the image.
+
+    Raises:
+        UserError: The table cannot be read, or does not have the column.
+    """
+    if path.suffix.lower() == ".parquet":
+        columns = _parquet_columns(path, (*COLUMNS, column))
+    else:
+        columns = _csv_columns(path)
+    _check_columns(path, columns)
+    if column not in columns:
+        raise UserError(
+            f"{path} has no column {column!r}{did_you_mean(column, columns)}: its columns are "
+            f"{', '.join(columns)}"
+        )
+    return dict(zip(columns["image_path"], columns[column], strict=True))
+
+
 def read_table(path: Path) -> ImageTable:
     """Return the rows of a table after checking them.
 
@@ -130,13 +149,13 @@ def _csv_columns(path: Path) -> dict[str, list[str]]:
     return {name: [row[i].strip() for row in rows] for i, name in enumerate(header)}
 
 
-def _parquet_columns(path: Path) -> dict[str, list[str]]:
+def _parquet_columns(path: Path, wanted: Sequence[str] = COLUMNS) -> dict[str, list[str]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         stored_names = {_normalize_name(name): name for name in pq.read_schema(path).names}
-        readable = [name for name in stored_names if name in COLUMNS]
+        readable = [name for name in stored_names if name in wanted]
         table = pq.read_table(path, columns=[stored_names[name] for name in readable])
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} is not a Parquet file ({error})") from error

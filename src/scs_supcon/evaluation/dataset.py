@@ -25,7 +25,7 @@ class EvaluationSet:
     Attributes:
         data: the dataset as given by the user.
         images: the whole dataset.
-        split: "test", or "all" if the dataset has no splits.
+        split: "test" or "val", or "all" if the dataset has no splits.
         indices: the readable images of that split.
         labels: index of the model's class of each image; −1 for an unknown class.
         unknown_classes: classes that the model does not have.
@@ -34,7 +34,7 @@ class EvaluationSet:
 
     data: str
     images: ImageDataset
-    split: Literal["test", "all"]
+    split: Literal["test", "val", "all"]
     indices: NDArray[np.int64]
     labels: Tensor
     unknown_classes: list[str]
@@ -68,6 +68,33 @@ def load_evaluation_set(
     """
     images = load_images(data)
     split, indices = _choose_split(data, images)
+    return selected_images(data, images, split, indices, classes, workers, display)
+
+
+def selected_images(
+    data: str,
+    images: ImageDataset,
+    split: Literal["test", "val", "all"],
+    indices: Sequence[int] | NDArray[np.int64],
+    classes: Sequence[str],
+    workers: int,
+    display: Display,
+) -> EvaluationSet:
+    """Return some images of a dataset; those that cannot be opened are left out and listed.
+
+    Args:
+        data: the dataset as given by the user.
+        images: the whole dataset.
+        split: what the images are.
+        indices: the images.
+        classes: the model's classes.
+        workers: number of decoding threads.
+        display: shows the progress.
+
+    Raises:
+        UserError: there is no readable image of a known class although the data has known classes.
+    """
+    indices = np.asarray(indices, dtype=np.int64)
     present = [images.classes[label] for label in np.unique(images.labels[indices])]
     errors = _decode_errors(images, indices, workers, display)
     unreadable = [

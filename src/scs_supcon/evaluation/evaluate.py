@@ -19,6 +19,7 @@ from scs_supcon.device import Compute, find_compute, torch_device
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.compute import EmbeddedImages, compute_evaluation, embedding_baselines
 from scs_supcon.evaluation.dataset import EvaluationSet, load_evaluation_set
+from scs_supcon.evaluation.groups import groups_of_decisions, stored_groups
 from scs_supcon.evaluation.label_errors import suspected_labels
 from scs_supcon.evaluation.leakage import view_agreement
 from scs_supcon.evaluation.predictions import prediction_columns, write_predictions
@@ -41,6 +42,7 @@ def evaluate(
     device: str = "auto",
     workers: int | None = None,
     cache: str | Path | None = None,
+    group: str | None = None,
     quiet: bool = False,
     false_rejection: float | None = None,
     threshold: float | None = None,
@@ -57,6 +59,7 @@ def evaluate(
         device: "auto", "cpu", "cuda", … for a model that is not loaded yet.
         workers: processes that load images; default: one per core.
         cache: directory for cached features of frozen encoders.
+        group: column of the table of images; the evaluation then has scores by its values.
         quiet: do not show progress.
         false_rejection: share of the images of known classes that may be rejected as unknown;
             default: that of the model, 0.05.
@@ -76,18 +79,21 @@ def evaluate(
             )
         if run is None:
             raise UserError("a loaded model can only be evaluated on data: evaluate(model, data)")
-        return stored_evaluation(run)
+        return stored_evaluation(run) if group is None else stored_groups(run, group)
     compute, display = find_compute(device, workers, cache), Display(quiet)
     loaded = model if isinstance(model, Model) else load(model, torch_device(device))
     loaded = loaded.with_rejection(false_rejection=false_rejection, threshold=threshold)
     images = load_evaluation_set(str(data), loaded.classes, compute.workers, display)
-    features = _encode(loaded, images, images.indices, "eval", compute, display)[:, 0]
+    features = encode_images(loaded, images, images.indices, "eval", compute, display)[:, 0]
     decision = loaded.decide(features)
     evaluation = (
         _evaluate(loaded, run, images, features, decision, compute, display)
         if (images.labels >= 0).any()
         else _evaluate_unknown(loaded, images, decision)
     )
+    if group is not None and isinstance(evaluation, Evaluation):
+        analysis = groups_of_decisions(group, images, decision)
+        evaluation = evaluation.model_copy(update={"groups": analysis})
     if run is None:
         return evaluation
     try:
@@ -174,7 +180,7 @@ def _evaluate(
     )
 
 
-def _encode(
+def encode_images(
     model: Model,
     images: EvaluationSet,
     indices: NDArray[np.int64],
@@ -218,7 +224,7 @@ def _compare_new_views(
     known = torch.nonzero(images.labels >= 0)[:, 0]
     subset = known[evenly_spaced(len(known), MAX_VIEWED_IMAGES)]
     kind: ViewKind = "train" if model.info.recipe.encoder.frozen else "probe"
-    features = _encode(model, images, images.indices[subset.numpy()], kind, compute, display)
+    features = encode_images(model, images, images.indices[subset.numpy()], kind, compute, display)
     return measure_view_agreement(model, features, images.labels[subset])
 
 

@@ -51,6 +51,7 @@ def describe(evaluation: Evaluation | UnknownEvaluation) -> str:
         _baselines,
         _embedding,
         _rejection,
+        _groups,
         _leakage,
         _classes,
         _label_errors,
@@ -222,6 +223,32 @@ def _rejection(evaluation: Evaluation) -> Iterator[str]:
         names = shorten(rejection.unknown_classes)
         meaning = f"of {rejection.unknown_images:,} images of unknown classes: {names}"
         yield _line("", f"{rejection.unknown_rejected:.2%}", "", meaning)
+
+
+def _groups(evaluation: Evaluation) -> Iterator[str]:
+    analysis = evaluation.groups
+    if analysis is None:
+        return
+    width = max(len(analysis.column), *(len(row.name) for row in analysis.groups))
+    columns = f"{'accuracy':<24} {'calibration error':<24} rejected"
+    yield f"{analysis.column:<{width}}   images  {columns}"
+    for row in sorted(analysis.groups, key=lambda row: row.accuracy.value):
+        cells = (row.accuracy, row.calibration_error, row.rejected)
+        scores = " ".join(
+            f"{f'{score.value:.1%} ({score.low:.1%} to {score.high:.1%})':<24}" for score in cells
+        )
+        yield f"{row.name:<{width}} {row.images:>8,}  {scores}{' few' * row.small}".rstrip()
+    small = sum(row.small for row in analysis.groups)
+    if small:
+        yield (
+            f"warning: {small} of {len(analysis.groups)} groups have fewer than "
+            f"{analysis.small_images} images ('few'), too few for a conclusion"
+        )
+    if analysis.worst is not None:
+        yield f"lowest accuracy: {analysis.worst}"
+    if analysis.p_value is not None:
+        differ = "differ" if analysis.p_value < 0.05 else "do not differ significantly"
+        yield f"the accuracies of the groups {differ} (χ² test, p = {analysis.p_value:.2g})"
 
 
 def _leakage(evaluation: Evaluation) -> Iterator[str]:

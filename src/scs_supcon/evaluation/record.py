@@ -269,6 +269,51 @@ class UnreadableImage(EvaluationRecord):
     detail: str
 
 
+class GroupScores(EvaluationRecord):
+    """Scores of the images of one group, with 95% intervals."""
+
+    name: str
+    images: int
+    accuracy: Score
+    calibration_error: Score
+    rejected: Score
+    small: bool
+    """Whether there are too few images for a conclusion."""
+
+
+class GroupAnalysis(EvaluationRecord):
+    """Scores by group."""
+
+    column: str
+    groups: tuple[GroupScores, ...]
+    worst: str | None
+    """The group with the lowest accuracy among those that are not small."""
+    p_value: float | None
+    """Of a χ² test of equal accuracies of the groups that are not small."""
+    small_images: int
+    """Groups with fewer images are small."""
+
+
+class ShiftRow(EvaluationRecord):
+    """Scores on the images under one shift; the first row of a table has none."""
+
+    shift: str
+    level: str
+    accuracy: Score
+    calibration_error: float
+    confidence: float
+    rejected: float
+
+
+class ShiftTable(EvaluationRecord):
+    """Scores of a model on images, and on shifted copies of them."""
+
+    data: str
+    images: int
+    rows: tuple[ShiftRow, ...]
+    saved_to: str | None = Field(default=None, exclude=True)
+
+
 class Headline(EvaluationRecord):
     """The result of an evaluation in a few numbers."""
 
@@ -310,6 +355,8 @@ class Evaluation(EvaluationRecord):
     label_errors: tuple[LabelError, ...] = ()
     """Suspected label errors, most suspicious first."""
     unreadable: tuple[UnreadableImage, ...] = ()
+    groups: GroupAnalysis | None = None
+    """Scores by group, if they were asked for."""
     saved_to: str | None = Field(default=None, exclude=True)
     """The file the evaluation was written to, if any; not part of the file."""
 
@@ -361,7 +408,7 @@ class UnknownEvaluation(EvaluationRecord):
     """The data as given by the user."""
     path: str | None = None
     """Absolute path of the data, or the name of a built-in dataset."""
-    split: Literal["test", "all"]
+    split: Literal["test", "val", "all"]
     images: int
     """Images of unknown classes that were evaluated."""
     classes: tuple[str, ...]

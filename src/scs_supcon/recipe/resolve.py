@@ -20,6 +20,7 @@ from scs_supcon.data.splits import (
     assign_splits,
     fold_splits,
     fold_training_images,
+    keep_long_tail,
     keep_per_class,
 )
 from scs_supcon.errors import UserError
@@ -210,9 +211,12 @@ def split_dataset(images: SplitColumns, recipe: Recipe) -> NDArray[np.str_]:
         splits = fold_images(images, data.fold, data.folds, data.val_share, seed)
     else:
         splits = assign_splits(images, data.val_share, data.test_share, seed)
-    if data.images_per_class is None:
-        return splits
-    return keep_per_class(images.labels, splits, data.images_per_class, data.val_share, seed)
+    if data.images_per_class is not None:
+        count = data.images_per_class
+        splits = keep_per_class(images.labels, splits, count, data.val_share, seed)
+    if data.imbalance is not None:
+        splits = keep_long_tail(images.labels, splits, data.imbalance, seed)
+    return splits
 
 
 def requested_values(options: TrainOptions, files: InputFiles) -> Values:

@@ -74,6 +74,8 @@ class DataRecipe(Section):
     """Cross-validation: train divides the training images only; omitted: all images."""
     images_per_class: Annotated[int, Field(ge=2)] | None = None
     """Images of each class for training and validation together; omitted: all of them."""
+    imbalance: Annotated[float, Field(ge=1)] | None = None
+    """Long tail: training images of the first class per image of the last; omitted: none."""
     split_seed: Seed | None = None
     """Seed of the splits, to train with other seeds on the same splits. Default: seed."""
     content: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
