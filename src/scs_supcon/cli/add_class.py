@@ -24,9 +24,8 @@ def add_class(
 ) -> None:
     """Add a class to a model, represented by the mean of example images; nothing is trained.
 
-    The other classes stay as they are. Five images or more are recommended; retrain when there are
-    many new classes (docs/benchmarks/add_class.md). Files that cannot be read are listed and
-    skipped, and the exit code is 1.
+    The other classes stay as they are. Five images or more are recommended; train again when there
+    are many new classes. Files that cannot be read are listed and skipped, and the exit code is 1.
 
         scs add-class runs/birds jackdaw ./new/jackdaw
         scs add-class runs/birds jackdaw ./new/jackdaw --out models/birds-41
