@@ -76,12 +76,12 @@ def test_rows_multiply_the_epochs_of_the_scale_or_of_the_settings(shapes):
         "pretrain.epochs=35",
     ]
     rows = make_plan("figure_boundary", ReproduceOptions("paper", {"cifar10": str(shapes)})).rows
-    assert [row.epochs_factor for row in rows] == [1, 1]
+    assert [row.name for row in rows] == ["Eq. 4", "start at t = 10, b = 10", "Baseline"]
 
 
 def test_rows_can_be_chosen():
     plan = make_plan("table3_main", ReproduceOptions(rows=("SupCon", "BYOL")))
-    assert [row.name for row in plan.rows] == ["BYOL", "SupCon"]
+    assert [row.name for row in plan.rows] == ["BYOL", "SupCon", "Baseline"]
 
 
 def test_folds_are_of_the_training_images():

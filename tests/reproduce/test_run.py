@@ -33,7 +33,7 @@ def test_every_table_and_figure_is_written_and_can_be_verified(scs, shapes, tmp_
     table = results / "table8_ablation"
     with (table / "rows.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert {row["method"] for row in rows} == {"SCS-SupCon", "baseline"}
+    assert {row["method"] for row in rows} == {"SCS-SupCon", "Baseline"}
     assert str(tmp_path) not in (table / "table.toml").read_text()
     assert "| SCS-SupCon | " in (table / "README.md").read_text()
     assert "79.2 |" in (table / "README.md").read_text()  # the published number

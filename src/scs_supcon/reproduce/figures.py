@@ -69,12 +69,24 @@ def boundary_figure(results: Mapping[str, Sequence[CellResult]], title: str) -> 
                         alpha=0.8,
                         label=row if first == 0 else None,
                     )
+            if name == "b":
+                axes.axhline(_log_odds(results), color=SOFT, lw=1, ls=":", label="ln(classes − 1)")
             axes.set_yscale("symlog", linthresh=0.1 if name != "boundary" else 1.0)
+            axes.yaxis.set_major_formatter("{x:g}")
             axes.set_title(label)
             axes.set_xlabel("% of the epochs of stage 1")
-        panels[0].legend(fontsize=8, loc="best")
+        handles, texts = panels[1].get_legend_handles_labels()
+        figure.legend(handles, texts, loc="outside lower center", ncols=5, fontsize=8)
         figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     return figure
+
+
+def _log_odds(results: Mapping[str, Sequence[CellResult]]) -> float:
+    """Return the log-odds of a negative pair: ln(C − 1) for C classes of equal size."""
+    runs = [run for runs in results.values() for run in runs]
+    evaluation = runs[0].evaluation
+    assert evaluation is not None  # the runs are finished
+    return math.log(max(2, len(evaluation.classes)) - 1)
 
 
 def beta_figure(series: Mapping[str, Mapping[float, Sequence[float]]], title: str) -> "Figure":
@@ -96,6 +108,7 @@ def beta_figure(series: Mapping[str, Mapping[float, Sequence[float]]], title: st
             for beta in betas:
                 axes.plot([beta] * len(points[beta]), points[beta], ".", color=colour, alpha=0.4)
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.set_xlabel("β")
         axes.set_ylabel("test accuracy, %")
         axes.set_title(title)
@@ -123,6 +136,7 @@ def tsne_figure(
                 axes.scatter(x, y, s=9, color=colour, alpha=0.7, lw=0, label=label)
             axes.set_title(f"{name}\nsilhouette {silhouette(vectors, names):.2f}")
             axes.set_aspect("equal")
+            axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
             axes.set_axis_off()
         handles, texts = panels[0].get_legend_handles_labels()
         figure.legend(handles, texts, loc="outside lower center", ncols=5, fontsize=7)
@@ -181,9 +195,9 @@ def _mark_boundary(axes: "Axes", boundary: float) -> None:
         axes.axvline(boundary, color=SOFT, lw=1, ls=":")
         axes.annotate(
             f"b/t = {boundary:.2g}",
-            (boundary, 1),
+            (boundary, 0.3),
             xycoords=("data", "axes fraction"),
-            xytext=(3, -10),
+            xytext=(3, 0),
             textcoords="offset points",
             fontsize=8,
             color=SOFT,

@@ -100,7 +100,7 @@ def describe_runs(results: Sequence[CellResult]) -> str:
     seconds = sum(result.seconds or 0 for result in results)
     return (
         f"{len(environments)} runs, {format_duration(seconds)} in total, on "
-        f"{first.get('gpu') or first.get('cpu')} ({first.get('threads')} threads), "
+        f"{first.get('gpu') or first.get('cpu')} (threads: {first.get('threads')}), "
         f"torch {libraries.get('torch')}, scs-supcon {libraries.get('scs-supcon')}, "
         f"commit {', '.join(commits)}."
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from scs_supcon.benchmark.table import Table, make_table
+from scs_supcon.benchmark.table import CROSS_ENTROPY, Table, make_table
 from scs_supcon.data.builtin import BUILT_IN
 from scs_supcon.data.load import source_name
 from scs_supcon.data.named.registry import default_folder, find_named, load_named
@@ -14,6 +14,7 @@ from scs_supcon.recipe import override
 from scs_supcon.recipe.encoders import SMALL_IMAGE
 from scs_supcon.recipe.recommended import METHOD
 from scs_supcon.reproduce.experiment import (
+    COMPARED,
     Experiment,
     ExperimentColumn,
     ExperimentRow,
@@ -194,9 +195,16 @@ def _rows(experiment: Experiment, options: ReproduceOptions) -> tuple[Experiment
         rows = with_default_rows(rows)
     if options.scale == PAPER:  # its schedule is long, and its recipe replaces the recommended one
         rows = tuple(row for row in rows if row.epochs_factor <= 1 and row.method != METHOD)
-    if not options.rows:
+    if options.rows:
+        rows = tuple(row for row in rows if row.name in options.rows) or rows[:1]
+    return _with_cross_entropy(rows) if experiment.kind in COMPARED else rows
+
+
+def _with_cross_entropy(rows: tuple[ExperimentRow, ...]) -> tuple[ExperimentRow, ...]:
+    """Return the rows with cross-entropy, which every comparison has, at the same budget."""
+    if any(row.method == CROSS_ENTROPY for row in rows):
         return rows
-    return tuple(row for row in rows if row.name in options.rows) or rows[:1]
+    return (*rows, *(row for row in read_defaults().rows if row.method == CROSS_ENTROPY))
 
 
 def with_default_rows(rows: Sequence[ExperimentRow]) -> tuple[ExperimentRow, ...]:

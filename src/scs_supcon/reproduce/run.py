@@ -206,7 +206,7 @@ def _finished(
         row.name: [
             r for r in results if (r.cell.row, r.cell.column) == (row.name, column) and r.evaluation
         ]
-        for row in plan.rows
+        for row in plan.experiment.rows
     }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import stdev
 
 from scs_supcon.benchmark.compare import ComparisonReport
+from scs_supcon.benchmark.table import CROSS_ENTROPY
 from scs_supcon.benchmark.tables import NOT_RUN, escape_markdown
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_text
@@ -57,7 +58,7 @@ def search_table(plan: Plan, out: Path, resources: Resources) -> tuple[str, Mapp
     runs = [result for item in searched for result in item.report.results]
     write_run_records(out, plan, plan.table(), runs)
     explanation = (
-        f"{plan.scale.trials} trials of {plan.scale.search_epochs} epochs per column, chosen by "
+        f"Per column {plan.scale.trials} trials with {plan.scale.search_epochs} epochs, chosen by "
         "the validation images; then the full schedule from the best values and from t0 = 0.1, "
         "b0 = 0. *Trials, sd*: standard deviation of the validation accuracy over the trials."
     )
@@ -104,7 +105,8 @@ def _final_rows(plan: Plan, result: SearchResult) -> list[dict[str, object]]:
     default = engine_row(plan, row)
     start = tuple(f"{key}={value!r}" for key, value in result.best.params.items())
     settings = (*default["settings"], *start)
-    return [default | {"name": SEARCHED, "settings": settings}, default]
+    baseline = {"method": CROSS_ENTROPY, "name": "Baseline", "settings": default["settings"]}
+    return [default | {"name": SEARCHED, "settings": settings}, default, baseline]
 
 
 def _table(plan: Plan, searched: list[SearchedColumn]) -> str:
