@@ -90,3 +90,15 @@ def test_a_column_can_have_a_long_tail(small_table, cells_of):
     cells = cells_of(table)
     assert {cell.recipe.data.imbalance for cell in cells} == {4.0}
     assert all("imbalance 4" in cell.column for cell in cells)
+
+
+def test_a_column_can_have_a_recipe(small_table, cells_of, tmp_path):
+    data = small_table().columns[0].data
+    table = small_table(["scs_supcon", "supcon"], columns=[{"data": data, "recipe": "paper"}])
+    paper, supcon, *_ = cells_of(table)
+    assert (paper.recipe.method.preset, paper.recipe.probe.classifier) == ("paper", "single")
+    assert (supcon.recipe.method.name, supcon.recipe.pretrain.lr) == ("supcon", 0.5)
+    file = tmp_path / "mine.toml"
+    file.write_text("[pretrain]\nlr = 0.123\n")
+    table = small_table(["supcon"], columns=[{"data": data, "recipe": str(file)}])
+    assert cells_of(table)[0].recipe.pretrain.lr == 0.123
