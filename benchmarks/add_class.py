@@ -98,7 +98,8 @@ def fit(
             path = save_image(images, index, out.parent)
             label = images.classes[images.labels[index]]
             writer.writerow([path, label, splits[index]])
-    return train(table, out=out / "run", seed=seed, report=False, quiet=True, workers=0, **options).model
+    quick = {"report": False, "quiet": True, "workers": 0}
+    return train(table, out=out / "run", seed=seed, **quick, **options).model
 
 
 def save_image(images: ImageDataset, index: int, folder: Path) -> Path:
