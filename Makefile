@@ -48,8 +48,12 @@ bench: $(READY) ## measure against other libraries, side by side; writes docs/be
 	$(BIN)/python benchmarks/pairs.py
 	$(BIN)/python benchmarks/loop.py
 
-torture: $(READY) ## kill runs at random moments and compare the results
-	$(BIN)/python -m pytest tests/test_torture.py
+torture: $(READY) ## damage files and kill commands at random; ONLY=flips,files SCALE=0.1 SEED=1
+	cd tests && ../$(BIN)/python -m torture --scale $(or $(SCALE),1) --seed $(or $(SEED),0) \
+		$(if $(ONLY),--only $(ONLY))
+
+audit: $(READY) ## check licences and known vulnerabilities; write build/sbom.cdx.json
+	$(BIN)/python tools/audit.py
 
 docs: $(READY) ## update docs/methods.md, run the notebook, build the site in build/site
 	$(PIP) --editable '.[all,docs]'
@@ -66,4 +70,4 @@ dist: ## build sdist and wheel in dist/, install the wheel in a new environment 
 	build/dist-env/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[train]"
 	cd build && dist-env/bin/python ../tools/test_wheel.py
 
-.PHONY: help demo test test-fast test-browser test-min check fix bench torture docs dist
+.PHONY: help demo test test-fast test-browser test-min check fix bench torture audit docs dist

@@ -1,23 +1,31 @@
 """Fixtures: deterministic random numbers, process groups, small datasets and small runs."""
 
-import json
 import os
+import runpy
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # Some virtual machines advertise AMX but fail with an illegal instruction when oneDNN uses it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
+# No test uses the network, and no process that a test starts: see network_guard/sitecustomize.py.
+GUARD = str(Path(__file__).with_name("network_guard"))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [GUARD, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+)
+runpy.run_path(f"{GUARD}/sitecustomize.py")
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+
+from command_processes import CommandResult, Processes
+from command_processes import deterministic_files as read_deterministic_files
 
 if TYPE_CHECKING:
     from scs_supcon.training.result import RunResult
@@ -135,31 +143,11 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-DETERMINISTIC_FILES = (
-    *("recipe.toml", "classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "model"),
-    *("embeddings.parquet", "thumbnails.parquet", "problems.json", "evaluation.json"),
-)
-
-
 @pytest.fixture(scope="session")
 def deterministic_files() -> Callable[[Path], dict[str, bytes]]:
     """`deterministic_files(run)` returns the files of a run that do not differ between runs."""
 
-    def read_files(run: Path) -> dict[str, bytes]:
-        paths = [run / name for name in DETERMINISTIC_FILES]
-        files = [f for path in paths for f in (sorted(path.iterdir()) if path.is_dir() else [path])]
-        return {str(file.relative_to(run)): file.read_bytes() for file in files}
-
-    return read_files
-
-
-@dataclass(frozen=True)
-class CommandResult:
-    """Exit code and output of a command."""
-
-    code: int
-    out: str
-    err: str
+    return read_deterministic_files
 
 
 Command = Callable[..., CommandResult]
@@ -183,51 +171,9 @@ def scs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run
 
 
-class Processes:
-    """Runs commands in separate processes, one at a time; see serve_commands.py."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        script = Path(__file__).with_name("serve_commands.py")
-        self.server = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def start(
-        self,
-        *arguments: str | Path,
-        eager: bool = False,
-        signal_at: tuple[int, str, int] | None = None,
-    ) -> int:
-        """Start a command and return its process id."""
-        request = {"arguments": list(map(str, arguments)), "eager": eager, "signal_at": signal_at}
-        assert self.server.stdin and self.server.stdout
-        self.server.stdin.write(json.dumps(request | {"folder": str(self.folder)}) + "\n")
-        self.server.stdin.flush()
-        self.process = int(self.server.stdout.readline())
-        return self.process
-
-    def wait(self) -> CommandResult:
-        """Wait until the command exits and return its result."""
-        assert self.server.stdout
-        code = int(self.server.stdout.readline())
-        return CommandResult(
-            code, (self.folder / "out").read_text(), (self.folder / "err").read_text()
-        )
-
-    def run(self, *arguments: str | Path, **options: Any) -> CommandResult:
-        """Run a command and return its result."""
-        self.start(*arguments, **options)
-        return self.wait()
-
-
 @pytest.fixture(scope="session")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """`processes.run("train", ..., signal_at=(SIGKILL, "metrics.csv", 3))`; see `Processes`."""
     processes = Processes(tmp_path_factory.mktemp("processes"))
     yield processes
-    assert processes.server.stdin
-    processes.server.stdin.close()
-    with suppress(subprocess.TimeoutExpired):
-        processes.server.wait(10)
-    processes.server.kill()
+    processes.close()

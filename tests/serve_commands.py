@@ -3,15 +3,19 @@
 Each input line is a request in JSON. Its process is forked from this one, which has imported
 everything. The output is the process id, and later the exit code (negative: the signal).
 
-A request is {"arguments", "folder", "eager", "signal_at"}. Output is written to `folder`/out and
-`folder`/err. An eager process saves a checkpoint after every step instead of twice a minute.
-signal_at [signal, part of a path, count] sends the process a signal before it creates, renames or
-removes such a file for the count-th time. The disk changes at no other moment.
+A request is {"arguments", "folder", "eager", "signal_at", "full_at", "file_limit"}. Output is
+written to `folder`/out and `folder`/err. An eager process saves a checkpoint after every step
+instead of twice a minute. signal_at [signal, part of a path, count] sends the process a signal
+before it creates, renames or removes such a file for the count-th time. The disk changes at no
+other moment. full_at [part of a path, count] makes the disk full from that moment on. file_limit is
+the largest size of a file.
 """
 
+import errno
 import importlib
 import json
 import os
+import resource
 import runpy
 import signal
 import sys
@@ -50,6 +54,10 @@ def run(request: dict[str, Any]) -> None:
         checkpointing.SavePolicy = partial(checkpointing.SavePolicy, every=0.0, at_most=0.0)
     if request["signal_at"]:
         sys.addaudithook(SignalAtFileAccess(*request["signal_at"]))
+    if request.get("full_at"):
+        sys.addaudithook(FullDisk(*request["full_at"]))
+    if request.get("file_limit"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
     sys.argv = ["scs", *request["arguments"]]
     code = 0
     try:
@@ -79,6 +87,19 @@ class SignalAtFileAccess:
             self.remaining -= 1
             if self.remaining == 0:
                 os.kill(os.getpid(), self.number)
+
+
+class FullDisk:
+    """An audit hook that makes creating files fail, from the count-th one on."""
+
+    def __init__(self, path_part: str, count: int) -> None:
+        self.path_part, self.remaining = path_part, count
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and (arguments[2] or 0) & os.O_CREAT:
+            self.remaining -= self.path_part in str(arguments[0])
+            if self.remaining <= 0 and self.path_part in str(arguments[0]):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(arguments[0]))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,15 @@
 """Entry point of `scs`, `python -m scs_supcon` and torchrun."""
 
+import errno
+import logging
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from scs_supcon.errors import UserError
+from scs_supcon.io.text import printable
 
 TRAIN = ("torchvision", "timm", "lightning_fabric", "safetensors", "PIL", "sklearn", "pydantic")
 REPORT = ("jinja2", "markupsafe", "matplotlib", "openTSNE")
@@ -11,6 +17,11 @@ EXTRAS = dict.fromkeys(
     (*TRAIN, "tomli_w", "typer", "rich", "tensorboard", "pyarrow", *REPORT), "train"
 )
 EXTRAS |= dict.fromkeys(("scipy", "scikit_posthocs", "statsmodels", "pandas", "optuna"), "paper")
+# Reasons why a path cannot be used, which the user can fix; others are bugs.
+ENVIRONMENT_ERRORS = {
+    *(errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.EMFILE, errno.EIO),
+}
 EXTRAS |= dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx")
 EXTRAS |= dict.fromkeys(("starlette", "uvicorn", "python_multipart"), "serve")
 
@@ -20,7 +31,8 @@ def main() -> None:
     try:
         from scs_supcon.cli import app
 
-        app()
+        with _plain_warnings():
+            app()
     except UserError as error:
         _exit(f"error: {error}", 2)
     except ImportError as error:
@@ -32,6 +44,10 @@ def main() -> None:
         # Compared by name, because not every command imports torch.
         if type(error).__name__ == "OutOfMemoryError":
             _exit(f"error: {_out_of_memory(error)}", 2)
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            _exit("error: out of memory: use smaller values, fewer --workers or fewer --jobs", 2)
+        if isinstance(error, OSError) and error.errno in ENVIRONMENT_ERRORS:
+            _exit(f"error: cannot use {error.filename or 'a file'}: {error.strerror}", 2)
         code = getattr(error, "exit_code", None)  # set if a run was interrupted and saved
         if code is None:
             raise
@@ -47,8 +63,37 @@ def _out_of_memory(error: Exception) -> str:
 
 
 def _exit(message: str, code: int) -> NoReturn:
-    print(message, file=sys.stderr)
+    print(printable(message), file=sys.stderr)
     sys.exit(code)
+
+
+class _LineHandler(logging.Handler):
+    """Prints a message of the logger as one line; `sys.stderr` is looked up each time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"{record.levelname.lower()}: {printable(record.getMessage())}", file=sys.stderr)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Print warnings and log messages without the line of code that they come from."""
+
+    def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+        print(f"warning: {printable(str(message))}", file=sys.stderr)
+
+    logger, handler, previous = (
+        logging.getLogger("scs_supcon"),
+        _LineHandler(),
+        warnings.showwarning,
+    )
+    propagate = logger.propagate
+    logger.addHandler(handler)
+    logger.propagate, warnings.showwarning = False, show
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate, warnings.showwarning = propagate, previous
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from scs_supcon.io.text import printable
+
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of completed steps and the total number of steps."""
 
@@ -72,7 +74,7 @@ class Display:
     def line(self, text: str = "") -> None:
         """Print one line."""
         if not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+            print(printable(text), file=sys.stderr, flush=True)
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:

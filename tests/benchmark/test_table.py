@@ -58,7 +58,7 @@ def test_errors_are_explained(values, message):
 
 
 def test_a_file_that_is_not_a_table(tmp_path):
-    with pytest.raises(UserError, match=r"cannot read the table .*gone\.toml"):
+    with pytest.raises(UserError, match=r"cannot read the table: .*gone\.toml"):
         read_table_file(tmp_path / "gone.toml")
     (tmp_path / "odd.toml").write_text("methods = ")
     with pytest.raises(UserError, match=r"odd\.toml"):

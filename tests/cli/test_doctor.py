@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from scs_supcon.data.table import read_image_table
+
 
 @pytest.fixture
 def birds(tmp_path, monkeypatch):
@@ -44,13 +46,14 @@ def test_problems_are_printed_and_written(birds, scs):
     assert {path.name for path in birds.parent.iterdir()} == {"birds", "birds-problems.csv"}
 
 
-def test_formulas_are_escaped_in_the_table_of_problems_but_not_in_the_fixed_table(birds, scs):
+def test_formulas_are_quoted_in_both_tables(birds, scs):
     (birds / "owl").rename(birds / "=1+1")
     assert scs("doctor", "birds", "--fix").code == 1
     rows = list(csv.DictReader((birds.parent / "birds-problems.csv").open()))
     assert rows[2]["name"] == "'=1+1/notes.txt"
     fixed = list(csv.DictReader((birds.parent / "birds-fixed.csv").open()))
-    assert {row["label"] for row in fixed} == {"auk", "jay", "=1+1"}
+    assert {row["label"] for row in fixed} == {"auk", "jay", "'=1+1"}
+    assert read_image_table(birds.parent / "birds-fixed.csv").classes == ("=1+1", "auk", "jay")
 
 
 def test_a_healthy_dataset_writes_no_files(scs, tmp_path, monkeypatch):

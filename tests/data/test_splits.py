@@ -213,7 +213,7 @@ def test_a_splits_file_of_other_data_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the content of 'shapes/0004' differs"):
         read_splits_csv(path, large)
     path.write_text("x")
-    with pytest.raises(UserError, match="not a splits file"):
+    with pytest.raises(UserError, match="is damaged: it has no column 'name'"):
         read_splits_csv(path, small)
 
 

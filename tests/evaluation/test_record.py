@@ -167,10 +167,10 @@ def test_the_headline_of_an_old_run_is_read() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is damaged or not an evaluation"),
-        ("[]", "is damaged or not an evaluation"),
-        ("{}", "is damaged or not an evaluation"),
-        (json.dumps(FORMAT_1 | {"scores": 3}), "is damaged or not an evaluation"),
+        ("{", r"evaluation\.json is damaged: "),
+        ("[]", r"evaluation\.json is damaged: "),
+        ("{}", r"evaluation\.json is damaged: "),
+        (json.dumps(FORMAT_1 | {"scores": 3}), r"evaluation\.json is damaged: "),
         (
             json.dumps(FORMAT_1 | {"format_version": 9}),
             "evaluation.json has format 9, ",

@@ -401,7 +401,7 @@ def test_options_are_checked_before_any_image_is_read(tmp_path):
         ({"method": "supcom"}, "unknown method 'supcom'"),
         ({"method": "scs_supcon@papper"}, "preset"),
         ({"encoder": "resnet19"}, "unknown encoder 'resnet19'"),
-        ({"recipe": tmp_path / "gone.toml"}, "cannot read the recipe .*gone.toml"),
+        ({"recipe": tmp_path / "gone.toml"}, "cannot read the recipe: .*gone.toml"),
         ({"settings": ["method.options.tt=1"]}, "option 'tt'"),
     ):
         with pytest.raises(UserError, match=message):

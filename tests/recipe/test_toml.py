@@ -96,7 +96,7 @@ def test_errors_name_the_file(tmp_path: Path, text: str, message: str) -> None:
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot read the recipe .*none\.toml"):
+    with pytest.raises(UserError, match=r"cannot read the recipe: .*none\.toml"):
         read_recipe(tmp_path / "none.toml")
 
 

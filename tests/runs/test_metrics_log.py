@@ -47,13 +47,13 @@ def test_a_rewound_log_ends_with_the_same_bytes(tmp_path):
 
     log = MetricsLog(resumed)
     fill(log, [1, 2])
-    length = log.flush()
+    length, digest = log.flush()
     fill(log, [3, 4])
     log.close()
     with Path(resumed / "metrics.csv").open("a") as file:
         file.write("pretrain,5,5")  # killed while writing a line
     log = MetricsLog(resumed)
-    log.rewind(length)
+    log.rewind(length, digest)
     fill(log, [3, 4, 5])
     log.close()
     assert (resumed / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
@@ -64,10 +64,10 @@ def test_each_stage_has_its_own_tensorboard_folder(tmp_path):
     log = MetricsLog(tmp_path)
     fill(log, [1, 2])
     fill(log, [1], "probe")
-    length = log.flush()
+    length, digest = log.flush()
     log.close()
     log = MetricsLog(tmp_path)
-    log.rewind(length)
+    log.rewind(length, digest)
     fill(log, [2], "probe")
     log.close()
     assert points(tmp_path, "pretrain", "loss") == [10, 20]
@@ -77,7 +77,7 @@ def test_each_stage_has_its_own_tensorboard_folder(tmp_path):
 def test_an_empty_log_can_be_rewound(tmp_path):
     log = MetricsLog(tmp_path)
     log.rewind(0)
-    assert log.flush() == 0
+    assert log.flush()[0] == 0
     fill(log, [1])
     log.rewind(0)
     fill(log, [1])
@@ -89,3 +89,14 @@ def test_missing_lines_are_reported_with_a_warning(tmp_path):
     log = MetricsLog(tmp_path)
     with pytest.warns(RuntimeWarning, match="shorter than at the last checkpoint"):
         log.rewind(100)
+
+
+def test_changed_lines_are_reported_with_a_warning(tmp_path):
+    log = MetricsLog(tmp_path)
+    fill(log, [1, 2])
+    length, digest = log.flush()
+    content = (tmp_path / "metrics.csv").read_bytes()
+    (tmp_path / "metrics.csv").write_bytes(content[:-3] + b"\xff7\n")
+    with pytest.warns(RuntimeWarning, match="has changed since the last checkpoint"):
+        log.rewind(length, digest)
+    log.close()

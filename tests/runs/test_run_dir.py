@@ -212,14 +212,14 @@ def test_unrelated_files_are_kept(tmp_path):
 def test_a_damaged_recipe_is_an_error(tmp_path):
     start(tmp_path)
     (tmp_path / "recipe.toml").write_text("seed = ")
-    with pytest.raises(UserError, match=r"recipe.toml cannot be read"):
+    with pytest.raises(UserError, match=r"recipe.toml is damaged: not valid TOML"):
         RunDir.open(tmp_path, RECIPE)
 
 
 def test_a_damaged_summary_is_an_error(tmp_path):
     start(tmp_path)
     (tmp_path / "finished.json").write_text("{")
-    with pytest.raises(UserError, match=r"finished.json is damaged .*: delete it"):
+    with pytest.raises(UserError, match=r"finished.json is damaged: .*: delete it"):
         RunDir.open(tmp_path, RECIPE)
 
 

@@ -236,5 +236,5 @@ def test_a_complete_trial_without_accuracy_is_an_error(search):
     prepare(search)
     study = open_study(search)
     study.tell(study.ask(), 0.5)
-    with pytest.raises(UserError, match="trial 0 of the study has no accuracy or run"):
+    with pytest.raises(UserError, match="trial 0 of the study is damaged: accuracy"):
         completed(study)

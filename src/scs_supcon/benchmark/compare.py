@@ -35,7 +35,7 @@ from scs_supcon.data.load import load_dataset
 from scs_supcon.data.splits import SPLIT_TITLES
 from scs_supcon.device import Compute, cores, has_gpu
 from scs_supcon.errors import UserError
-from scs_supcon.io.atomic import write_json, write_text
+from scs_supcon.io.atomic import make_folder, write_json, write_text
 from scs_supcon.methods import method_class, parse
 from scs_supcon.progress import Display
 from scs_supcon.report.figures import inline_svg, save_figure
@@ -81,6 +81,8 @@ def compare(
         train: False to use the finished runs only.
         accept_old: use runs that were made by other numeric code.
     """
+    for folder in (out, runs):  # before hours of training
+        make_folder(folder)
     cells, sources = plan(table, runs, compute, jobs, display, accept_old=accept_old)
     left_out = [detail for source in sources.values() for detail in source.left_out]
     failures = train_cells(cells, runs, out / "recipes", compute, jobs, display) if train else {}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scs_supcon.benchmark.statistics import Nemenyi
+from scs_supcon.io.text import printable_name
 from scs_supcon.report.figures import ACCENT, INK, SOFT, figure_style, new_figure
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def dot_plot(
         labels = [_label(name, adapted) for name in scores]
         axes.set_yticks(range(len(labels)), labels, color=INK)
         axes.set_ylim(len(labels) - 0.5, -0.5)
-        axes.set_title(title)
+        axes.set_title(printable_name(title))
         axes.set_xlabel(f"{split} accuracy, %: runs (dots), mean (diamond) ± standard deviation")
         axes.grid(False, axis="y")
         axes.spines["left"].set_visible(False)
@@ -93,9 +94,10 @@ def cd_diagram(result: Nemenyi, *, title: str, adapted: Collection[str] = ()) ->
         end = low + min(result.cd, high - low)
         axes.plot([low, end], [1.6, 1.6], "|-", color=SOFT, linewidth=1.2, clip_on=False)
         axes.text(low, 1.9, f"CD = {result.cd:.2f}", va="bottom", fontsize=9, color=SOFT)
-        axes.set_title(title, pad=28)
+        axes.set_title(printable_name(title), pad=28)
     return figure
 
 
 def _label(name: str, adapted: Collection[str]) -> str:
-    return f"{name} (adapted)" if name in adapted else name
+    shown = printable_name(name)
+    return f"{shown} (adapted)" if name in adapted else shown

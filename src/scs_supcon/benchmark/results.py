@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,8 @@ from scs_supcon.benchmark.table import CROSS_ENTROPY, KNN
 from scs_supcon.data.splits import UNUSED
 from scs_supcon.evaluation.record import Evaluation
 from scs_supcon.io.csv import text_cell
+from scs_supcon.io.records import csv_rows, read_parquet
+from scs_supcon.training.result import read_summary
 
 BASELINES = (
     "knn_on_probe_input",
@@ -49,11 +50,7 @@ class CellResult:
     @cached_property
     def seconds(self) -> float | None:
         """Duration of the run; None if it is not finished or the duration is unknown."""
-        if not is_finished(self.run):
-            return None
-        summary = json.loads((self.run / "finished.json").read_text(encoding="utf-8"))
-        seconds: float | None = summary.get("seconds")
-        return seconds
+        return read_summary(self.run).seconds or None if is_finished(self.run) else None
 
     @property
     def status(self) -> str:
@@ -66,12 +63,8 @@ class CellResult:
         Args:
             column: "prediction" for the model, "neighbours" for kNN on the encoder.
         """
-        import pyarrow.parquet as pq
-
         assert self.evaluation is not None
-        table = pq.read_table(
-            self.run / "predictions.parquet", columns=["name", "split", "label", column]
-        )
+        table = read_parquet(self.run / "predictions.parquet", ["name", "split", "label", column])
         split = self.evaluation.split
         rows = table.filter(np.array(table["split"]) == split)
         names = np.array(rows["name"].to_pylist())
@@ -87,8 +80,8 @@ class CellResult:
         With few images per class, the training sets of two folds overlap less than they would
         otherwise: their correlation must not count as larger.
         """
-        with (self.run / "splits.csv").open(newline="", encoding="utf-8") as file:
-            return sum(row["split"] in ("train", UNUSED) for row in csv.DictReader(file))
+        rows = csv_rows(self.run / "splits.csv", ["split"])
+        return sum(row["split"] in ("train", UNUSED) for row in rows)
 
 
 def read_results(

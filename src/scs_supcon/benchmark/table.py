@@ -19,7 +19,6 @@ imbalance = 100                # a long-tailed training set; all images if it is
 Cross-entropy is always added as a row.
 """
 
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from scs_supcon.data.named.registry import NAMED, named_source, split_source
 from scs_supcon.errors import UserError, did_you_mean
+from scs_supcon.io.records import RecordError, read_toml
 from scs_supcon.methods import available, is_plugin, method_class, parse
 from scs_supcon.recipe import Count, Recipe, Section
 from scs_supcon.recipe.schema import Positive
@@ -167,9 +167,9 @@ def make_table(values: dict[str, Any]) -> Table:
 def read_table_file(path: Path) -> Table:
     """Read a table from a TOML file."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"cannot read the table {path}: {error}") from error
+        values = read_toml(path)
+    except RecordError as error:
+        raise UserError(f"cannot read the table: {error}") from error
     try:
         _reject_plugins(values)
         return make_table(values)

@@ -1,5 +1,6 @@
 """The command `scs`."""
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -7,6 +8,7 @@ from typer.core import TyperCommand
 
 from scs_supcon import __version__
 from scs_supcon.errors import UserError
+from scs_supcon.io.text import printable
 
 # Flags of version 0.1 that only repeated a default; accepted without effect until version 0.3.
 OLD_FLAGS = {
@@ -22,6 +24,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def echo(text: object, *, end: str = "\n", err: bool = False) -> None:
+    """Print text; control characters, which names of files may contain, are written as escapes."""
+    print(printable(str(text)), end=end, file=sys.stderr if err else sys.stdout, flush=err)
 
 
 class ScsCommand(TyperCommand):
@@ -58,7 +65,7 @@ def _recipe_key(option: str) -> str | None:
 
 def _print_version(requested: bool) -> None:
     if requested:
-        print(f"scs-supcon {__version__}")
+        echo(f"scs-supcon {__version__}")
         raise typer.Exit
 
 

@@ -1,13 +1,12 @@
 """`scs compare`: compare methods under one protocol, with corrected statistics."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from scs_supcon.cli.app import ScsCommand, app
+from scs_supcon.cli.app import ScsCommand, app, echo
 from scs_supcon.cli.checks import check_method, check_training
 from scs_supcon.cli.options import (
     COMPUTE,
@@ -188,14 +187,14 @@ def compare(
         "accept_old": accept_old,
     }
     if dry_run:
-        print(benchmark.dry_run(table, **shared))
+        echo(benchmark.dry_run(table, **shared))
         return
     report = benchmark.compare(table, out=target, train=not no_train, **shared)
-    print(json.dumps(benchmark.summary(report, target), indent=1) if as_json else report.text)
+    echo(json.dumps(benchmark.summary(report, target), indent=1) if as_json else report.text)
     if not as_json:
-        print(f"page      {target / 'comparison.html'}")
+        echo(f"page      {target / 'comparison.html'}")
     for cell, reason in report.failed.items():
-        print(f"failed: {cell}: {reason}", file=sys.stderr)
+        echo(f"failed: {cell}: {reason}", err=True)
     if report.failed:
         raise typer.Exit(1)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.options import DataFolder, Json, Quiet
 from scs_supcon.errors import UserError
 
@@ -38,14 +38,14 @@ def datasets(context: typer.Context, folder: DataFolder = None, as_json: Json = 
 
     rows = [_row(dataset, folder or ()) for dataset in NAMED.values()]
     if as_json:
-        print(json.dumps(rows, indent=1))
+        echo(json.dumps(rows, indent=1))
         return
-    print(f"{'name':<14} {'classes':>7} {'train':>8} {'test':>7}  images")
+    echo(f"{'name':<14} {'classes':>7} {'train':>8} {'test':>7}  images")
     for row in rows:
         sizes = (f"{row[key]:,}" if row[key] is not None else "?" for key in ("train", "test"))
         train, test = sizes
-        print(f"{row['name']:<14} {row['classes']:>7} {train:>8} {test:>7}  {row['state']}")
-    print("\nUse one: scs train NAME --data FOLDER --out runs/NAME, or set SCS_DATA")
+        echo(f"{row['name']:<14} {row['classes']:>7} {train:>8} {test:>7}  {row['state']}")
+    echo("\nUse one: scs train NAME --data FOLDER --out runs/NAME, or set SCS_DATA")
 
 
 @datasets_app.command()
@@ -74,8 +74,8 @@ def download(
     dataset = find_named(name)
     folder = download_named(dataset, to, Display(quiet), url or ())
     for issue in dataset.known_issues:
-        print(f"known issue: {issue}")
-    print(f"complete. Use it with: scs train {name} --data {folder} --out runs/{name}")
+        echo(f"known issue: {issue}")
+    echo(f"complete. Use it with: scs train {name} --data {folder} --out runs/{name}")
 
 
 def _row(dataset: "NamedDataset", folders: Sequence[str]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.options import Json
 
 SIDE = "A run directory, a recipe file, paper or recommended."
@@ -31,4 +31,4 @@ def diff(
     from scs_supcon.evaluation.difference import describe_differences, find_differences
 
     report = find_differences(first, second, data)
-    print(report.to_json() if as_json else describe_differences(report))
+    echo(report.to_json() if as_json else describe_differences(report))

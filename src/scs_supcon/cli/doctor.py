@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.options import Data, DataFolder, Json, Quiet
 from scs_supcon.errors import UserError
 
@@ -74,9 +74,9 @@ def doctor(
     fixed_table = table.with_name(f"{stem}-fixed.csv") if fix else None
     fixed = None if fixed_table is None else _write_fixed_table(diagnosis, fixed_table)
     if as_json:
-        print(json.dumps(_summary(diagnosis, table, fixed_table, fixed), indent=1))
+        echo(json.dumps(_summary(diagnosis, table, fixed_table, fixed), indent=1))
     else:
-        print("\n".join(_lines(diagnosis, data, table, fixed_table, fixed)))
+        echo("\n".join(_lines(diagnosis, data, table, fixed_table, fixed)))
     if not diagnosis.healthy:
         raise typer.Exit(1)
 

@@ -2,7 +2,7 @@
 
 import json
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.options import Json
 
 
@@ -20,12 +20,12 @@ def encoders(as_json: Json = False) -> None:
     from scs_supcon.recipe.encoders import DATE, ENCODERS
 
     if as_json:
-        print(json.dumps([vars(choice) for choice in ENCODERS], indent=1))
+        echo(json.dumps([vars(choice) for choice in ENCODERS], indent=1))
         return
     width = max(len(choice.name) for choice in ENCODERS)
-    print(f"{'--encoder':<{width}} {'':>9} {'pixels':>6} {'M par.':>7} {'img/s':>6} {'top 1':>6}")
+    echo(f"{'--encoder':<{width}} {'':>9} {'pixels':>6} {'M par.':>7} {'img/s':>6} {'top 1':>6}")
     for c in ENCODERS:
         alias = f"({c.alias})" if c.alias else ""
         numbers = f"{c.image_size:>6} {c.parameters:>7.1f} {c.images_per_second:>6.1f}"
-        print(f"{c.name:<{width}} {alias:>10} {numbers} {c.accuracy:>5.1f}%  {c.licence}")
-    print(f"\nAs of {DATE}: images per second on one core, accuracy on ImageNet as published.")
+        echo(f"{c.name:<{width}} {alias:>10} {numbers} {c.accuracy:>5.1f}%  {c.licence}")
+    echo(f"\nAs of {DATE}: images per second on one core, accuracy on ImageNet as published.")

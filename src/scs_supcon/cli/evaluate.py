@@ -1,11 +1,10 @@
 """`scs evaluate`: evaluate a model."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.checks import check_data
 from scs_supcon.cli.options import (
     DataFolder,
@@ -103,8 +102,8 @@ def evaluate(
             false_rejection=false_rejection,
             threshold=threshold,
         )
-    print(evaluation.to_json().rstrip() if as_json else describe(evaluation))
+    echo(evaluation.to_json().rstrip() if as_json else describe(evaluation))
     for image in evaluation.unreadable:
-        print(f"not read: {image.detail}", file=sys.stderr)
+        echo(f"not read: {image.detail}", err=True)
     if evaluation.unreadable:
         raise typer.Exit(1)

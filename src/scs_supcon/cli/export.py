@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.checks import check_images
 from scs_supcon.cli.options import FalseRejection, Json, Quiet, RunPath, Threshold
 from scs_supcon.io.atomic import check_writable
@@ -60,8 +60,8 @@ def export(
     with display.progress("comparing") as progress:
         parity = export_onnx(model, file, chosen, progress)
     if as_json:
-        print(json.dumps({"file": str(file), **asdict(parity)}, indent=1))
+        echo(json.dumps({"file": str(file), **asdict(parity)}, indent=1))
         return
-    print(parity)
-    print(f"wrote {file} ({file.stat().st_size / 1e6:.1f} MB, {len(model.classes)} classes)")
-    print(f"use it    python examples/onnx_predict.py {shlex.quote(str(file))} image.jpg")
+    echo(parity)
+    echo(f"wrote {file} ({file.stat().st_size / 1e6:.1f} MB, {len(model.classes)} classes)")
+    echo(f"use it    python examples/onnx_predict.py {shlex.quote(str(file))} image.jpg")

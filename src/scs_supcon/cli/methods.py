@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import ScsCommand, app
+from scs_supcon.cli.app import ScsCommand, app, echo
 from scs_supcon.cli.options import Json
 
 
@@ -25,7 +25,7 @@ def methods(
     from scs_supcon.methods import available, method_class
 
     if markdown:
-        print(method_page(), end="")
+        echo(method_page(), end="")
         return
     classes = {name: method_class(name) for name in available()}
     lines = {
@@ -33,11 +33,11 @@ def methods(
         for name, method in classes.items()
     }
     if as_json:
-        print(json.dumps(lines, indent=1))
+        echo(json.dumps(lines, indent=1))
         return
     width = max(map(len, lines))
     for name, line in lines.items():
-        print(f"{name:<{width}}  {line}")
+        echo(f"{name:<{width}}  {line}")
 
 
 @app.command()
@@ -60,4 +60,4 @@ def show(
         f"{method.__name__}{inspect.signature(method)}",
         inspect.getdoc(method),
     )
-    print("\n\n".join(section for section in sections if section))
+    echo("\n\n".join(section for section in sections if section))

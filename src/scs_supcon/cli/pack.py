@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.options import Data, Quiet, Workers
 
 
@@ -41,7 +41,7 @@ def pack(
         shards = write_packed(images, out, shard_bytes=shard_size * 2**20, progress=progress)
     for problem in problems:
         if problem.kind in UNUSABLE:
-            print(f"left out: {problem.detail}")
-    print(
+            echo(f"left out: {problem.detail}")
+    echo(
         f"packed {len(images):,} images of {len(images.classes)} classes: {shards} shards in {out}"
     )

@@ -1,13 +1,12 @@
 """`scs predict` and `scs embed`: use a model on images."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.checks import check_images
 from scs_supcon.cli.options import FalseRejection, ImagePaths, Quiet, RunPath, Threshold
 from scs_supcon.errors import UserError
@@ -85,7 +84,7 @@ def predict(
         from scs_supcon.inference.sorting import sort_into as copy_into
 
         copied = sum(copy_into(predictions.records, sort_into).values())
-        print(f"{copied:,} images are in {sort_into}", file=sys.stderr)
+        echo(f"{copied:,} images are in {sort_into}", err=True)
     report_failures(predictions.failures)
 
 
@@ -111,13 +110,13 @@ def embed(
     with Display(quiet).progress("embed") as progress:
         vectors = load(run).embed(files, progress)
     writing.write_embeddings(vectors, output)
-    print(f"{len(vectors.names)} images: {output}")
+    echo(f"{len(vectors.names)} images: {output}")
     report_failures(vectors.failures)
 
 
 def report_failures(failures: Sequence[Any]) -> None:
     """List the images that could not be read; then the exit code is 1."""
     for failure in failures:
-        print(f"not read: {failure.reason}", file=sys.stderr)
+        echo(f"not read: {failure.reason}", err=True)
     if failures:
         raise typer.Exit(1)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import app, echo
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import check_writable, write_text
 
@@ -50,16 +50,16 @@ def relabel(
         if file.exists() and file.read_text(encoding="utf-8") != text:
             raise UserError(f"{file} already exists: remove it, or choose another file with -o")
         write_text(file, text)
-        print(f"{count} suspected labels: {file}")
+        echo(f"{count} suspected labels: {file}")
         again = f"scs relabel {shlex.quote(str(run))} {shlex.quote(str(file))}"
-        print(f"fill in the column new_label (a class, or - to leave the image out), then: {again}")
+        echo(f"fill in the column new_label (a class, or - to leave the image out), then: {again}")
         return
     table = corrected_table(run, corrections, file)
     write_text(file, table.text)
-    print(f"{table.changed} labels corrected, {table.left_out} images left out: {file}")
+    echo(f"{table.changed} labels corrected, {table.left_out} images left out: {file}")
     if table.test_images:
-        print(
+        echo(
             f"caution: {table.test_images} of them are test images, so the accuracies before and "
             "after are measured on different labels"
         )
-    print(f"train     scs train {shlex.quote(str(file))} --out {shlex.quote(str(run))}-2")
+    echo(f"train     scs train {shlex.quote(str(file))} --out {shlex.quote(str(run))}-2")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import app, echo
 from scs_supcon.runs.layout import check_run
 
 
@@ -23,4 +23,4 @@ def report(
 
     from scs_supcon.report import build_report
 
-    print(build_report(run))
+    echo(build_report(run))

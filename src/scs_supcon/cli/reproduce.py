@@ -1,13 +1,12 @@
 """`scs reproduce`: the paper's tables and figures."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from scs_supcon.cli.app import ScsCommand, app
+from scs_supcon.cli.app import ScsCommand, app, echo
 from scs_supcon.cli.options import (
     COMPUTE,
     OUTPUT,
@@ -176,14 +175,14 @@ def reproduce(
         result = verify_run(
             verify, data=locations, compute=compute, display=display, address=run, weights=weights
         )
-        print(json.dumps(vars(result) | {"agrees": result.agrees}) if as_json else result.sentence)
+        echo(json.dumps(vars(result) | {"agrees": result.agrees}) if as_json else result.sentence)
         if not result.agrees:
             raise typer.Exit(1)
         return
     if not name:
         width = max(map(len, experiment_names()))
         for known in experiment_names():
-            print(f"{known:<{width}}  {read_experiment(known).title}")
+            echo(f"{known:<{width}}  {read_experiment(known).title}")
         return
     names = experiment_names() if name == "all" else (find_experiment(name),)
     options = ReproduceOptions(
@@ -216,19 +215,19 @@ def _run(
     if dry_run:
         from scs_supcon.reproduce.cost import estimate
 
-        print(estimate(names, options, resources))
+        echo(estimate(names, options, resources))
         return
     from scs_supcon.reproduce.run import reproduce_all
 
     outcomes = reproduce_all(names, options, resources)
     if as_json:
         values = {o.name: {"results": str(o.path), "failed": dict(o.failed)} for o in outcomes}
-        print(json.dumps(values, indent=1))
+        echo(json.dumps(values, indent=1))
     for outcome in () if as_json else outcomes:
-        print(f"\n{outcome.name}\n\n{outcome.text}\n\nresults   {outcome.path / 'README.md'}")
+        echo(f"\n{outcome.name}\n\n{outcome.text}\n\nresults   {outcome.path / 'README.md'}")
     failed = {cell: why for outcome in outcomes for cell, why in outcome.failed.items()}
     for cell, reason in failed.items():
-        print(f"failed: {cell}: {reason}", file=sys.stderr)
+        echo(f"failed: {cell}: {reason}", err=True)
     if failed:
         raise typer.Exit(1)
 

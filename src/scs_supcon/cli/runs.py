@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import ScsCommand, app
+from scs_supcon.cli.app import ScsCommand, app, echo
 from scs_supcon.cli.options import Json
 from scs_supcon.errors import UserError
 
@@ -36,16 +36,16 @@ def runs(
     summaries = listing.find_runs(folder)
     if clean:
         freed = sum(listing.remove_spare_files(run) for run in summaries)
-        print(f"freed {freed / 2**20:,.1f} MiB")
+        echo(f"freed {freed / 2**20:,.1f} MiB")
         return
     if as_json:
-        print(json.dumps([vars(run) | {"path": str(run.path)} for run in summaries], indent=1))
+        echo(json.dumps([vars(run) | {"path": str(run.path)} for run in summaries], indent=1))
         return
     if not summaries:
-        print(f"no runs in {folder}")
+        echo(f"no runs in {folder}")
         return
-    print(f"{'run':<28} {'data':<24} {'method':<20} {'accuracy':>10} {'MiB':>9} {'spare':>9}")
+    echo(f"{'run':<28} {'data':<24} {'method':<20} {'accuracy':>10} {'MiB':>9} {'spare':>9}")
     for run in summaries:
         accuracy = "unfinished" if run.accuracy is None else f"{run.accuracy:.2%}"
         sizes = f"{run.bytes / 2**20:>9,.1f} {run.spare / 2**20:>9,.1f}"
-        print(f"{run.path!s:<28} {run.source:<24} {run.method:<20} {accuracy:>10} {sizes}")
+        echo(f"{run.path!s:<28} {run.source:<24} {run.method:<20} {accuracy:>10} {sizes}")

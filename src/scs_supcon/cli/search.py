@@ -6,7 +6,7 @@ from typing import Annotated, Literal, cast
 
 import typer
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.checks import check_images
 from scs_supcon.cli.options import Json, Quiet, RunPath
 from scs_supcon.cli.predict import report_failures
@@ -53,10 +53,10 @@ def search(
         results = model.search(image, files, k, field=kind, progress=progress)
     if as_json:
         rows = [{"image": r.name, "label": r.label, "similarity": r.similarity} for r in results[0]]
-        print(json.dumps(rows, indent=1))
+        echo(json.dumps(rows, indent=1))
     else:
         for result in results[0]:
-            print(f"{result.similarity:>6.3f}  {result.label:<20} {result.name}")
+            echo(f"{result.similarity:>6.3f}  {result.label:<20} {result.name}")
         if field == "common":
-            print(f"decision boundary: {model.info.pairs.boundary:.3f}")
+            echo(f"decision boundary: {model.info.pairs.boundary:.3f}")
     report_failures(results[1])

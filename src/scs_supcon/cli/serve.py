@@ -2,14 +2,13 @@
 
 import os
 import secrets
-import sys
 import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.options import Cache, RunPath
 
 MANY_CONNECTIONS = 1000
@@ -62,7 +61,7 @@ def serve(
     application = create_run_app(run, rules, data, unlabelled, cache)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
-    print(f"serving at {address} (stop with Ctrl-C)", file=sys.stderr, flush=True)
+    echo(f"serving at {address} (stop with Ctrl-C)", err=True)
     if open_page:
         webbrowser.open(address)
     uvicorn.run(

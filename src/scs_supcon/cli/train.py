@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from scs_supcon.cli.app import ScsCommand, app
+from scs_supcon.cli.app import ScsCommand, app, echo
 from scs_supcon.cli.checks import check_training
 from scs_supcon.cli.options import (
     OUTPUT,
@@ -117,7 +117,7 @@ def train(
     from scs_supcon.training.result import describe
 
     if print_recipe:
-        print(write_toml(training.resolved_recipe(data, device=device, **options)), end="")
+        echo(write_toml(training.resolved_recipe(data, device=device, **options)), end="")
         return
     result = training.train(
         data,
@@ -135,6 +135,6 @@ def train(
     if not first_process():
         return
     if as_json:
-        print(result.summary.model_dump_json(indent=1))
+        echo(result.summary.model_dump_json(indent=1))
     elif not dry_run:
-        print(describe(result.summary, result.recipe))
+        echo(describe(result.summary, result.recipe))

@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from scs_supcon.cli.app import ScsCommand, app
+from scs_supcon.cli.app import ScsCommand, app, echo
 from scs_supcon.cli.checks import check_training
 from scs_supcon.cli.options import (
     COMPUTE,
@@ -133,6 +133,6 @@ def tune(
     if as_json:
         retrained = {"accuracies": result.accuracies, "split": result.split}
         values = {"trials": len(result.trials), "best": vars(result.best), "retrained": retrained}
-        print(json.dumps(values, indent=1))
+        echo(json.dumps(values, indent=1))
     else:
-        print(tuning.describe(search, result))
+        echo(tuning.describe(search, result))

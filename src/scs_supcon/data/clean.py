@@ -21,6 +21,7 @@ from scs_supcon.data.audit import UNUSABLE, Diagnosis, keep_duplicates_together
 from scs_supcon.data.dataset import ImageDataset, Problem, without
 from scs_supcon.data.splits import assign_splits
 from scs_supcon.errors import UserError
+from scs_supcon.io.csv import quoted_cell
 from scs_supcon.recipe import DataRecipe
 
 # Display text of the keys of `CleanDataset.left_out`.
@@ -97,7 +98,7 @@ def table_csv(dataset: CleanDataset, folder: Path) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
+    writer.writerows(map(quoted_cell, row) for row in zip(*columns.values(), strict=True))
     return text.getvalue()
 
 

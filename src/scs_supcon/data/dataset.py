@@ -1,7 +1,6 @@
 """A labelled set of images from any source, and the problems found in it."""
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -248,8 +247,3 @@ def content_digest(images: ImageDataset) -> str:
         line = [name, label, images.file_hash(index), *cells]
         digest.update("\0".join(line).encode() + b"\n")
     return digest.hexdigest()
-
-
-def printable(name: str | Path) -> str:
-    """Return a file name as text that can be printed; bytes that are not UTF-8 become `\\xff`."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")

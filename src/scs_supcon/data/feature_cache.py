@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from scs_supcon.data.dataloader import explain_killed_workers, worker_context
+from scs_supcon.data.dataloader import explain_killed_workers, start_worker, worker_context
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.shards import lock_for_writing, read_shards, write_shard
 from scs_supcon.data.transforms import View, eval_view, probe_view, seeded, train_view
@@ -188,6 +188,7 @@ def _encode_chunks(
         sampler=chunks,
         num_workers=processes,
         collate_fn=_identity,
+        worker_init_fn=start_worker,
         generator=torch.Generator(),  # otherwise the loader would use the run's generator
         multiprocessing_context=worker_context(processes),
     )

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from scs_supcon.data.dataset import ImageDataset, Problem, printable
+from scs_supcon.data.dataset import ImageDataset, Problem
 from scs_supcon.data.image_io import SUFFIXES, ImageFiles, median_short_side
 from scs_supcon.errors import UserError
+from scs_supcon.io.text import printable_name
 
 SPLIT_NAMES = {
     "train": "train",
@@ -134,8 +135,8 @@ def _scan_class_folders(scan: _FolderScan, folder: Path, split: str) -> None:
         scan.notes += [_skipped_file(scan, path) for path in paths if not _is_image(path)]
         if not image_paths:
             others = f" (files with other extensions: {len(paths)})" if paths else ""
-            name = printable(scan.name(class_folder))
-            detail = f"{printable(class_folder)} has no images{others}"
+            name = printable_name(scan.name(class_folder))
+            detail = f"{printable_name(class_folder)} has no images{others}"
             scan.notes.append(Problem("empty_folder", name, detail))
         scan.files += [
             _ImageFile(scan.name(path), path, class_name(class_folder.name), split)
@@ -154,7 +155,7 @@ def _scan_class_folders(scan: _FolderScan, folder: Path, split: str) -> None:
 
 
 def _skipped_file(scan: _FolderScan, path: Path) -> Problem:
-    name = printable(scan.name(path))
+    name = printable_name(scan.name(path))
     reason = "it is not in a class folder" if _is_image(path) else "it has no image extension"
     return Problem("skipped_file", name, f"{name} is not read: {reason}")
 
@@ -165,7 +166,7 @@ def _hidden_notes(root: Path) -> Iterator[Problem]:
         hidden = [name for name in (*folders, *files) if is_hidden(name)]
         folders[:] = [name for name in folders if not is_hidden(name)]
         for entry in (Path(path) / name for name in hidden):
-            name = printable(entry.relative_to(root).as_posix())
+            name = printable_name(entry.relative_to(root).as_posix())
             count = sum(_is_image(file) for file in entry.rglob("*"))
             images_inside = f" (images inside: {count})" if count else ""
             yield Problem("hidden", name, f"{name} is not read{images_inside}")

@@ -11,15 +11,20 @@ from typing import IO
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from scs_supcon.data.dataloader import announce
 from scs_supcon.errors import UserError
 from scs_supcon.io.hashing import file_sha256
+from scs_supcon.io.records import RecordError, check_regular
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 )
-# Below the size at which Pillow warns, so that a usable image never causes a warning.
-MAX_PIXELS = 80_000_000
+# More than cameras have, and below the size at which Pillow warns. A file of less than a megabyte
+# can have that many pixels, which take half a gigabyte while they are decoded.
+MAX_PIXELS = 64_000_000
+# Larger images are converted in strips: a conversion needs several copies of what it converts.
+STRIP_PIXELS = 4_000_000
 # Views are resized by the short side: a thin image would need far more memory than its file.
 MAX_ASPECT_RATIO = 100
 
@@ -72,7 +77,7 @@ def open_image(path: Path | str, at_least: int = 0, *, content: bytes | None = N
         ImageError: The file cannot be used; the message gives its name and the reason.
     """
     with _decode(path, at_least, content) as image:
-        return _to_rgb(_upright(image))
+        return _upright(_to_rgb(image), _orientation(image))
 
 
 def convert_image(image: Image.Image, name: str) -> Image.Image:
@@ -82,7 +87,7 @@ def convert_image(image: Image.Image, name: str) -> Image.Image:
         ImageError: The image is too large; the message refers to it as `name`.
     """
     _check_size(name, image.size)
-    return _to_rgb(_upright(image))
+    return _upright(_to_rgb(image), _orientation(image))
 
 
 @dataclass(frozen=True)
@@ -104,13 +109,14 @@ def inspect_image(path: Path | str, at_least: int = 0) -> DecodedImage:
     """Decode an image as `open_image` does, and return it with the properties of its file."""
     with _decode(path, at_least) as image:
         conversions = tuple(_conversions(image))
-        return DecodedImage(_to_rgb(_upright(image)), image.format or "", conversions)
+        upright = _upright(_to_rgb(image), _orientation(image))
+        return DecodedImage(upright, image.format or "", conversions)
 
 
 def short_side(path: Path | str) -> int:
     """Return the length of the shorter side in pixels, read from the header."""
     try:
-        with Path(path).open("rb") as file, warnings.catch_warnings():
+        with _open_file(path) as file, warnings.catch_warnings():
             # Reported when the image is decoded.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(file, formats=FORMATS) as image:
@@ -157,8 +163,13 @@ def _decode(path: Path | str, at_least: int, content: bytes | None = None) -> It
         raise _image_error(path, error, content) from error
 
 
-def _open_file(path: Path | str, content: bytes | None) -> IO[bytes]:
-    return Path(path).open("rb") if content is None else io.BytesIO(content)
+def _open_file(path: Path | str, content: bytes | None = None) -> IO[bytes]:
+    """Open a regular file: reading a pipe would wait, reading a device might not end."""
+    announce(path)
+    if content is not None:
+        return io.BytesIO(content)
+    check_regular(Path(path))
+    return Path(path).open("rb")
 
 
 def _conversions(image: Image.Image) -> Iterator[str]:
@@ -195,8 +206,8 @@ def _check_size(path: Path | str, size: tuple[int, int]) -> None:
 def _image_error(path: Path | str, error: Exception, content: bytes | None = None) -> ImageError:
     if isinstance(error, Image.DecompressionBombError):
         return ImageError(f"{path} has too many pixels ({error}): resize it", "too_large")
-    if isinstance(error, FileNotFoundError):
-        return ImageError(f"{path} does not exist")
+    if isinstance(error, RecordError):  # missing, or not a regular file
+        return ImageError(str(error))
     if isinstance(error, UnidentifiedImageError):
         # The name of an upload must not reach the file system.
         if (Path(path).stat().st_size if content is None else len(content)) == 0:
@@ -216,8 +227,8 @@ def _draft_size(size: tuple[int, int], at_least: int) -> tuple[int, int]:
     return max(1, round(width * scale)), max(1, round(height * scale))
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    transpose = _UPRIGHT_TRANSPOSE.get(_orientation(image))
+def _upright(image: Image.Image, orientation: int) -> Image.Image:
+    transpose = _UPRIGHT_TRANSPOSE.get(orientation)
     return image if transpose is None else image.transpose(transpose)
 
 
@@ -229,11 +240,27 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
+    """Return an image as RGB, transparency over white; large images are converted in strips."""
+    if image.mode == "RGB" and not image.has_transparency_data:
+        return image
+    limits = _limits(image) if image.mode in ("I", "F") else (0.0, 0.0)
+    width, height = image.size
+    rows = max(1, STRIP_PIXELS // width)
+    if height <= rows:
+        return _convert(image, limits)
+    converted = Image.new("RGB", image.size)
+    for top in range(0, height, rows):
+        strip = image.crop((0, top, width, min(height, top + rows)))
+        converted.paste(_convert(strip, limits), (0, top))
+    return converted
+
+
+def _convert(image: Image.Image, limits: tuple[float, float]) -> Image.Image:
     if image.mode.startswith("I;16"):
         # The high byte, as Pillow does for 16-bit colour; its greyscale conversion clips to white.
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.mode in ("I", "F"):
-        image = _stretch(image)
+        image = _stretch(image, *limits)
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
@@ -241,9 +268,16 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _stretch(image: Image.Image) -> Image.Image:
-    """Scale values to 0..255 by their minimum and maximum: the modes I and F define no range."""
+def _limits(image: Image.Image) -> tuple[float, float]:
+    """Return the smallest and the largest finite value."""
+    values = np.asarray(image)
+    if image.mode == "F":
+        values = np.nan_to_num(values)
+    return float(values.min()), float(values.max())
+
+
+def _stretch(image: Image.Image, low: float, high: float) -> Image.Image:
+    """Scale values from low..high to 0..255: the modes I and F define no range."""
     values = np.nan_to_num(np.asarray(image, dtype=np.float64))
-    low, high = values.min(), values.max()
     scaled = (values - low) * (255 / (high - low)) if high > low else np.zeros_like(values)
     return Image.fromarray(scaled.round().astype(np.uint8))

@@ -7,6 +7,7 @@ damage is detected and concurrent writers cannot conflict.
 
 import hashlib
 import logging
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ FORMAT_VERSION = 1  # shards of version 0.1 do not store it and have format vers
 SUFFIX = ".safetensors"
 IMAGES_KEY = "pictures"  # vocabulary: ok - the key in shards of version 0.1
 KEYS = (IMAGES_KEY, "views", "features")
+DIGEST_BYTES = hashlib.sha256().digest_size
 ABANDONED_SECONDS = 3600.0  # age at which a temporary file is deleted
 
 Digests = Sequence[bytes]
@@ -129,7 +131,8 @@ def _read_header(path: Path) -> _ShardHeader:
     """Return the digests in a shard, without reading its features."""
     from safetensors import SafetensorError, safe_open
 
-    path.stat()  # safe_open raises various errors for a missing file
+    if not stat.S_ISREG(path.stat().st_mode):  # raises FileNotFoundError, unlike safe_open
+        raise _UnknownShard("it is not a regular file")
     try:
         with safe_open(path, framework="np") as file:
             version = (file.metadata() or {}).get("format_version", str(FORMAT_VERSION))
@@ -137,20 +140,37 @@ def _read_header(path: Path) -> _ShardHeader:
             if version != str(FORMAT_VERSION):
                 raise _UnknownShard(f"it has format version {version}, expected {FORMAT_VERSION}")
             if not missing:
-                return _ShardHeader(file.get_tensor(IMAGES_KEY), file.get_tensor("views"))
-    except SafetensorError as error:
+                header = _ShardHeader(file.get_tensor(IMAGES_KEY), file.get_tensor("views"))
+                if all(_are_digests(rows) for rows in header):
+                    return header
+    except (SafetensorError, TypeError) as error:  # TypeError: a type that NumPy does not have
         raise _DamagedShard(str(error)) from error
     _read_verified(path)
-    raise _UnknownShard(f"it has no {' and no '.join(missing)}")
+    if missing:
+        raise _UnknownShard(f"it has no {' and no '.join(missing)}")
+    raise _UnknownShard("its keys are not SHA-256 digests")
+
+
+def _are_digests(rows: NDArray[np.uint8]) -> bool:
+    return rows.dtype == np.uint8 and rows.ndim == 2 and rows.shape[1] == DIGEST_BYTES
 
 
 def _read_features(path: Path, shape: tuple[int, int, int]) -> NDArray[np.float32]:
     """Return all features of a shard after verifying every byte."""
+    from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    features: NDArray[np.float32] = load(_read_verified(path))["features"]
-    if features.shape != shape:
-        raise _UnknownShard(f"its features have shape {features.shape}, expected {shape}")
+    try:
+        features: NDArray[np.float32] = load(_read_verified(path))["features"]
+    except (SafetensorError, TypeError) as error:
+        raise _DamagedShard(str(error)) from error
+    if features.shape != shape or features.dtype != np.float32:
+        raise _UnknownShard(
+            f"its features have shape {features.shape} and type {features.dtype}, expected {shape} "
+            "and float32"
+        )
+    if not np.isfinite(features).all():
+        raise _UnknownShard("its features are not finite")
     return features
 
 

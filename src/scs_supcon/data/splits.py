@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from scs_supcon.data.dataset import SPLITS, ImageDataset
 from scs_supcon.errors import UserError, did_you_mean
+from scs_supcon.io.records import csv_rows
 
 Splits = NDArray[np.str_]
 Counts = NDArray[np.int64]
@@ -76,6 +77,9 @@ def assign_splits(images: SplitColumns, val_share: float, test_share: float, see
         splits = _divide(images, np.arange(len(images)), (val_share, test_share), seed)
     else:
         splits = given.astype("<U5")
+        if "train" not in splits:
+            counts = ", ".join(f"{np.sum(splits == name)} {name}" for name in np.unique(splits))
+            raise UserError(f"the data has no training images ({counts}): add images to train")
         if "val" not in splits:
             train = np.flatnonzero(splits == "train")
             splits[train] = _divide(images, train, (val_share, 0.0), seed)
@@ -219,13 +223,8 @@ def read_splits_csv(path: Path, images: ImageDataset) -> Splits:
     Raises:
         UserError: Names, labels or contents differ from the file.
     """
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.DictReader(file)
-        if not {"name", "label", "split", "sha256"} <= set(rows.fieldnames or ()):
-            raise UserError(
-                f"{path} is not a splits file: expected the columns name,label,split,sha256"
-            )
-        row_of = {row["name"]: row for row in rows}
+    rows = csv_rows(path, ("name", "label", "split", "sha256"))
+    row_of = {row["name"]: row for row in rows}
     for name in row_of.keys() - set(images.names):
         raise UserError(f"{path} lists {name!r}, which is no longer in the data")
     for name in set(images.names) - row_of.keys():

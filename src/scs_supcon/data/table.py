@@ -12,10 +12,12 @@ from scs_supcon.data.dataset import ImageDataset, Problem
 from scs_supcon.data.folder import SPLIT_NAMES, class_name
 from scs_supcon.data.image_io import ImageFiles, median_short_side
 from scs_supcon.errors import UserError, did_you_mean
+from scs_supcon.io.csv import unquoted_cell
 
 REQUIRED = ("image_path", "label")
 OPTIONAL = ("split", "fold", "group")
 COLUMNS = REQUIRED + OPTIONAL
+MAX_FOLD = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def read_image_table(path: Path, *, forgiving: bool = False) -> ImageDataset:
     """
     table = read_table(path)
     files = ImageFiles(tuple(path.parent / name for name in table.names))
-    missing = [file for file in files.paths if not file.is_file()]
+    missing = [file for file in files.paths if not _is_file(file)]
     if missing and not forgiving:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise UserError(
@@ -92,6 +94,13 @@ def read_column(path: Path, column: str) -> dict[str, str]:
     return dict(zip(columns["image_path"], columns[column], strict=True))
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that is too long, or contains a null character
+        return False
+
+
 def read_table(path: Path) -> ImageTable:
     """Return the rows of a table after checking them.
 
@@ -137,7 +146,7 @@ def _csv_columns(path: Path) -> dict[str, list[str]]:
             reader = csv.reader(file, strict=True)
             header = [_normalize_name(name) for name in next(reader, [])]
             rows = [row for row in reader if row]
-    except (csv.Error, UnicodeDecodeError) as error:
+    except (csv.Error, UnicodeDecodeError, OSError) as error:
         raise UserError(f"{path} is not a UTF-8 CSV file ({error})") from error
     if header and len(set(header)) < len(header):
         raise UserError(f"{path} has two columns with the same name: {', '.join(header)}")
@@ -146,7 +155,7 @@ def _csv_columns(path: Path) -> dict[str, list[str]]:
             raise UserError(
                 f"{path}, row {number}: {len(row)} cells, but the header has {len(header)}"
             )
-    return {name: [row[i].strip() for row in rows] for i, name in enumerate(header)}
+    return {name: [unquoted_cell(row[i].strip()) for row in rows] for i, name in enumerate(header)}
 
 
 def _parquet_columns(path: Path, wanted: Sequence[str] = COLUMNS) -> dict[str, list[str]]:
@@ -157,12 +166,13 @@ def _parquet_columns(path: Path, wanted: Sequence[str] = COLUMNS) -> dict[str, l
         stored_names = {_normalize_name(name): name for name in pq.read_schema(path).names}
         readable = [name for name in stored_names if name in wanted]
         table = pq.read_table(path, columns=[stored_names[name] for name in readable])
-    except (pa.ArrowException, OSError) as error:
+        columns = {
+            name: ["" if cell is None else str(cell) for cell in table[stored].to_pylist()]
+            for name, stored in stored_names.items()
+            if name in readable
+        }
+    except (pa.ArrowException, OSError, ValueError, LookupError) as error:  # also not UTF-8
         raise UserError(f"{path} is not a Parquet file ({error})") from error
-    columns = {
-        name: ["" if cell is None else str(cell) for cell in table[stored_names[name]].to_pylist()]
-        for name in readable
-    }
     return columns | {name: [] for name in stored_names if name not in readable}
 
 
@@ -209,9 +219,13 @@ def _folds(path: Path, columns: Mapping[str, list[str]]) -> list[int]:
     folds = []
     for row, cell in enumerate(_nonempty_cells(path, columns, "fold"), start=2):
         try:
-            folds.append(int(cell))
+            fold = int(cell)
         except ValueError:
+            fold = -MAX_FOLD - 1
+        if abs(fold) > MAX_FOLD:
             raise UserError(
-                f"{path}, row {row}: fold is {cell!r}, expected a whole number"
-            ) from None
+                f"{path}, row {row}: fold is {cell[:50]!r}, expected a whole number of at most "
+                f"{MAX_FOLD:,}"
+            )
+        folds.append(fold)
     return folds

@@ -1,6 +1,5 @@
 """Evaluate a trained model on other labelled images, or read the evaluation of its run."""
 
-import json
 import tempfile
 import warnings
 from collections import Counter
@@ -27,6 +26,7 @@ from scs_supcon.evaluation.record import Evaluation, UnknownEvaluation, ViewAgre
 from scs_supcon.evaluation.stored import run_directory, stored_evaluation
 from scs_supcon.inference import Model, load
 from scs_supcon.inference.decision import Decision
+from scs_supcon.io.records import RecordError, read_json_object, read_parquet
 from scs_supcon.kernels.layout import evenly_spaced
 from scs_supcon.nn.encoder import encoder_key
 from scs_supcon.progress import Display
@@ -234,9 +234,7 @@ def _training_images(model: Model, run: Path | None) -> EmbeddedImages:
     style = common[:, :0]
     file = None if run is None else run / "embeddings.parquet"
     if file is not None and file.exists():
-        import pyarrow.parquet as pq
-
-        table = pq.read_table(file, columns=["name", "style"]).to_pydict()
+        table = read_parquet(file, ["name", "style"]).to_pydict()
         style_of = dict(zip(table["name"], table["style"], strict=True))
         if style_of.keys() >= set(model.info.image_names):  # False if classes were added since
             rows = np.array([style_of[name] for name in model.info.image_names], dtype=np.float64)
@@ -280,7 +278,7 @@ def _location(data: str) -> str:
 def _evaluated_path(file: Path) -> str | None:
     """Return the path in an evaluation; None if the file is something else."""
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
+        path = read_json_object(file).get("path")
+    except RecordError:
         return None
-    return content.get("path") if isinstance(content, dict) else None
+    return path if isinstance(path, str) else None

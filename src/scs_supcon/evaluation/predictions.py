@@ -1,6 +1,5 @@
 """The table of predictions for labelled images: `predictions.parquet`."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,6 +7,8 @@ from typing import Any, NamedTuple
 
 from scs_supcon.inference.decision import Decision
 from scs_supcon.io.atomic import replacing
+from scs_supcon.io.records import RecordError, read_json, read_parquet
+from scs_supcon.io.typed import validate
 
 
 def prediction_columns(
@@ -61,16 +62,16 @@ class ValidationScores(NamedTuple):
 
 def validation_scores(run: Path) -> ValidationScores:
     """Return the scores of a finished run on its validation images."""
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
+    file = run / "predictions.parquet"
     columns = ["split", "label", "prediction", "probabilities"]
-    table = pq.read_table(run / "predictions.parquet", columns=columns)
-    rows = table.filter(pc.equal(table["split"], "val")).to_pylist()
-    classes = json.loads((run / "classes.json").read_text(encoding="utf-8"))
+    rows = [row for row in read_parquet(file, columns).to_pylist() if row["split"] == "val"]
+    classes = validate(list[str], read_json(run / "classes.json"), run / "classes.json")
     class_index = {name: index for index, name in enumerate(classes)}
-    # Float32 may have rounded a small probability to 0.
-    likelihoods = [max(row["probabilities"][class_index[row["label"]]], 1e-30) for row in rows]
+    try:
+        # Float32 may have rounded a small probability to 0.
+        likelihoods = [max(row["probabilities"][class_index[row["label"]]], 1e-30) for row in rows]
+        loss = -sum(map(math.log, likelihoods)) / len(rows)
+    except (LookupError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise RecordError(f"{file} is damaged: it does not fit classes.json ({error!r})") from error
     correct = sum(row["prediction"] == row["label"] for row in rows)
-    loss = -sum(map(math.log, likelihoods)) / len(rows)
     return ValidationScores(loss, correct / len(rows), len(rows))

@@ -13,6 +13,8 @@ from pydantic import AliasChoices, AliasGenerator, BaseModel, ConfigDict, Field
 
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_text
+from scs_supcon.io.records import RecordError, read_json_object
+from scs_supcon.io.typed import validate
 
 FORMAT_VERSION: Literal[2] = 2
 OLD_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -385,15 +387,12 @@ class Evaluation(EvaluationRecord):
             UserError: the file is missing or damaged, or a newer version wrote it.
         """
         path = Path(path)
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            version = content["format_version"]
-            if version in range(1, FORMAT_VERSION + 1):
-                return cls.model_validate(content | {"format_version": FORMAT_VERSION})
-        except FileNotFoundError:
-            raise UserError(f"{path} does not exist") from None
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is damaged or not an evaluation: {error}") from error
+        content = read_json_object(path, finite=True)
+        version = content.get("format_version")
+        if not isinstance(version, int):
+            raise RecordError(f"{path} is damaged: it has no format_version")
+        if 1 <= version <= FORMAT_VERSION:
+            return validate(cls, content | {"format_version": FORMAT_VERSION}, path)
         raise UserError(
             f"{path} has format {version}, this version reads formats up to {FORMAT_VERSION}: "
             "update scs-supcon"

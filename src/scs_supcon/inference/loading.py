@@ -1,5 +1,6 @@
 """Load a model from its directory."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -11,7 +12,7 @@ from scs_supcon.inference.classifier import LinearClassifier
 from scs_supcon.inference.decision import DecisionRule
 from scs_supcon.inference.model import EmbeddingGallery, Model
 from scs_supcon.inference.package import ModelInfo, load_state, read_package
-from scs_supcon.nn.build import build_network
+from scs_supcon.nn.build import build_network, network_shapes
 from scs_supcon.nn.encoder import Encoder
 from scs_supcon.nn.whitening import Whitening
 
@@ -31,6 +32,7 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     """
     info, tensors = read_package(path)
     recipe = info.recipe
+    _check_shapes(path, info, tensors)
     network = build_network(recipe)
     encoder, projection = cast("Encoder", network.encoder), None
     load_state(path, encoder, "encoder", tensors)
@@ -56,6 +58,25 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device {device!r} cannot be used: {error}") from error
     return Model(info, encoder, projection, rule, gallery, whitening)
+
+
+def _check_shapes(path: str | Path, info: ModelInfo, tensors: Mapping[str, Tensor]) -> None:
+    """Raise an error unless the weights have the shapes that the recipe describes.
+
+    Nothing is allocated, so that a small file cannot describe a network that fills the memory.
+    """
+    for part, shapes in network_shapes(info.recipe).items():
+        if part == "head" and info.probe_input == "features":
+            continue  # not stored
+        for name, shape in shapes.items():
+            stored = tensors.get(f"{part}/{name}")
+            # An empty tensor gets its size from the weights: those of an erasure.
+            if stored is None or (stored.shape != shape and 0 not in shape):
+                actual = "missing" if stored is None else tuple(stored.shape)
+                raise UserError(
+                    f"{path}: the weights do not fit the {part}: {name} is {actual}, expected "
+                    f"{tuple(shape)}"
+                )
 
 
 def _load_whitening(path: str | Path, tensors: dict[str, Tensor], width: int) -> Whitening:

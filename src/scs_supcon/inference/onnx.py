@@ -7,7 +7,6 @@ does, and the comparison with the model runs through the same functions.
 """
 
 import copy
-import csv
 import json
 import math
 import warnings
@@ -30,6 +29,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.inference.images import ImageLike, NamedImage, list_images
 from scs_supcon.inference.model import Images, Model, no_progress
 from scs_supcon.io.atomic import write_bytes
+from scs_supcon.io.records import csv_rows
 from scs_supcon.progress import ProgressCallback
 
 FORMAT_VERSION = 2
@@ -219,9 +219,8 @@ def _test_indices(run: Path, images: ImageDataset) -> list[int]:
     """Return the test images of the run, else its validation images, else all images."""
     names_of: dict[str, set[str]] = {"test": set(), "val": set()}
     if (file := run / "splits.csv").is_file():
-        with file.open(newline="", encoding="utf-8") as rows:
-            for row in csv.DictReader(rows):
-                names_of.setdefault(row["split"], set()).add(row["name"])
+        for row in csv_rows(file, ("name", "split")):
+            names_of.setdefault(row["split"], set()).add(row["name"])
     for split in ("test", "val"):
         indices = [i for i, name in enumerate(images.names) if name in names_of[split]]
         if indices:

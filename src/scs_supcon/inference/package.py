@@ -14,18 +14,25 @@ from typing import Annotated, Any, Literal
 
 import safetensors.torch
 import torch
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_together
+from scs_supcon.io.records import MAX_BYTES, memory_bytes, parse_json_object, read_bytes, read_text
+from scs_supcon.io.text import printable, printable_name
+from scs_supcon.io.typed import validate
 from scs_supcon.nn.network import ProbeInput
 from scs_supcon.recipe import Count, Positive, Recipe, Section, Share, write_toml
 from scs_supcon.runs.layout import MODEL_INFO, find_model
 
 FORMAT_VERSION: Literal[3] = 3
+DTYPES = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.uint8),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+)
 WEIGHTS, INFO, CARD, SUMS = "weights.safetensors", MODEL_INFO, "README.md", "SHA256SUMS"
 OLD_KEYS: Mapping[str, str] = {
     "acc1": "accuracy",
@@ -150,15 +157,17 @@ def read_package(path: str | Path) -> tuple[ModelInfo, dict[str, Tensor]]:
     """Read and check the directory of a model, or of the run that trained it."""
     directory = find_model(Path(path))
     sums = _read_sums(directory)
-    info = _parse_info(directory / INFO, _read_checked(directory / INFO, sums))
-    content = _read_checked(directory / WEIGHTS, sums)
+    info = _parse_info(directory / INFO, _read_checked(directory / INFO, sums, MAX_BYTES))
+    content = _read_checked(directory / WEIGHTS, sums, memory_bytes() // 2)
     try:
         tensors = safetensors.torch.load(content)
-    except SafetensorError as error:
+    except (SafetensorError, ValueError, TypeError) as error:
         raise UserError(f"{directory / WEIGHTS} is not a safetensors file: {error}") from error
     # Copies, because the tensors share one buffer, in which they may start at odd addresses.
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
+        if tensor.dtype not in DTYPES:
+            raise UserError(f"{directory / WEIGHTS}: {name} has the type {tensor.dtype}")
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise UserError(f"{directory / WEIGHTS}: {name} contains NaN or infinity")
     return info, tensors
@@ -192,18 +201,15 @@ def _read_sums(directory: Path) -> dict[str, str]:
     if not file.is_file():
         raise UserError(f"{directory} has no {SUMS}, so it is incomplete: save the model again")
     try:
-        lines = [line.split() for line in file.read_text(encoding="ascii").splitlines()]
+        lines = [line.split() for line in read_text(file, limit=2**16).splitlines()]
         return {name: digest for digest, name in lines}
-    except (OSError, ValueError) as error:
+    except ValueError as error:  # also a RecordError
         raise UserError(f"{file} cannot be read: {error}") from error
 
 
-def _read_checked(file: Path, sums: Mapping[str, str]) -> bytes:
+def _read_checked(file: Path, sums: Mapping[str, str], limit: int) -> bytes:
     """Return the content of a file, read once so that the checked bytes are those that are used."""
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
+    content = read_bytes(file, limit)
     if hashlib.sha256(content).hexdigest() != sums.get(file.name):
         raise UserError(
             f"{file} is damaged (its SHA-256 differs from {SUMS}): copy the directory again"
@@ -212,11 +218,8 @@ def _read_checked(file: Path, sums: Mapping[str, str]) -> bytes:
 
 
 def _parse_info(file: Path, content: bytes) -> ModelInfo:
-    try:
-        document: Any = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is not JSON: {error}") from error
-    version = document.get("format_version") if isinstance(document, dict) else None
+    document = parse_json_object(content, file)
+    version = document.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise UserError(
             f"{file} has format {version}, this version of scs-supcon reads formats up to "
@@ -226,12 +229,7 @@ def _parse_info(file: Path, content: bytes) -> ModelInfo:
         document = _rename_keys(document)
     if version in (1, 2):
         document = _add_pair_rule(document)
-    try:
-        return ModelInfo.model_validate(document)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the document"
-        raise UserError(f"{file} is not a model of scs-supcon: {where}: {first['msg']}") from error
+    return validate(ModelInfo, document, file)
 
 
 def _add_pair_rule(document: dict[str, Any]) -> dict[str, Any]:
@@ -283,10 +281,11 @@ def model_card(info: ModelInfo) -> str:
         ),
         "Recipe": f"```toml\n{write_toml(info.recipe)}```",
     }
-    return "\n".join(
+    card = "\n".join(
         f"{'#' if number == 0 else '##'} {title}\n\n{text}\n"
         for number, (title, text) in enumerate(sections.items())
     )
+    return printable(card)
 
 
 def _card_summary(info: ModelInfo) -> str:
@@ -350,7 +349,7 @@ def _card_rejection(info: ModelInfo) -> str:
 
 
 def _card_data(info: ModelInfo) -> str:
-    counts = ", ".join(f"{count} {split}" for split, count in info.counts.items())
+    counts = ", ".join(f"{count} {_escape(split)}" for split, count in info.counts.items())
     names = ", ".join(_escape(name) for name in info.classes[: info.trained_classes])
     lines = [f"Images: {counts}." if counts else "", f"Classes: {names}."]
     if added := info.classes[info.trained_classes :]:
@@ -360,5 +359,5 @@ def _card_data(info: ModelInfo) -> str:
 
 def _escape(text: str) -> str:
     """Escape Markdown in names that come from files."""
-    plain = " ".join(text.split())
+    plain = " ".join(printable_name(text).split())
     return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in plain)

@@ -11,6 +11,7 @@ from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.inference.types import Embeddings, Prediction
 from scs_supcon.io.atomic import replacing, write_text
 from scs_supcon.io.csv import text_cell
+from scs_supcon.io.text import printable, printable_name
 
 PredictionFormatter = Callable[[Sequence[Prediction]], str]
 
@@ -54,7 +55,7 @@ def summarise(predictions: Sequence[Prediction], failures: int = 0) -> str:
 def write_output(text: str, file: Path | None) -> None:
     """Print the text, or write it to a file atomically."""
     if file is None:
-        print(text, end="")
+        print(printable(text), end="")
     else:
         write_text(file, text)
 
@@ -67,6 +68,7 @@ def check_embedding_file(file: Path) -> None:
 
 def write_embeddings(embeddings: Embeddings, file: Path) -> None:
     """Write image names, common and style vectors, one row per image."""
+    names = [printable_name(name) for name in embeddings.names]
     with replacing(file) as temporary:
         if file.suffix == ".npz":
             import numpy as np
@@ -74,7 +76,7 @@ def write_embeddings(embeddings: Embeddings, file: Path) -> None:
             with temporary.open("wb") as stream:
                 np.savez(
                     stream,
-                    image=embeddings.names,
+                    image=names,
                     common=embeddings.common,
                     style=embeddings.style,
                 )
@@ -83,7 +85,7 @@ def write_embeddings(embeddings: Embeddings, file: Path) -> None:
         import pyarrow.parquet as pq
 
         columns = {
-            "image": list(embeddings.names),
+            "image": names,
             "common": list(embeddings.common),
             "style": list(embeddings.style),
         }
@@ -93,12 +95,15 @@ def write_embeddings(embeddings: Embeddings, file: Path) -> None:
 
 
 def _table(predictions: Sequence[Prediction]) -> str:
-    width = max((len(prediction.name) for prediction in predictions), default=0)
+    names = [printable_name(prediction.name) for prediction in predictions]
+    width = max(map(len, names), default=0)
     lines = []
-    for prediction in predictions:
-        top = ", ".join(f"{name} {probability:.1%}" for name, probability in prediction.top)
+    for shown, prediction in zip(names, predictions, strict=True):
+        top = ", ".join(
+            f"{printable_name(name)} {probability:.1%}" for name, probability in prediction.top
+        )
         unknown = "unknown; " if prediction.unknown else ""
-        lines.append(f"{prediction.name:<{width}}  {unknown}{top}\n")
+        lines.append(f"{shown:<{width}}  {unknown}{top}\n")
     return "".join(lines)
 
 

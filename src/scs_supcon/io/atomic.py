@@ -38,6 +38,20 @@ def replacing(path: Path) -> Iterator[Path]:
         raise write_error(error, path) from error
 
 
+def make_folder(path: Path) -> None:
+    """Create a folder, and check that files can be created in it.
+
+    Raises:
+        UserError: It cannot be created or written to; the message gives the cause and what to do.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with _temporary_file(path / "test"):
+            pass
+    except OSError as error:
+        raise write_error(error, path) from error
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically."""
     with replacing(path) as temporary:

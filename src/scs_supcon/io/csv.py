@@ -2,6 +2,8 @@
 
 import re
 
+from scs_supcon.io.text import printable_name
+
 # A signed number, such as a class "-1", is not a formula.
 _FORMULA = re.compile(r"[=@\t\r]|[+-](?!\d+(\.\d+)?$)")
 
@@ -9,6 +11,16 @@ _FORMULA = re.compile(r"[=@\t\r]|[+-](?!\d+(\.\d+)?$)")
 def text_cell(text: str) -> str:
     """Return a cell that spreadsheets show as text: `=1+1` becomes `'=1+1`.
 
-    Use it only for tables that are not read back, because it changes the text.
+    Use it for tables that people read: control characters are written as escapes.
     """
-    return f"'{text}" if _FORMULA.match(text) else text
+    return quoted_cell(printable_name(text))
+
+
+def quoted_cell(text: str) -> str:
+    """Return a cell that spreadsheets show as text, and `unquoted_cell` can read back."""
+    return f"'{text}" if _FORMULA.match(text.lstrip("'")) else text
+
+
+def unquoted_cell(cell: str) -> str:
+    """Return the text of a cell that `quoted_cell` wrote."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell.lstrip("'")) else cell

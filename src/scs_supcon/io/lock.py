@@ -12,6 +12,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from scs_supcon.errors import UserError
+from scs_supcon.io.records import RecordError, read_text
+from scs_supcon.io.text import printable_name
 
 # `is_held` in another process holds a lock for a moment, so a single failed attempt proves nothing.
 ACQUIRE_SECONDS = 0.5
@@ -79,6 +81,6 @@ def _file_lock(path: Path) -> FileLock:
 
 def _owner(path: Path) -> str:
     try:
-        return path.read_text() or "(unknown)"
-    except OSError:
+        return printable_name(read_text(path, limit=1000)) or "(unknown)"
+    except RecordError:
         return "(unknown)"

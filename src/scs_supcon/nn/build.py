@@ -2,8 +2,10 @@
 
 from typing import cast
 
+import torch
 from torch import nn
 
+from scs_supcon.errors import UserError
 from scs_supcon.nn.encoder import Encoder, TappedEncoder, build_encoder, for_cache
 from scs_supcon.nn.head import Projection, ProjectionHeads
 from scs_supcon.nn.network import Network
@@ -34,6 +36,27 @@ def build_network(recipe: Recipe, feature_dim: int | None = None) -> Network:
     projection = heads[0] if len(heads) == 1 else ProjectionHeads(heads)
     micro_batch = 0 if recipe.encoder.frozen else recipe.pretrain.micro_batch
     return Network(encoder, projection, micro_batch, recipe.encoder.fixed_norm)
+
+
+def network_shapes(recipe: Recipe) -> dict[str, dict[str, torch.Size]]:
+    """Return the shapes of the tensors of a network, by part, without allocating them.
+
+    Returns:
+        {"encoder": {name: shape}, "head": {name: shape}}; empty if the encoder cannot be built
+        without allocating it.
+    """
+    try:
+        with torch.device("meta"):
+            network = build_network(recipe)
+    except (RuntimeError, UserError) as error:
+        if "meta tensor" not in str(error):
+            raise
+        return {}  # a few of timm's models compute with values while they are built
+    parts = {"encoder": network.encoder, "head": network.projection}
+    return {
+        part: {name: tensor.shape for name, tensor in module.state_dict().items()}
+        for part, module in parts.items()
+    }
 
 
 def split_frozen(network: Network, uses_taps: bool) -> tuple[Encoder | TappedEncoder, Network]:

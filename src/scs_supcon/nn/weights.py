@@ -40,6 +40,9 @@ def load_weights(encoder: Encoder, path: str | Path) -> tuple[str, ...]:
     loaded = {k: tensor for k, tensor in _read(path).items() if not k.startswith(ignored)}
     expected = {k: tensor for k, tensor in initial.items() if not k.startswith(ignored)}
     _check_match(encoder, path, loaded, expected)
+    for name, tensor in loaded.items():
+        if not bool(tensor.isfinite().all()):
+            raise UserError(f"{path}: {name} contains NaN or infinity: use intact weights")
     encoder.body.load_state_dict(loaded, strict=False)
     random = tuple(name for name in initial if name.startswith(replaced))
     if random:

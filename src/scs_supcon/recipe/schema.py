@@ -13,7 +13,10 @@ Momentum: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 NonNegative: TypeAlias = Annotated[float, Field(ge=0)]
 Positive: TypeAlias = Annotated[float, Field(gt=0)]
 Width: TypeAlias = Annotated[int, Field(ge=0, le=65536)]
-Count: TypeAlias = Annotated[int, Field(ge=1)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=1_000_000)]
+Epochs: TypeAlias = Annotated[int, Field(ge=0, le=1_000_000)]
+Views: TypeAlias = Annotated[int, Field(ge=1, le=1000)]
+FEW = Field(min_length=1, max_length=100)
 Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**32)]
 Augment: TypeAlias = Literal["jitter", "trivial", "rand"]
 Option: TypeAlias = bool | int | float | str | list[bool | int | float | str]
@@ -48,7 +51,7 @@ class DataRecipe(Section):
     """Standard deviation that each channel is divided by."""
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
     """Interpolation when images are resized: bilinear or bicubic."""
-    crop_pct: Annotated[float, Field(gt=0, le=1)] = 0.875
+    crop_pct: Annotated[float, Field(ge=0.1, le=1)] = 0.875
     """Evaluation: side of the centre crop as a share of the resized short side."""
     crop_scale: tuple[Positive, Positive] = (0.2, 1.0)
     """Training: smallest and largest area of a random crop, as a share of the image."""
@@ -114,7 +117,7 @@ class EncoderRecipe(Section):
     """Freeze the encoder and train on its cached features."""
     fixed_norm: bool = False
     """Trained encoder: keep the initial statistics of batch normalisation."""
-    frozen_views: Count = 8
+    frozen_views: Views = 8
     """Frozen encoder: number of random views of each image in the cache."""
     frozen_mix: bool = True
     """Frozen encoder: interpolate each view of stage 1 between two cached views."""
@@ -135,7 +138,7 @@ class HeadRecipe(Section):
     """Width of the hidden layer; 0: the width of the features."""
     centre: bool = True
     """Standardise each column over the batch, without learnable scale and shift."""
-    heads: Count = 1
+    heads: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of projection heads that are trained side by side and joined."""
     style_input: Literal["features", "erased"] = "features"
     """Input of the style field: features, or erased: features without the class."""
@@ -171,7 +174,7 @@ class MethodRecipe(Section):
     """A name that `scs methods` lists, or your own code as module:Class or file.py:Class."""
     code: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """SHA-256 of the file with your own code; training with other code is an error."""
-    preset: str | None = None
+    preset: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")] | None = None
     """Named set of options, such as 'paper'; omitted if the method has no presets."""
     options: dict[str, Option] = {}
     """Options of the method; `scs show NAME` explains them."""
@@ -180,7 +183,7 @@ class MethodRecipe(Section):
 class PretrainRecipe(Section):
     """Stage 1 (pretraining): train encoder and head with the loss of the method."""
 
-    epochs: Annotated[int, Field(ge=0)] = 100
+    epochs: Epochs = 100
     """Passes over the training images."""
     batch_size: Count = 256
     """Images per step, of all processes together."""
@@ -206,7 +209,7 @@ class PretrainRecipe(Section):
     """Images of each class in a balanced batch."""
     micro_batch: Annotated[int, Field(ge=0)] = 0
     """Views that are encoded at a time, to save memory; 0: all views of a batch."""
-    head_epochs: Annotated[int, Field(ge=0)] = 0
+    head_epochs: Epochs = 0
     """Trained encoder: epochs of the head alone, on cached features, before the whole network."""
     encoder_lr: Share = 1.0
     """Learning rate of the encoder's last layer, as a share of lr."""
@@ -218,7 +221,7 @@ class PretrainRecipe(Section):
     """CutMix: α as for MixUp; each image gets a rectangle of another one. If both: one a batch."""
     ema: Momentum = 0.0
     """Decay of the running average of the weights, which replaces them at the end; 0: none."""
-    patience: Annotated[int, Field(ge=0)] = 0
+    patience: Epochs = 0
     """Stop after this many epochs without a higher validation accuracy; 0: train all epochs."""
 
     @model_validator(mode="after")
@@ -247,15 +250,24 @@ class ProbeRecipe(Section):
     """Passes over the training images, with one view of each."""
     batch_size: Count = 512
     """Images per step."""
-    lrs: Annotated[tuple[Positive, ...], Field(min_length=1)] = (0.1, 1.0, 3.0, 10.0, 30.0)
+    lrs: Annotated[tuple[Positive, ...], FEW] = (
+        0.1,
+        1.0,
+        3.0,
+        10.0,
+        30.0,
+    )
     """Learning rates to try, on probe inputs that are centred and scaled to length 1."""
-    weight_decays: Annotated[tuple[NonNegative, ...], Field(min_length=1)] = (0.0, 1e-4)
+    weight_decays: Annotated[tuple[NonNegative, ...], FEW] = (
+        0.0,
+        1e-4,
+    )
     """Weight decays to try."""
     plain_lr: Positive = 3.0
     """Learning rate of one more classifier, on unscaled probe inputs, as in the paper."""
     momentum: Momentum = 0.9
     """Momentum of SGD."""
-    views: Count = 4
+    views: Views = 4
     """Cropped and mirrored training views of each image; frozen: the cached views of stage 1."""
 
 
@@ -276,7 +288,7 @@ class FusionRecipe(Section):
     """Weights of the whitened features; the first, unless another one is clearly better."""
     directions: Count = 256
     """Largest number of columns of the whitened features."""
-    folds: Annotated[int, Field(ge=0)] = 5
+    folds: Annotated[int, Field(ge=0, le=1000)] = 5
     """Folds that choices and calibration are made on, out of fold; 0: on validation images."""
 
     @property

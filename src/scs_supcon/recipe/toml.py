@@ -6,7 +6,6 @@ result. An unknown key is an error with a suggestion.
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_origin
@@ -17,6 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from scs_supcon.errors import UserError, did_you_mean
+from scs_supcon.io.records import RecordError, parse_toml, read_text, read_toml, table_of
 from scs_supcon.recipe.schema import SECTIONS, Recipe, Section
 
 Values: TypeAlias = dict[str, Any]
@@ -25,13 +25,32 @@ Values: TypeAlias = dict[str, Any]
 def read_recipe(path: str | Path) -> Values:
     """Return the values of a TOML file, which may hold any part of a recipe."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the recipe {path}: {error}") from error
+        text = read_text(Path(path))
+    except RecordError as error:
+        raise UserError(f"cannot read the recipe: {error}") from error
     try:
         values = _parse(text)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+    return values
+
+
+def read_stored_values(path: Path) -> Values:
+    """Return the values of the recipe of a run, which another version may have written.
+
+    Keys that this version does not know are kept.
+
+    Raises:
+        RecordError: The file is missing or damaged.
+    """
+    values = read_toml(path)
+    for name in SECTIONS:
+        table_of(values, name, path)
+    method = table_of(values, "method", path)
+    table_of(method, "options", path)
+    for key in ("name", "preset"):
+        if not isinstance(method.get(key, ""), str):
+            raise RecordError(f"{path} is damaged: method.{key} should be text")
     return values
 
 
@@ -87,10 +106,7 @@ def recipe_hash(recipe: Recipe) -> str:
 
 
 def _parse(text: str) -> Values:
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"not valid TOML: {error}") from error
+    values = parse_toml(text)
     _check_keys(values)
     return values
 
@@ -98,7 +114,9 @@ def _parse(text: str) -> Values:
 def _check_keys(values: Mapping[str, Any]) -> None:
     for key, value in values.items():
         _field(key)
-        if key in SECTIONS and isinstance(value, Mapping):
+        if key in SECTIONS:
+            if not isinstance(value, Mapping):
+                raise UserError(f"{key} = {value!r}: [{key}] is a section: write {key}.KEY = VALUE")
             for inner in value:
                 _field(key, inner)
 
@@ -148,8 +166,8 @@ def _parse_value(info: FieldInfo, dotted: str, text: str) -> Any:
 def _toml_value(text: str) -> Any:
     """Return a parsed TOML value; a bare word is a string."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}")["value"]
+    except RecordError:
         return text
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from markupsafe import Markup
 
 from scs_supcon.evaluation.record import Calibration, Evaluation, PairStatistics
+from scs_supcon.io.text import printable_name
 from scs_supcon.report.data import MapPoints, confusion_order
 from scs_supcon.report.figures import (
     ACCENT,
@@ -287,7 +288,7 @@ def draw_confusion(axes: "Axes", evaluation: Evaluation) -> None:
     shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
     image = axes.imshow(shares[np.ix_(order, order)], cmap="Blues", vmin=0, vmax=1)
     axes.grid(False)
-    names = [classes[number] for number in order] if len(classes) <= 60 else []
+    names = [printable_name(classes[i]) for i in order] if len(classes) <= 60 else []
     axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
     axes.set_yticks(range(len(names)), names, fontsize=7)
     axes.set_xlabel("prediction")
@@ -309,7 +310,9 @@ def draw_map(
     for label, name in enumerate(classes if named else ()):
         members = gallery.labels == label
         if members.any():
-            axes.annotate(name, np.median(points[members], axis=0), ha="center", weight="bold")
+            axes.annotate(
+                printable_name(name), np.median(points[members], axis=0), ha="center", weight="bold"
+            )
     axes.set_aspect("equal")
     axes.set_axis_off()
 

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from scs_supcon.evaluation.record import Evaluation
+from scs_supcon.io.text import printable_name
 from scs_supcon.report.figures import CLASS_COLOURS
 from scs_supcon.report.gallery import FloatArray, ImageGallery, nearest
 
@@ -25,9 +26,9 @@ def page_data(
     fields = [_field(gallery.fields[name], points) for name, points in maps.items()]
     return safe_json(
         {
-            "classes": evaluation.classes,
+            "classes": [printable_name(name) for name in evaluation.classes],
             "colours": CLASS_COLOURS,
-            "names": gallery.names,
+            "names": [printable_name(name) for name in gallery.names],
             "splits": gallery.splits,
             "labels": gallery.labels.tolist(),
             "predictions": gallery.predictions.tolist(),

@@ -1,19 +1,36 @@
 """The files of a finished run that its report is built from."""
 
-import csv
 import json
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.record import Evaluation
+from scs_supcon.io.records import (
+    MissingRecord,
+    RecordError,
+    csv_rows,
+    read_json,
+    read_json_object,
+    read_parquet,
+    read_text,
+)
+from scs_supcon.io.typed import validate
+from scs_supcon.recipe.toml import read_stored_values
 
 Curves = Mapping[tuple[str, str], tuple[list[int], list[float]]]
 
 OLD_COLUMNS = {"none_of_these": "unknown"}  # of predictions.parquet; vocabulary: ok
+
+
+class _Finished(BaseModel):
+    """The part of finished.json that the report shows."""
+
+    seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -54,15 +71,15 @@ def read_records(run: Path) -> RunRecords:
         UserError: the folder is not a finished run, or a file is missing, damaged or too new.
     """
     _check_finished(run)
-    recipe = _read(run / "recipe.toml", _text)
+    recipe = _read(run / "recipe.toml", read_text)
     return RunRecords(
         path=run,
-        evaluation=_read(run / "evaluation.json", _evaluation),
-        seconds=_read(run / "finished.json", _json).get("seconds"),
-        problems=_read(run / "problems.json", _json),
+        evaluation=_read(run / "evaluation.json", Evaluation.read),
+        seconds=_read(run / "finished.json", _seconds),
+        problems=_read(run / "problems.json", _problems),
         recipe=recipe,
-        settings=_read(run / "recipe.toml", lambda file: tomllib.loads(_text(file))),
-        environment=json.dumps(_read(run / "environment.json", _json), indent=2),
+        settings=_read(run / "recipe.toml", read_stored_values),
+        environment=json.dumps(_read(run / "environment.json", read_json_object), indent=2),
         curves=_read(run / "metrics.csv", _curves),
         predictions=_read(run / "predictions.parquet", _columns),
         embeddings=_read(run / "embeddings.parquet", _columns),
@@ -82,41 +99,27 @@ def _check_finished(run: Path) -> None:
 
 
 def _read(file: Path, parse: Callable[[Path], Any]) -> Any:
-    from pyarrow.lib import ArrowInvalid
-
     try:
         return parse(file)
-    except UserError:
-        raise
-    except FileNotFoundError as error:
+    except MissingRecord as error:
         raise UserError(
             f"{file.parent} has no {file.name}: it was removed, or an older version finished the "
             "run; train it again with --overwrite to get a report"
         ) from error
-    except (ValueError, KeyError, ArrowInvalid) as error:
-        raise UserError(
-            f"{file} is damaged ({error}): restore it, or train the run again with --overwrite"
-        ) from error
+    except RecordError as error:
+        raise UserError(f"{error}: restore it, or train the run again with --overwrite") from error
 
 
-def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8")
+def _seconds(file: Path) -> float | None:
+    return validate(_Finished, read_json_object(file), file).seconds
 
 
-def _json(file: Path) -> Any:
-    return json.loads(_text(file))
-
-
-def _evaluation(file: Path) -> Evaluation:
-    if not file.exists():
-        raise FileNotFoundError(file)
-    return Evaluation.read(file)
+def _problems(file: Path) -> list[Mapping[str, str]]:
+    return validate(list[Mapping[str, str]], read_json(file), file)
 
 
 def _columns(file: Path) -> dict[str, list[Any]]:
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(file)
+    table = read_parquet(file)
     arrays = {"common", "style", "probabilities"}
     return {
         OLD_COLUMNS.get(name, name): list(table[name].to_numpy())
@@ -128,9 +131,11 @@ def _columns(file: Path) -> dict[str, list[Any]]:
 
 def _curves(file: Path) -> dict[tuple[str, str], tuple[list[int], list[float]]]:
     curves: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
-    with file.open(newline="", encoding="utf-8") as lines:
-        for row in csv.DictReader(lines):
-            epochs, values = curves.setdefault((row["stage"], row["metric"]), ([], []))
+    for row in csv_rows(file, ("stage", "metric", "epoch", "value")):
+        epochs, values = curves.setdefault((row["stage"], row["metric"]), ([], []))
+        try:
             epochs.append(int(row["epoch"]))
             values.append(float(row["value"]))
+        except ValueError as error:
+            raise RecordError(f"{file} is damaged: {error}") from error
     return curves

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from scs_supcon.io.text import printable
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -28,7 +30,7 @@ def render_page(template: str, *, scripts: Sequence[str] = (), **context: Any) -
     """
     style = packaged_text("page.css")
     script = '"use strict";\n' + "\n".join(packaged_text(name) for name in scripts)
-    return (
+    page = (
         _environment()
         .get_template(template)
         .render(
@@ -38,6 +40,7 @@ def render_page(template: str, *, scripts: Sequence[str] = (), **context: Any) -
             **context,
         )
     )
+    return printable(page)  # names may contain control characters
 
 
 def content_security_policy(style: str, script: str) -> str:

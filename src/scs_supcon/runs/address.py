@@ -1,16 +1,15 @@
 """Names of run directories in a folder that comparisons share: a hash of recipe and code."""
 
-import json
-import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from scs_supcon.errors import UserError
+from scs_supcon.io.records import RecordError, read_json_object, table_of
 from scs_supcon.methods import is_plugin
 from scs_supcon.recipe.defaults import complete_old_values
 from scs_supcon.recipe.schema import Recipe
-from scs_supcon.recipe.toml import make_recipe, merge, recipe_hash
+from scs_supcon.recipe.toml import make_recipe, merge, read_stored_values, recipe_hash
 from scs_supcon.runs.environment import numeric_code_digest
 
 
@@ -60,12 +59,12 @@ def stored_runs(folder: Path, plugins: Collection[str] = ()) -> dict[str, list[S
     runs: dict[str, list[StoredRun]] = {}
     for file in sorted(folder.glob("*/recipe.toml"), reverse=True):
         try:
-            values = tomllib.loads(file.read_text(encoding="utf-8"))
+            values = read_stored_values(file)
             name = values.get("method", {}).get("name", "")
             if is_plugin(name) and name not in plugins:
                 continue
             key = recipe_key(make_recipe(complete_old_values(values, values)))
-        except (OSError, ValueError, UserError):  # not a run
+        except UserError:  # not a run
             continue
         runs.setdefault(key, []).append(_stored_run(file.parent))
     for choices in runs.values():
@@ -75,12 +74,13 @@ def stored_runs(folder: Path, plugins: Collection[str] = ()) -> dict[str, list[S
 
 def _stored_run(folder: Path) -> StoredRun:
     try:
-        environment = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        environment = {}
+        environment = read_json_object(folder / "environment.json")
+        libraries = table_of(environment, "libraries", folder)
+    except RecordError:
+        environment, libraries = {}, {}
     return StoredRun(
         name=folder.name,
         finished=(folder / "finished.json").exists(),
-        version=str(environment.get("libraries", {}).get("scs-supcon") or "unknown"),
+        version=str(libraries.get("scs-supcon") or "unknown"),
         same_code=environment.get("code") == numeric_code_digest(),
     )

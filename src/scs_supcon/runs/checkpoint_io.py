@@ -19,6 +19,8 @@ from torch import Tensor
 
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_bytes, write_text
+from scs_supcon.io.records import memory_bytes, parse_json_object, read_bytes, read_text
+from scs_supcon.io.typed import validate
 
 JsonObject: TypeAlias = dict[str, Any]
 
@@ -51,7 +53,7 @@ def write_checkpoint(folder: Path, stage: str, checkpoint: Checkpoint) -> None:
     name = f"{stage}-{number:06d}"
     document = {"format_version": FORMAT_VERSION, "state": checkpoint.state}
     contents = {
-        f"{name}.safetensors": safetensors.torch.save(_storable(checkpoint.tensors)),
+        f"{name}.safetensors": safetensors.torch.save(storable(checkpoint.tensors)),
         f"{name}.json": json.dumps(document).encode(),
     }
     for file, content in contents.items():
@@ -140,22 +142,23 @@ def _remove(folder: Path, name: str) -> None:
 def _read(folder: Path, name: str) -> Checkpoint:
     files = (f"{name}.safetensors", f"{name}.json")
     try:
-        lines = (folder / f"{name}.sha256").read_text(encoding="utf-8").splitlines()
+        lines = read_text(folder / f"{name}.sha256", limit=2**16).splitlines()
         sums = {file: digest for digest, file in (line.split() for line in lines)}
-        contents = [(folder / file).read_bytes() for file in files]
+        contents = [read_bytes(folder / file, memory_bytes()) for file in files]
         for file, content in zip(files, contents, strict=True):
             if sums[file] != hashlib.sha256(content).hexdigest():
                 raise _DamagedCheckpoint(f"{file} does not match its checksum")
-        document = json.loads(contents[1])
+        document = parse_json_object(contents[1], files[1])
         if document["format_version"] != FORMAT_VERSION:
             version = document["format_version"]
             raise _DamagedCheckpoint(f"it has format version {version}, expected {FORMAT_VERSION}")
-        return Checkpoint(safetensors.torch.load(contents[0]), document["state"])
-    except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
+        state = validate(dict[str, Any], document["state"], files[1])
+        return Checkpoint(safetensors.torch.load(contents[0]), state)
+    except (ValueError, LookupError, TypeError, SafetensorError) as error:  # also a RecordError
         raise _DamagedCheckpoint(f"{type(error).__name__}: {error}") from error
 
 
-def _storable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def storable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors as safetensors requires: on the CPU, contiguous, without shared memory."""
     storable: dict[str, Tensor] = {}
     addresses: set[int] = set()

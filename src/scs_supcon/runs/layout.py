@@ -33,11 +33,15 @@ RUN_FILES = (
     "report.html",
     *("evaluations/*.json", "evaluations/*.parquet"),
     *(f"figures/{name}.*" for name in FIGURES),
+    *("failed/step.json", "failed/step.safetensors"),
     *(FINISHED, RECIPE, ENVIRONMENT),
 )
 
 SPARE_FOLDERS = ("checkpoints", "features/*", "features")
-FOLDERS = (*SPARE_FOLDERS, "tensorboard/*", "tensorboard", "model", "evaluations", "figures")
+FOLDERS = (
+    *SPARE_FOLDERS,
+    *("tensorboard/*", "tensorboard", "model", "evaluations", "figures", "failed"),
+)
 
 
 def files_of(run: Path, patterns: Iterable[str]) -> list[Path]:

@@ -1,8 +1,6 @@
 """List the run directories on disk, and remove files that finished runs do not need."""
 
-import json
 import os
-import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +9,8 @@ from typing import Any
 
 from scs_supcon.io.atomic import write_error
 from scs_supcon.io.lock import InUse, Lock
+from scs_supcon.io.records import RecordError, read_json_object
+from scs_supcon.recipe.toml import read_stored_values
 from scs_supcon.runs.layout import (
     ENVIRONMENT,
     FINISHED,
@@ -98,18 +98,18 @@ def _summarize(path: Path) -> ListedRun:
 
 def _read_recipe(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+        return read_stored_values(file)
+    except RecordError:
         return {}  # damaged: training reports it; the other runs are still listed
 
 
 def _final_summary(run: Path) -> dict[str, Any] | None:
     """Return the summary of a finished run; None if the run is unfinished or the file damaged."""
     try:
-        summary = json.loads((run / FINISHED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        summary = read_json_object(run / FINISHED)
+    except RecordError:
         return None
-    return summary if isinstance(summary, dict) else None
+    return summary if isinstance(summary.get("accuracy"), float | int) else None
 
 
 def _bytes(files: Iterable[Path]) -> int:

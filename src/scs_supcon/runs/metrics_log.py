@@ -5,14 +5,17 @@ as an uninterrupted one.
 """
 
 import csv
+import hashlib
 import io
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from scs_supcon.io import atomic
+from scs_supcon.io.records import RecordError, csv_rows, read_bytes
 
 COLUMNS = ("stage", "epoch", "step", "metric", "value")
 
@@ -43,28 +46,35 @@ class MetricsLog:
         except OSError as error:
             raise atomic.write_error(error, self._file) from error
 
-    def flush(self) -> int:
-        """Write everything to the disk and return the length of metrics.csv in bytes."""
+    def flush(self) -> tuple[int, str]:
+        """Write everything to the disk; return length and SHA-256 digest of metrics.csv."""
         for writer in self._writers.values():
             writer.flush()
         if self._file.exists():
             atomic.sync(self._file)
-        return self._length()
+        content = self._content()
+        return len(content), hashlib.sha256(content).hexdigest()
 
-    def rewind(self, length: int) -> None:
-        """Discard everything after the first `length` bytes of metrics.csv."""
-        if self._length() < length:
+    def rewind(self, length: int, digest: str | None = None) -> None:
+        """Discard everything after the first `length` bytes of metrics.csv.
+
+        A file that has changed since the checkpoint is kept, with a warning.
+        """
+        if self._length() > length:
+            os.truncate(self._file, length)
+        content = self._content()
+        short = len(content) < length
+        if short or (digest and hashlib.sha256(content).hexdigest() != digest):
             warnings.warn(
-                f"{self._file} is shorter than at the last checkpoint: "
-                "the missing lines cannot be restored",
+                f"{self._file} {'is shorter than at' if short else 'has changed since'} "
+                f"the last checkpoint: {'the missing' if short else 'changed'} lines cannot be "
+                "restored, so the file will differ from that of an uninterrupted run",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        elif self._length() > length:
-            os.truncate(self._file, length)
-        if self._file.exists():
-            with self._file.open(newline="", encoding="utf-8") as file:
-                for row in csv.DictReader(file):
+        with suppress(RecordError, ValueError):  # damaged: the warning above says so
+            if content:
+                for row in csv_rows(self._file, ("stage", "step")):
                     self._next_steps[row["stage"]] = int(row["step"]) + 1
 
     def close(self) -> None:
@@ -72,6 +82,9 @@ class MetricsLog:
         for writer in self._writers.values():
             writer.close()
         self._writers.clear()
+
+    def _content(self) -> bytes:
+        return read_bytes(self._file) if self._file.exists() else b""
 
     def _length(self) -> int:
         return self._file.stat().st_size if self._file.exists() else 0

@@ -4,20 +4,22 @@
 same bytes as an uninterrupted one. If there are several processes, only the first one writes.
 """
 
-import json
-import tomllib
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from lightning_fabric import Fabric
+from pydantic import BaseModel, Field
 
 from scs_supcon.errors import UserError
 from scs_supcon.io import atomic
 from scs_supcon.io.lock import Lock
+from scs_supcon.io.records import RecordError, parse_toml, read_json_object
+from scs_supcon.io.typed import validate
 from scs_supcon.recipe.defaults import complete_old_values
+from scs_supcon.recipe.toml import read_stored_values
 from scs_supcon.runs.checkpoint_io import (
     Checkpoint,
     JsonObject,
@@ -38,6 +40,20 @@ from scs_supcon.runs.layout import (
     remove_empty_folders,
 )
 from scs_supcon.runs.metrics_log import MetricsLog
+
+
+class SavedState(BaseModel):
+    """What a checkpoint stores besides tensors.
+
+    Attributes:
+        metrics_bytes: Length of metrics.csv.
+        metrics_sha256: Digest of that part of metrics.csv; None in checkpoints of older versions.
+        training: State of the stage.
+    """
+
+    metrics_bytes: Annotated[int, Field(ge=0)]
+    metrics_sha256: str | None = None
+    training: JsonObject
 
 
 class RunDir:
@@ -91,14 +107,19 @@ class RunDir:
         return run
 
     @property
+    def writable(self) -> bool:
+        """Whether this process writes the files of the run."""
+        return self._lock is not None
+
+    @property
     def finished(self) -> JsonObject | None:
         """The summary passed to `finish`, or None if the run is unfinished."""
         file = self.path / FINISHED
         try:
-            return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-        except ValueError as error:
+            return read_json_object(file) if file.exists() else None
+        except RecordError as error:
             raise UserError(
-                f"{file} is damaged ({error}): delete it and run the same command to finish the run"
+                f"{error}: delete it and run the same command to finish the run"
             ) from error
 
     def finish(self, summary: Mapping[str, Any]) -> None:
@@ -127,13 +148,17 @@ class RunDir:
     def save_checkpoint(self, stage: str, checkpoint: Checkpoint) -> None:
         """Save a checkpoint and flush the metrics."""
         if self._lock:
-            state = {"metrics_bytes": self._metrics.flush(), "training": checkpoint.state}
+            length, digest = self._metrics.flush()
+            state = {"metrics_bytes": length, "metrics_sha256": digest}
+            state |= {"training": checkpoint.state}
             write_checkpoint(self._checkpoints, stage, Checkpoint(checkpoint.tensors, state))
 
     def load_checkpoint(self, stage: str) -> Checkpoint | None:
         """Return the newest checkpoint of a stage, or None if the stage has not started."""
         saved = self._restored.pop(stage, None) or read_checkpoint(self._checkpoints, stage)
-        return Checkpoint(saved.tensors, saved.state["training"]) if saved else None
+        if saved is None:
+            return None
+        return Checkpoint(saved.tensors, self._saved_state(stage, saved).training)
 
     def close(self) -> None:
         """Close the files and release the lock."""
@@ -205,14 +230,19 @@ class RunDir:
         else:
             stage, checkpoint = last
             self._restored[stage] = checkpoint
-            self._metrics.rewind(checkpoint.state["metrics_bytes"])
+            state = self._saved_state(stage, checkpoint)
+            self._metrics.rewind(state.metrics_bytes, state.metrics_sha256)
+
+    def _saved_state(self, stage: str, checkpoint: Checkpoint) -> SavedState:
+        return validate(
+            SavedState, checkpoint.state, f"a checkpoint of stage {stage} in {self._checkpoints}"
+        )
 
     def _compare_environment(self) -> None:
         now = describe_environment()
         try:
-            then = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
-            changes = environment_changes(then, now)
-        except (FileNotFoundError, ValueError, AttributeError):  # the run can still be resumed
+            changes = environment_changes(read_json_object(self.path / ENVIRONMENT), now)
+        except RecordError:  # the run can still be resumed
             changes = [f"{ENVIRONMENT} was missing or damaged and has been rewritten"]
             self.write_json(ENVIRONMENT, now)
         if changes:
@@ -234,14 +264,15 @@ class RunDir:
 
 def _differences(file: Path, recipe: str) -> list[str]:
     try:
-        then = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"{file} cannot be read ({error}): choose another folder") from error
-    now = tomllib.loads(recipe)
+        then = read_stored_values(file)
+    except RecordError as error:
+        raise UserError(f"{error}: choose another folder") from error
+    now = parse_toml(recipe)
     then, now = complete_old_values(then, now), complete_old_values(now, then)
     content = then.get("data", {}).get("content")
     if content is not None and content == now["data"].get("content"):
-        del then["data"]["source"], now["data"]["source"]  # the same data at another location
+        for values in (then, now):  # the same data at another location
+            values["data"].pop("source", None)
     return _changes(then, now)
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from scs_supcon.evaluation.metrics import accuracy_interval
+from scs_supcon.io.records import read_parquet
 
 
 class Predicted(NamedTuple):
@@ -18,10 +19,8 @@ class Predicted(NamedTuple):
 
 def read_predictions(run: Path, renamed: Mapping[str, str]) -> dict[str, Predicted]:
     """Return the predictions of a run by the names of the images here."""
-    import pyarrow.parquet as pq
-
     columns = ["name", "prediction", "split"]
-    table = pq.read_table(run / "predictions.parquet", columns=columns).to_pydict()
+    table = read_parquet(run / "predictions.parquet", columns).to_pydict()
     rows = zip(*(table[name] for name in columns), strict=True)
     return {renamed.get(name, name): Predicted(predicted, split) for name, predicted, split in rows}
 

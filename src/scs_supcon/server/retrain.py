@@ -6,7 +6,6 @@ still runs, which its lock shows, or can be resumed from its last checkpoint.
 """
 
 import csv
-import json
 import os
 import re
 import shlex
@@ -22,6 +21,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.inference.package import read_package
 from scs_supcon.io.atomic import replacing, write_json, write_text
 from scs_supcon.io.lock import is_held
+from scs_supcon.io.records import MissingRecord, read_json_object, read_text
 from scs_supcon.recipe import write_toml
 from scs_supcon.server.workspace import TABLES, Workspace
 
@@ -117,7 +117,7 @@ class Retrain:
             self._process.terminate()
             return
         lock = self._workspace.path_of(self.job.run) / ".lock"
-        owner = lock.read_text().partition(" ")[0] if lock.exists() else ""
+        owner = read_text(lock).partition(" ")[0] if lock.exists() else ""
         if owner.isdecimal():
             os.kill(int(owner), signal.SIGTERM)
 
@@ -203,11 +203,11 @@ def used_for_training(workspace: Workspace) -> list[bool]:
 
 def _read_job(file: Path) -> Job | None:
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = read_json_object(file)
         return Job(str(document["run"]), tuple(document["command"]), int(document["corrections"]))
-    except FileNotFoundError:
+    except MissingRecord:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} cannot be read ({error}): delete it") from error
 
 

@@ -1,6 +1,5 @@
 """Scores of every image of a run, by which the data page filters and sorts."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from numpy.typing import NDArray
 
 from scs_supcon.evaluation.label_errors import label_scores
 from scs_supcon.inference.model import Model
+from scs_supcon.io.records import RecordError, read_json, read_parquet
+from scs_supcon.io.typed import validate
 from scs_supcon.report.gallery import map_points
 
 Floats = NDArray[np.float32]
@@ -87,9 +88,7 @@ def read_vectors(
         renamed: names in the run -> names here, if they differ.
         classes: names of the classes.
     """
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(run / "embeddings.parquet", columns=["name", "label", "common"])
+    table = read_parquet(run / "embeddings.parquet", ["name", "label", "common"])
     number = {name: index for index, name in enumerate(names)}
     class_index = {name: index for index, name in enumerate(classes)}
     vectors = np.stack(table["common"].to_numpy()).astype(np.float32)
@@ -159,9 +158,7 @@ def _label_scores(
     """
     file = run / "label_scores.parquet"
     if file.is_file():
-        import pyarrow.parquet as pq
-
-        table = pq.read_table(file).to_pydict()
+        table = read_parquet(file).to_pydict()
         names = [renamed.get(name, name) for name in table.pop("name")]
         stored = zip(names, zip(*table.values(), strict=True), strict=True)
         return {name: values for name, values in stored if name in number}
@@ -178,21 +175,18 @@ def _label_scores(
 
 
 def _predictions(run: Path) -> list[tuple[str, str, Any]]:
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(
-        run / "predictions.parquet", columns=["name", "prediction", "probabilities"]
-    )
+    table = read_parquet(run / "predictions.parquet", ["name", "prediction", "probabilities"])
     columns = (table["name"].to_pylist(), table["prediction"].to_pylist())
     return list(zip(*columns, table["probabilities"].to_numpy(), strict=True))
 
 
 def _duplicates(run: Path) -> list[str]:
     try:
-        problems = json.loads((run / "problems.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        file = run / "problems.json"
+        problems = validate(list[dict[str, str]], read_json(file), file)
+    except RecordError:
         return []
-    return [problem["name"] for problem in problems if "duplicate" in problem["kind"]]
+    return [p["name"] for p in problems if "name" in p and "duplicate" in p.get("kind", "")]
 
 
 def _margins(model: Model, vectors: RunVectors) -> Floats:

@@ -15,6 +15,7 @@ from scs_supcon.data.transforms import eval_view
 from scs_supcon.inference.heat_map import heat_map
 from scs_supcon.inference.loading import load
 from scs_supcon.inference.model import Model
+from scs_supcon.io.records import read_parquet
 from scs_supcon.nn.encode import encode, on_cpu, pass_size
 from scs_supcon.server.predictor import Floats, ImageDecision, Pixels, TrainingGallery
 
@@ -105,9 +106,7 @@ def _style_vectors(run: Path, model: Model) -> NDArray[np.float32]:
     empty = np.zeros((len(model.info.image_names), 0), np.float32)
     if not file.is_file():
         return empty
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(file, columns=["name", "style"])
+    table = read_parquet(file, ["name", "style"])
     rows = dict(zip(table["name"].to_pylist(), table["style"].to_numpy(), strict=True))
     if any(name not in rows for name in model.info.image_names):  # such as added classes
         return empty

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from scs_supcon.data.load import find_images, load_images
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_json
 from scs_supcon.io.lock import Lock
+from scs_supcon.io.records import RecordError, read_json, read_json_object, read_text
+from scs_supcon.io.typed import validate
 from scs_supcon.recipe import Recipe, from_toml
 from scs_supcon.server.corrections import FILE, NOT_USED, Corrections
 
@@ -60,10 +61,9 @@ class Workspace:
         if not (run / "finished.json").exists():
             raise UserError(f"{run} is not a finished run: finish it with its training command")
         self._lock = Lock(self.run / ".serve.lock")
-        self.recipe: Recipe = from_toml((run / "recipe.toml").read_text(encoding="utf-8"))
-        self.classes: tuple[str, ...] = tuple(
-            json.loads((run / "classes.json").read_text(encoding="utf-8"))
-        )
+        self.recipe: Recipe = from_toml(read_text(run / "recipe.toml"))
+        names = run / "classes.json"
+        self.classes = tuple(validate(list[str], read_json(names), names))
         labelled = _read_splits(run / "splits.csv")
         self.labelled = len(labelled)
         self._source = load_images(data or self.recipe.data.source)
@@ -147,8 +147,8 @@ class Workspace:
     def current(self) -> str:
         """Name of the promoted run; the served run if none was promoted."""
         try:
-            name = json.loads((self.run / CURRENT).read_text(encoding="utf-8"))["run"]
-        except (OSError, ValueError, KeyError, TypeError):
+            name = read_json_object(self.run / CURRENT)["run"]
+        except (RecordError, KeyError):
             return self.run.name
         return name if name in self.runs() else self.run.name
 

@@ -10,8 +10,11 @@ from typing import Any, Self
 
 import torch
 from lightning_fabric import Fabric
+from pydantic import BaseModel
 
+from scs_supcon.data.dataloader import start_worker
 from scs_supcon.errors import UserError
+from scs_supcon.io.typed import validate
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.loop import Stage, TrainPosition
 from scs_supcon.training.train_state import capture_state, restore_state
@@ -47,6 +50,14 @@ class SavePolicy:
         return waited >= min(interval, self.at_most)
 
 
+class StageMemo(BaseModel):
+    """Further values of a stage, and sums of its loss terms over the steps since the last means."""
+
+    memo: dict[str, Any]
+    sums: dict[str, float]
+    steps: int
+
+
 class CheckpointManager:
     """Restores a stage from its checkpoint, saves it during training, and stops it on a signal.
 
@@ -76,8 +87,9 @@ class CheckpointManager:
         """Restore the stage and handle SIGTERM and Ctrl-C."""
         checkpoint = self._run.load_checkpoint(self._stage.name)
         if checkpoint:
-            self.position, memo = restore_state(self._fabric, self._stage, checkpoint)
-            self.memo, self._sums, self._steps = memo["memo"], memo["sums"], memo["steps"]
+            self.position, values = restore_state(self._fabric, self._stage, checkpoint)
+            memo = validate(StageMemo, values, f"the checkpoint of stage {self._stage.name}")
+            self.memo, self._sums, self._steps = memo.memo, memo.sums, memo.steps
         self._check_processes_agree()
         self._mark_saved()
         self._signals.install()
@@ -189,11 +201,12 @@ class _StopSignals:
             self.exit_code, self._received = 128 + number, time.monotonic()
 
 
-def ignore_signals(_worker: int = 0) -> None:
+def ignore_signals(worker: int = 0) -> None:
     """Ignore stop signals in a data loader worker (`worker_init_fn`): the main process stops it.
 
     The first SIGTERM is the one sent to the whole process group. A second one ends the worker:
     otherwise a failing process could not end its workers.
     """
+    start_worker(worker)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, _: signal.signal(number, signal.SIG_DFL))

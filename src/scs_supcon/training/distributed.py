@@ -2,7 +2,10 @@
 
 import atexit
 import os
-from collections.abc import Callable, Iterable
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +20,9 @@ from scs_supcon.errors import UserError
 
 # The first process computes the features of a frozen encoder while the others wait.
 TIMEOUT = timedelta(days=1)
+TIMEOUT_VARIABLE = "SCS_TIMEOUT"  # seconds that processes wait for each other
+# What gloo and NCCL say if another process has ended, or does not answer in time.
+LOST = re.compile(r"connection|timed out|timeout|broken pipe|socket closed|peer", re.IGNORECASE)
 
 
 class SummedGradients(DDPStrategy):
@@ -52,15 +58,44 @@ def make_fabric(device: str = "auto", precision: str = "32-true") -> Fabric:
         options |= {
             "devices": local_world,
             "num_nodes": world // local_world,
-            "strategy": SummedGradients(timeout=TIMEOUT),
+            "strategy": SummedGradients(timeout=_timeout()),
         }
     else:
         options |= {"devices": [int(number)] if number else 1}
-    fabric = Fabric(**options)
+    with warnings.catch_warnings():
+        # A hint for clusters, which is given wherever Slurm is installed.
+        warnings.filterwarnings("ignore", message="The `srun` command")
+        fabric = Fabric(**options)
     fabric.launch()
     if world > 1:
         atexit.register(_destroy_group)
     return fabric
+
+
+def _timeout() -> timedelta:
+    text = os.environ.get(TIMEOUT_VARIABLE, "")
+    try:
+        seconds = float(text) if text else TIMEOUT.total_seconds()
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds <= 1e9:
+        raise UserError(f"{TIMEOUT_VARIABLE} is {text!r}: expected a number of seconds, at least 1")
+    return timedelta(seconds=seconds)
+
+
+@contextmanager
+def explain_lost_processes() -> Iterator[None]:
+    """Raise a `UserError` if another process of the run has ended or does not answer."""
+    try:
+        yield
+    except RuntimeError as error:  # also torch's DistBackendError
+        if not distributed.is_initialized() or not LOST.search(str(error)):
+            raise
+        raise UserError(
+            f"process {os.environ.get('RANK', '?')} lost another process of this run, which ended "
+            "or did not answer in time: see its messages. Run the same command again to resume "
+            f"from the last checkpoint; torchrun --max-restarts does so by itself. ({error})"
+        ) from error
 
 
 def _destroy_group() -> None:

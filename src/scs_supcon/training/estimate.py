@@ -17,7 +17,10 @@ from torch import Tensor
 from scs_supcon.data.dataset import SPLITS, ImageDataset, Problem, problem_title
 from scs_supcon.data.sampler import plan_epoch, positives_per_anchor, share_without_positives
 from scs_supcon.data.splits import UNUSED
+from scs_supcon.errors import UserError
+from scs_supcon.io.records import memory_bytes
 from scs_supcon.methods import Batch, Method, Network
+from scs_supcon.nn.build import network_shapes
 from scs_supcon.progress import format_estimate
 from scs_supcon.recipe import Recipe
 from scs_supcon.training.pretrain import TrainingSet
@@ -41,6 +44,39 @@ class Forecast(NamedTuple):
 
     text: str
     later: float
+
+
+def check_memory(recipe: Recipe, images: int, views: int) -> None:
+    """Raise an error if a recipe cannot fit into the memory of this machine.
+
+    The estimate leaves much out, so that it rejects impossible values only.
+
+    Args:
+        recipe: the settings.
+        images: number of images of the dataset.
+        views: views of an image in a batch of stage 1.
+    """
+    numbers = sum(
+        math.prod(shape) for shapes in network_shapes(recipe).values() for shape in shapes.values()
+    )
+    batch = min(recipe.pretrain.batch_size, images) * views * 3 * recipe.data.image_size**2
+    batch = 0 if recipe.encoder.frozen else batch
+    stored = recipe.encoder.frozen_views if recipe.encoder.frozen else recipe.probe.views
+    width = recipe.head.heads * recipe.head.dim
+    widths = "head.heads, head.common_dim, head.style_dim, head.hidden"
+    needs = {
+        # Values, gradients and momentum.
+        f"the weights of the network (encoder.name, {widths})": 3 * numbers,
+        "a batch of images (pretrain.batch_size, data.image_size)": batch,
+        f"the embeddings (probe.views, encoder.frozen_views, {widths})": images * stored * width,
+    }
+    memory = memory_bytes()
+    for what, count in needs.items():
+        if 4 * count > memory:
+            raise UserError(
+                f"{what} would take {4 * count / 2**30:,.0f} GiB, but this machine has "
+                f"{memory / 2**30:,.0f} GiB of memory: use smaller values"
+            )
 
 
 def describe_data(

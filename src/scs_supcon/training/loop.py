@@ -79,9 +79,17 @@ class Hooks:
 class NonFiniteLossError(NonFiniteError):
     """The loss or its gradient is NaN or infinite; the weights are those before the step."""
 
-    def __init__(self, reason: str, position: TrainPosition, batch: Any):
-        """Create a message with the step and the images of the batch."""
+    def __init__(self, reason: str, position: TrainPosition, batch: Any, rng: Tensor):
+        """Create a message with the step and the images of the batch.
+
+        Args:
+            reason: what is not finite.
+            position: the step.
+            batch: its data.
+            rng: state of the random number generator before the step.
+        """
         indices = getattr(batch, "indices", None)
+        self.reason, self.batch, self.rng = reason, batch, rng
         self.epoch, self.step = position.epoch, position.step
         self.indices: list[int] = indices.tolist() if isinstance(indices, Tensor) else []
         super().__init__(
@@ -123,10 +131,11 @@ def _train_step(
         group["lr"] = lr * group["lr_scale"]
 
     optimizer.zero_grad()
+    rng = torch.get_rng_state()
     try:
         named_terms = stage.losses(batch)
     except NonFiniteError as error:  # the loss checks its input
-        raise NonFiniteLossError(str(error), position, batch) from error
+        raise NonFiniteLossError(str(error), position, batch, rng) from error
     terms = torch.stack(tuple(named_terms.values()))
     fabric.backward(terms.sum())
     if local:
@@ -140,7 +149,7 @@ def _train_step(
     if not all(map(math.isfinite, values)) or not gradient_usable:
         listed = ", ".join(f"{name} = {value:g}" for name, value in numbers.items())
         reason = f"not finite: {listed}, gradient = {gradient_value:g}"
-        raise NonFiniteLossError(reason, position, batch)
+        raise NonFiniteLossError(reason, position, batch, rng)
     optimizer.step()
     return numbers
 

@@ -1,6 +1,7 @@
 """The steps of a whole run, from images to a finished run directory."""
 
 import copy
+import logging
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from scs_supcon.data.audit import single_image_classes
+from scs_supcon.data.dataloader import explain_killed_workers
 from scs_supcon.data.dataset import ImageDataset, Problem, content_digest
 from scs_supcon.data.feature_cache import ViewKind
 from scs_supcon.data.splits import SPLIT_TITLES, read_splits_csv, write_splits_csv
@@ -25,6 +27,7 @@ from scs_supcon.evaluation.record import Evaluation
 from scs_supcon.inference import Model
 from scs_supcon.io.atomic import replacing
 from scs_supcon.io.hashing import file_sha256
+from scs_supcon.io.records import MissingRecord, RecordError, read_json
 from scs_supcon.methods import Method, probe_input_for
 from scs_supcon.nn.build import build_network, split_frozen
 from scs_supcon.nn.erase import fit_erased
@@ -35,8 +38,9 @@ from scs_supcon.recipe.resolve import split_dataset
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.artifacts import write_artifacts
 from scs_supcon.training.checkpointing import Stopped
-from scs_supcon.training.distributed import make_fabric
+from scs_supcon.training.distributed import explain_lost_processes, make_fabric
 from scs_supcon.training.estimate import (
+    check_memory,
     describe_batches,
     describe_data,
     describe_erasure,
@@ -70,6 +74,8 @@ from scs_supcon.training.run_evaluation import evaluate_run, predict_splits, run
 from scs_supcon.training.style import fit_style_field
 from scs_supcon.training.unfreeze import HeadPhase
 from scs_supcon.training.validation import ValidationSet
+
+logger = logging.getLogger(__name__)
 
 
 def run(
@@ -106,7 +112,7 @@ def run(
             display.line(f"{out} is finished: {headline(result.summary)}")
             return result
         try:
-            with seeded(recipe.seed):
+            with explain_lost_processes(), explain_killed_workers(), seeded(recipe.seed):
                 return _run_stages(
                     recipe, images, run_dir, fabric, compute, display, problems, weights, init_from
                 )
@@ -289,7 +295,7 @@ def _show_warnings(evaluation: Evaluation, display: Display) -> None:
 
 def _check_inputs(recipe: Recipe, images: ImageDataset, weights: Path | None) -> None:
     """Raise a UserError for invalid inputs before the run directory is created."""
-    make_method(recipe)
+    check_memory(recipe, len(images), make_method(recipe).views)
     if weights is not None and recipe.encoder.weights != f"sha256:{file_sha256(weights)}":
         raise UserError(
             f"{weights} is not the weights file of this recipe, which is {recipe.encoder.weights}"
@@ -312,12 +318,27 @@ def _write_splits(
             f"the images are not those that {run_dir.path} started with: restore them, or start "
             "another run with another --out"
         )
-    if not (run_dir.path / "classes.json").exists():
-        run_dir.write_json("classes.json", list(images.classes))
+    _write_classes(run_dir, list(images.classes))
     if fabric.is_global_zero and not file.exists():
         with replacing(file) as temporary:
             write_splits_csv(temporary, images, splits)
     return splits
+
+
+def _write_classes(run_dir: RunDir, classes: list[str]) -> None:
+    """Write classes.json; a damaged one is replaced, because the images determine its content."""
+    file = run_dir.path / "classes.json"
+    problem = f"{file} is damaged: it is not the list of the classes"
+    try:
+        if read_json(file) == classes:
+            return
+    except MissingRecord:
+        problem = ""
+    except RecordError as error:
+        problem = str(error)
+    if problem:
+        logger.warning("%s; it is written again", problem)
+    run_dir.write_json("classes.json", classes)
 
 
 def _with_single_image_classes(

@@ -34,6 +34,7 @@ from scs_supcon.progress import Display
 from scs_supcon.recipe import PretrainRecipe, Recipe
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.checkpointing import CheckpointManager, ignore_signals
+from scs_supcon.training.failed_step import store_failed_step
 from scs_supcon.training.layer_rates import encoder_rates
 from scs_supcon.training.loop import (
     Hooks,
@@ -308,8 +309,7 @@ def pretrain(
             try:
                 train_loop(fabric, stage, checkpoints.position, hooks)
             except NonFiniteLossError as error:
-                names = ", ".join(training_set.names[index] for index in error.indices)
-                raise UserError(f"{error}\nImages of the batch: {names}") from error
+                raise store_failed_step(run, stage, error, training_set.names) from error
         if line := describe_best(memo, checkpoints.position.epoch, settings.epochs):
             display.line(line)
     weights.finish()

@@ -1,18 +1,19 @@
 """The result of a run, its file `finished.json`, and the text that `scs train` prints."""
 
-import json
 import shlex
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import AliasChoices, AliasPath, Field, ValidationError
+from pydantic import AliasChoices, AliasPath, Field
 
 from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.format import BASELINE_TITLES, linear_probe_command
 from scs_supcon.evaluation.record import Evaluation, EvaluationRecord, Headline
 from scs_supcon.inference import Model, load
+from scs_supcon.io.records import read_json_object, read_text
+from scs_supcon.io.typed import validate
 from scs_supcon.progress import format_duration
 from scs_supcon.recipe import Recipe, from_toml
 from scs_supcon.runs.layout import FINISHED, RECIPE
@@ -95,12 +96,18 @@ class RunResult:
         if not (path / FINISHED).exists():
             raise UserError(f"{path} is not a finished run: it has no {FINISHED}")
         try:
-            content = json.loads((path / FINISHED).read_text(encoding="utf-8"))
-            summary = ResultSummary.model_validate(content)
-            recipe = from_toml((path / RECIPE).read_text(encoding="utf-8"))
-        except (OSError, ValueError, ValidationError) as error:
+            return cls(path, from_toml(read_text(path / RECIPE)), read_summary(path))
+        except UserError as error:
             raise UserError(f"the result of the run in {path} cannot be read: {error}") from error
-        return cls(path, recipe, summary)
+
+
+def read_summary(run: Path) -> ResultSummary:
+    """Read the headline numbers of a finished run.
+
+    Raises:
+        RecordError: the file is missing or damaged.
+    """
+    return validate(ResultSummary, read_json_object(run / FINISHED), run / FINISHED)
 
 
 def summarise(path: Path, evaluation: Evaluation, probe: Probe, seconds: float) -> ResultSummary:

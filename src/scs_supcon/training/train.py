@@ -2,7 +2,6 @@
 
 import shlex
 import tempfile
-import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from scs_supcon.data.audit import UNUSABLE
 from scs_supcon.data.dataset import ImageDataset, Problem, without
 from scs_supcon.data.load import check_dataset, load_images
 from scs_supcon.device import Compute, find_compute, first_process, has_gpu
+from scs_supcon.io.records import RecordError
 from scs_supcon.nn.weights import fetch_weights
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe, Values, make_recipe, merge
@@ -28,6 +28,7 @@ from scs_supcon.recipe.resolve import (
     resolve_recipe,
     split_dataset,
 )
+from scs_supcon.recipe.toml import read_stored_values
 from scs_supcon.report import build_report
 from scs_supcon.runs.layout import FINISHED, RECIPE, check_new_run
 from scs_supcon.training.input_files import read_input_files
@@ -207,8 +208,8 @@ def _recipe_of_run(run: Path | None) -> Values:
     if run is None or not (run / RECIPE).exists():
         return {}
     try:
-        return tomllib.loads((run / RECIPE).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return read_stored_values(run / RECIPE)
+    except RecordError:
         return {}  # `RunDir` explains the error
 
 

@@ -7,14 +7,17 @@ import math
 import random
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from lightning_fabric import Fabric
+from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
+from scs_supcon.io.records import RecordError
+from scs_supcon.io.typed import validate
 from scs_supcon.runs.checkpoint_io import Checkpoint
 from scs_supcon.training.distributed import gather
 from scs_supcon.training.loop import Stage, TrainPosition
@@ -52,14 +55,47 @@ def capture_state(
 def restore_state(
     fabric: Fabric, stage: Stage, checkpoint: Checkpoint
 ) -> tuple[TrainPosition, dict[str, Any]]:
-    """Restore modules, optimiser and random state; return the position and the memo."""
-    tensors, state = checkpoint.tensors, checkpoint.state
-    for name, module in stage.modules.items():
-        _load_module(name, module, _with_prefix(f"{name}/", tensors))
-    _load_optimizer_state(stage.optimizer, state["optimizer"], _with_prefix("optimizer/", tensors))
-    fabric.strategy.precision.load_state_dict(state["precision"])
-    _set_random_state(_with_prefix(f"rng/{fabric.global_rank}/", tensors), fabric.device)
-    return TrainPosition(**state["progress"]), state["memo"]
+    """Restore modules, optimiser and random state; return the position and the memo.
+
+    Raises:
+        UserError: The checkpoint is intact, but not one of this stage.
+    """
+    tensors = checkpoint.tensors
+    name = f"the checkpoint of stage {stage.name}"
+    state = validate(StageState, checkpoint.state, name)
+    for part, module in stage.modules.items():
+        _load_module(part, module, _with_prefix(f"{part}/", tensors))
+    try:
+        _load_optimizer_state(stage.optimizer, state.optimizer, _with_prefix("optimizer/", tensors))
+        fabric.strategy.precision.load_state_dict(state.precision)
+        _set_random_state(_with_prefix(f"rng/{fabric.global_rank}/", tensors), fabric.device)
+    except (LookupError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise RecordError(f"{name} is damaged: {type(error).__name__}: {error}") from error
+    return TrainPosition(**dict(state.progress)), state.memo
+
+
+class StageProgress(BaseModel):
+    """The position of a stage; see `TrainPosition`."""
+
+    epoch: Annotated[int, Field(ge=0)]
+    step: Annotated[int, Field(ge=0)]
+    global_step: Annotated[int, Field(ge=0)]
+
+
+class OptimizerState(BaseModel):
+    """Plain values of each parameter, by its number, and the parameter groups."""
+
+    values: dict[str, dict[str, Any]]
+    groups: list[dict[str, Any]]
+
+
+class StageState(BaseModel):
+    """What the checkpoint of a stage stores besides tensors."""
+
+    progress: StageProgress
+    memo: dict[str, Any]
+    optimizer: OptimizerState
+    precision: dict[str, Any]
 
 
 def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -92,19 +128,33 @@ def _split_optimizer_state(
 
 
 def _load_optimizer_state(
-    optimizer: torch.optim.Optimizer, values: dict[str, Any], tensors: dict[str, Tensor]
+    optimizer: torch.optim.Optimizer, saved_state: OptimizerState, tensors: dict[str, Tensor]
 ) -> None:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    entries = {int(index): dict(entry) for index, entry in values["values"].items()}
+    entries = {int(index): dict(entry) for index, entry in saved_state.values.items()}
     for name, tensor in tensors.items():
         index, _, key = name.partition("/")
         entries[int(index)][key] = _with_strides_of(parameters[int(index)], tensor)
+    for current, saved in zip(optimizer.param_groups, saved_state.groups, strict=True):
+        _check_group(current, saved)
     groups = [
         # JSON has no tuples, but AdamW expects its betas as one.
         {k: tuple(v) if isinstance(current[k], tuple) else v for k, v in saved.items()}
-        for current, saved in zip(optimizer.param_groups, values["groups"], strict=True)
+        for current, saved in zip(optimizer.param_groups, saved_state.groups, strict=True)
     ]
     optimizer.load_state_dict({"state": entries, "param_groups": groups})
+
+
+def _check_group(current: dict[str, Any], saved: dict[str, Any]) -> None:
+    """Raise an error if a saved parameter group has other keys or types than the current one."""
+    if current.keys() != saved.keys():
+        names = ", ".join(sorted(current.keys() ^ saved.keys()))
+        raise ValueError(f"the optimizer's group has other keys: {names}")
+    for key, value in current.items():
+        number = isinstance(value, int | float) and isinstance(saved[key], int | float)
+        sequence = isinstance(value, list | tuple) and isinstance(saved[key], list)
+        if not (number or sequence or isinstance(saved[key], type(value))):
+            raise TypeError(f"{key} of the optimizer is {saved[key]!r}")
 
 
 def _with_strides_of(parameter: Tensor, value: Tensor) -> Tensor:

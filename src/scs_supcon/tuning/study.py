@@ -14,14 +14,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from scs_supcon.device import find_compute
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.predictions import ValidationScores, validation_scores
-from scs_supcon.io.atomic import write_json
+from scs_supcon.io.atomic import make_folder, write_json
 from scs_supcon.io.lock import InUse, Lock, is_held
+from scs_supcon.io.records import RecordError, check_regular, read_json_object
+from scs_supcon.io.typed import validate
 from scs_supcon.methods import code_digest, is_plugin, method_class, parse
+from scs_supcon.recipe import Share
 from scs_supcon.runs.environment import numeric_code_digest
 from scs_supcon.training.checkpointing import Stopped
 from scs_supcon.training.train import train
@@ -112,7 +117,7 @@ def prepare(search: Search, accept_old: bool = False) -> None:
     if search.objective not in (None, *OBJECTIVES):
         raise UserError(f"--objective must be accuracy or loss, got {search.objective!r}")
     find_compute(**search.compute)
-    search.out.mkdir(parents=True, exist_ok=True)
+    make_folder(search.out)
     file = search.out / "search.json"
     with _exclusive(search.out):
         if not file.exists():
@@ -146,14 +151,20 @@ def objective_of(search: Search) -> Objective:
     return objective
 
 
+class SearchFile(BaseModel):
+    """The keys of search.json that a search is resumed with."""
+
+    over: list[str]
+    objective: Objective = "loss"
+
+
 def _read_facts(file: Path) -> dict[str, Any]:
     try:
-        facts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return dict(facts)
-    except (ValueError, TypeError) as error:
-        raise UserError(
-            f"{file} is damaged ({error}): restore it, or choose another --out"
-        ) from error
+        facts = read_json_object(file)
+        validate(SearchFile, facts, file)
+    except RecordError as error:
+        raise UserError(f"{error}: restore it, or choose another --out") from error
+    return facts
 
 
 def open_study(search: Search) -> Any:
@@ -169,6 +180,8 @@ def open_study(search: Search) -> Any:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs every table it creates
     journal = search.out / "study.journal"
+    if journal.exists():
+        check_regular(journal)
     try:
         storage = search.storage or JournalStorage(JournalFileBackend(str(journal)))
         study = optuna.create_study(study_name=STUDY, storage=storage, load_if_exists=True)
@@ -198,6 +211,16 @@ def work(search: Search) -> str:
     return ""
 
 
+class TrialAttributes(BaseModel):
+    """What a study stores about a completed trial."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    loss: float
+    accuracy: Share
+    run: Annotated[str, Field(pattern=r"^trials/[0-9a-f]+$")]
+
+
 def completed(study: Any) -> list[Trial]:
     """Return the completed trials in the order of their numbers.
 
@@ -208,14 +231,17 @@ def completed(study: Any) -> list[Trial]:
     for trial in study.get_trials(deepcopy=False):
         if trial.state.name != "COMPLETE":
             continue
-        values = trial.user_attrs
-        if not {"accuracy", "run"} <= values.keys():
+        values = {"loss": trial.value} | trial.user_attrs  # the loss of a trial before version 0.3
+        try:
+            attributes = validate(TrialAttributes, values, f"trial {trial.number} of the study")
+        except RecordError as error:
             raise UserError(
-                f"trial {trial.number} of the study has no accuracy or run: the study is damaged "
-                "or was written by another program; choose another --out"
-            )
-        loss = values.get("loss", trial.value)  # the value of a trial before version 0.3
-        trials.append(Trial(trial.number, loss, values["accuracy"], trial.params, values["run"]))
+                f"{error}: the study is damaged or was written by another program; choose another "
+                "--out"
+            ) from error
+        trials.append(
+            Trial(trial.number, attributes.loss, attributes.accuracy, trial.params, attributes.run)
+        )
     return trials
 
 
@@ -327,7 +353,9 @@ def _crashes(trials: Sequence[Any], number: int | None) -> int:
     while number is not None:
         values = trials[number].user_attrs
         crashes += "stopped" not in values
-        number = values.get("again")
+        again = values.get("again")
+        # A trial repeats an earlier one; anything else is damage, which must not loop.
+        number = again if isinstance(again, int) and 0 <= again < number else None
     return crashes
 
 

@@ -14,6 +14,7 @@ from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_text
 from scs_supcon.io.lock import InUse, is_held
+from scs_supcon.io.records import RecordError, read_text
 from scs_supcon.methods import is_plugin
 from scs_supcon.progress import Display
 from scs_supcon.recipe import from_toml
@@ -21,6 +22,7 @@ from scs_supcon.training.result import RunResult
 from scs_supcon.training.train import train
 from scs_supcon.training.workers import WorkerPool
 from scs_supcon.tuning.figure import draw_search
+from scs_supcon.tuning.space import Range
 from scs_supcon.tuning.study import (
     Search,
     Trial,
@@ -73,6 +75,7 @@ def tune(
             f"{len(trials)} of {search.trials} trials are complete and no worker is left{reason}. "
             "Run the same command again to resume"
         )
+    _check_parameters(search, trials)
     objective = objective_of(search)
     winner = best(trials, objective)
     _write_results(search, trials, winner)
@@ -81,6 +84,19 @@ def tune(
     accuracies = tuple(run.accuracy for run in runs)
     split = runs[0].summary.split if runs else "test"
     return SearchResult(tuple(trials), winner, accuracies, split)
+
+
+def _check_parameters(search: Search, trials: Sequence[Trial]) -> None:
+    """Raise an error if a trial of the study lacks a varied key or has a value of another kind."""
+    for trial in trials:
+        for axis in search.axes:
+            value = trial.params.get(axis.key)
+            expected = (int, float) if isinstance(axis, Range) else (str,)
+            if not isinstance(value, expected) or isinstance(value, bool):
+                raise UserError(
+                    f"trial {trial.number} of the study has {axis.key} = {value!r}: the study is "
+                    "damaged or was written by another program; choose another --out"
+                )
 
 
 def _search(search: Search, study: Any, jobs: int, display: Display) -> list[str]:
@@ -166,8 +182,8 @@ def _write_results(search: Search, trials: Sequence[Trial], winner: Trial) -> No
         writer.writerow([t.number, repr(t.loss), repr(t.accuracy), *values, t.run])
     write_text(search.out / "trials.csv", text.getvalue())
     try:
-        recipe = (search.out / winner.run / "recipe.toml").read_text(encoding="utf-8")
-    except OSError as error:
+        recipe = read_text(search.out / winner.run / "recipe.toml")
+    except RecordError as error:
         raise UserError(
             f"the run of the best trial is missing ({error}): restore it, or choose another --out"
         ) from error
@@ -181,7 +197,7 @@ def _retrain(search: Search, times: int, display: Display) -> list[RunResult]:
     """
     runs = []
     recipe = search.out / "best.toml"
-    split = from_toml(recipe.read_text(encoding="utf-8")).split_seed
+    split = from_toml(read_text(recipe)).split_seed
     # A recipe file holds neither code nor the path of weights.
     inputs: dict[str, Any] = {key: search.options.get(key) for key in ("method", "weights")}
     for number in range(1, times + 1):

@@ -1,0 +1,79 @@
+"""Run `scs` commands in processes of their own, and read the files that must be the same."""
+
+import json
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+DETERMINISTIC_FILES = (
+    *("recipe.toml", "classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "model"),
+    *("embeddings.parquet", "thumbnails.parquet", "problems.json", "evaluation.json"),
+)
+
+
+def deterministic_files(run: Path) -> dict[str, bytes]:
+    """Return the files of a run that do not differ between runs."""
+    paths = [run / name for name in DETERMINISTIC_FILES]
+    files = [f for path in paths for f in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    return {str(file.relative_to(run)): file.read_bytes() for file in files}
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """Exit code and output of a command."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Processes:
+    """Runs commands in separate processes, one at a time; see serve_commands.py."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        script = Path(__file__).with_name("serve_commands.py")
+        self.server = subprocess.Popen(
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def start(
+        self,
+        *arguments: str | Path,
+        eager: bool = False,
+        signal_at: tuple[int, str, int] | None = None,
+        full_at: tuple[str, int] | None = None,
+        file_limit: int | None = None,
+    ) -> int:
+        """Start a command and return its process id; see serve_commands.py for the options."""
+        request = {"arguments": list(map(str, arguments)), "eager": eager, "signal_at": signal_at}
+        request |= {"full_at": full_at, "file_limit": file_limit}
+        assert self.server.stdin and self.server.stdout
+        self.server.stdin.write(json.dumps(request | {"folder": str(self.folder)}) + "\n")
+        self.server.stdin.flush()
+        self.process = int(self.server.stdout.readline())
+        return self.process
+
+    def wait(self) -> CommandResult:
+        """Wait until the command exits and return its result."""
+        assert self.server.stdout
+        code = int(self.server.stdout.readline())
+        return CommandResult(
+            code, (self.folder / "out").read_text(), (self.folder / "err").read_text()
+        )
+
+    def run(self, *arguments: str | Path, **options: Any) -> CommandResult:
+        """Run a command and return its result."""
+        self.start(*arguments, **options)
+        return self.wait()
+
+    def close(self) -> None:
+        """End the server."""
+        assert self.server.stdin
+        self.server.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.server.wait(10)
+        self.server.kill()

@@ -1,0 +1,1 @@
+"""Try to lose work or to crash commands, and count: `make torture`."""
