@@ -1,12 +1,11 @@
 """`scs add-class`: add a class to a trained model without training."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.options import ImagePaths, RunPath
 
 FEW_IMAGES = 5
@@ -46,10 +45,10 @@ def add_class(
         failures = model.add_class(name, files)
         model.save(target)
     used = len(files) - len(failures)
-    print(f"{name}: added by {used} images; {target} now has {len(model.classes)} classes")
+    echo(f"{name}: added by {used} images; {target} now has {len(model.classes)} classes")
     if used < FEW_IMAGES:
-        print(f"caution: {used} images describe a class poorly, use at least {FEW_IMAGES}")
+        echo(f"caution: {used} images describe a class poorly, use at least {FEW_IMAGES}")
     for failure in failures:
-        print(f"not read: {failure.reason}", file=sys.stderr)
+        echo(f"not read: {failure.reason}", err=True)
     if failures:
         raise typer.Exit(1)

@@ -83,7 +83,7 @@ def evaluate(
         from scs_supcon.evaluation.domain_shift import describe_shifts, evaluate_shifts
 
         table = evaluate_shifts(run, data, device=device, workers=workers, quiet=quiet)
-        print(table.model_dump_json(indent=1) if as_json else describe_shifts(table))
+        echo(table.model_dump_json(indent=1) if as_json else describe_shifts(table))
         return
     if data is None and false_rejection is None and threshold is None and group is None:
         from scs_supcon.evaluation.stored import run_directory, stored_evaluation
