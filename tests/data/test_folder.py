@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from scs_supcon.data.audit import check_images
+from scs_supcon.data.image_io import HAS_HEIF, ImageError, open_image
 from scs_supcon.data.load import load_images
 from scs_supcon.errors import UserError
 
@@ -82,9 +83,19 @@ def test_the_error_for_a_missing_folder_suggests_a_name(class_folders: ClassFold
 
 
 def test_a_file_of_another_type_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "birds.zip").touch()
-    with pytest.raises(UserError, match=r"birds\.zip is not an image dataset"):
-        load_images(tmp_path / "birds.zip")
+    (tmp_path / "birds.doc").touch()
+    with pytest.raises(UserError, match=r"birds\.doc is not an image dataset"):
+        load_images(tmp_path / "birds.doc")
+
+
+def test_heic_files_say_which_package_reads_them(class_folders: ClassFolders) -> None:
+    root = class_folders({"a": 1, "b": 1})
+    (root / "a" / "photo.heic").write_bytes(b"....ftypheic")
+    if not HAS_HEIF:
+        (note,) = load_images(root).notes
+        assert note.detail.endswith("pip install pillow-heif")
+    with pytest.raises(ImageError, match=r"photo\.heic (is a HEIC image|cannot be read|is not)"):
+        open_image(root / "a" / "photo.heic")
 
 
 def test_empty_class_folders_are_left_out_and_noted(class_folders: ClassFolders) -> None:

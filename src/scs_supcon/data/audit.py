@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from scs_supcon.data.dataset import PROBLEM_KINDS, ImageDataset, Problem
-from scs_supcon.data.image_io import DecodedImage, ImageError, inspect_image
+from scs_supcon.data.image_io import HEIF_SUFFIXES, DecodedImage, ImageError, inspect_image
 from scs_supcon.data.near_duplicates import near_duplicates, thumbnail
 from scs_supcon.progress import ProgressCallback
 
@@ -33,6 +33,7 @@ THUMBNAIL_SOURCE = 64  # smallest short side at which a JPEG is decoded for a th
 _FORMATS = {
     **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), ("JPEG", "MPO")),
     **dict.fromkeys((".tif", ".tiff"), ("TIFF",)),
+    **dict.fromkeys(HEIF_SUFFIXES, ("HEIF",)),
     **{suffix: (suffix[1:].upper(),) for suffix in (".png", ".webp", ".bmp", ".gif")},
 }
 

@@ -9,7 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from scs_supcon.data.dataset import ImageDataset, Problem
-from scs_supcon.data.image_io import SUFFIXES, ImageFiles, median_short_side
+from scs_supcon.data.image_io import (
+    HEIF_SUFFIXES,
+    INSTALL_HEIF,
+    SUFFIXES,
+    ImageFiles,
+    median_short_side,
+)
 from scs_supcon.errors import UserError
 from scs_supcon.io.text import printable_name
 
@@ -157,6 +163,8 @@ def _scan_class_folders(scan: _FolderScan, folder: Path, split: str) -> None:
 def _skipped_file(scan: _FolderScan, path: Path) -> Problem:
     name = printable_name(scan.name(path))
     reason = "it is not in a class folder" if _is_image(path) else "it has no image extension"
+    if path.suffix.lower() in HEIF_SUFFIXES and not _is_image(path):
+        reason = f"HEIC needs a package, {INSTALL_HEIF}"
     return Problem("skipped_file", name, f"{name} is not read: {reason}")
 
 

@@ -5,6 +5,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
 
@@ -16,9 +18,25 @@ from scs_supcon.errors import UserError
 from scs_supcon.io.hashing import file_sha256
 from scs_supcon.io.records import RecordError, check_regular
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+HEIF_SUFFIXES = (".heic", ".heif")  # photographs of iPhones
+INSTALL_HEIF = "pip install pillow-heif"
+
+
+def _has_heif() -> bool:
+    """Return whether the optional package pillow-heif is installed, after registering it."""
+    if find_spec("pillow_heif") is None:
+        return False
+    import_module("pillow_heif").register_heif_opener()
+    return True
+
+
+HAS_HEIF = _has_heif()
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", *(["HEIF"] if HAS_HEIF else []))
 SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+    (
+        *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"),
+        *(HEIF_SUFFIXES if HAS_HEIF else ()),
+    )
 )
 # More than cameras have, and below the size at which Pillow warns. A file of less than a megabyte
 # can have that many pixels, which take half a gigabyte while they are decoded.
@@ -212,7 +230,10 @@ def _image_error(path: Path | str, error: Exception, content: bytes | None = Non
         # The name of an upload must not reach the file system.
         if (Path(path).stat().st_size if content is None else len(content)) == 0:
             return ImageError(f"{path} is empty (0 bytes)")
-        return ImageError(f"{path} is not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image")
+        needs_heif = Path(path).suffix.lower() in HEIF_SUFFIXES and not HAS_HEIF
+        expected = f"is not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image"
+        hint = f"is a HEIC image: to read it, {INSTALL_HEIF}"
+        return ImageError(f"{path} {hint if needs_heif else expected}")
     if isinstance(error, EOFError) or "truncated" in str(error).lower():
         return ImageError(
             f"{path} is truncated ({error}): replace it with a complete copy", "truncated"

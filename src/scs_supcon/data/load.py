@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from glob import glob, has_magic
 from pathlib import Path
 
+from scs_supcon.data.archive import is_archive, unpack
 from scs_supcon.data.audit import check_images, keep_duplicates_together, unusable_indices
 from scs_supcon.data.builtin import BUILT_IN, BUILT_IN_ALIASES
 from scs_supcon.data.dataset import ImageDataset, Problem, without
@@ -49,9 +50,10 @@ def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
 
     Args:
         source: A folder of class folders, a folder with `train/`, `val/`, `test/` of them, a
-            `.csv` or `.parquet` table, a folder or address written by `scs pack`, a folder of
-            Parquet files with an image column (Hugging Face), a built-in dataset ("digits",
-            "shapes"), or a dataset of the paper, such as "cub200" or "cub200=FOLDER".
+            `.zip` archive of such a folder, a `.csv` or `.parquet` table, a folder or address
+            written by `scs pack`, a folder of Parquet files with an image column (Hugging Face), a
+            built-in dataset ("digits", "shapes"), or a dataset of the paper, such as "cub200" or
+            "cub200=FOLDER".
         forgiving: Accept a table with missing files, which cannot be opened later.
 
     Raises:
@@ -69,7 +71,7 @@ def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
         return _load_named(*named)
     if is_packed(source):
         return read_packed(source)
-    path = Path(source)
+    path = unpack(Path(source)) if is_archive(Path(source)) else Path(source)
     if path.is_dir() and (parquet_files := image_parquet_files(path)):
         return read_image_parquet(path, parquet_files)
     if path.is_dir():
@@ -78,7 +80,8 @@ def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
         return read_image_table(path, forgiving=forgiving)
     known = (*BUILT_IN, *NAMED)
     expected = (
-        "a folder of class folders, a .csv or .parquet table, or the name of a dataset "
+        "a folder of class folders or a .zip of it, a .csv or .parquet table, or the name of a "
+        "dataset "
         f"({', '.join(known)})"
     )
     if path.exists():
@@ -109,7 +112,8 @@ def find_images(arguments: Iterable[str]) -> list[Path]:
     """Return the image files that command-line arguments match, without repetition.
 
     Args:
-        arguments: Files, folders (including subfolders) and patterns such as `x/*.jpg`.
+        arguments: Files, folders (including subfolders), zip archives, and patterns such as
+            `x/*.jpg`.
 
     Raises:
         UserError: An argument matches no image.
@@ -135,7 +139,9 @@ def _matches(argument: str) -> Iterator[Path]:
 
 
 def _images_below(path: Path) -> Iterator[Path]:
-    """Yield every image in a folder, or the path itself if it is not a folder."""
+    """Yield every image in a folder or zip archive, or the path itself if it is neither."""
+    if is_archive(path):
+        path = unpack(path)
     if not path.is_dir():
         yield path  # if it does not exist, opening it reports that
         return
