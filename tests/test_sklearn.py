@@ -139,7 +139,7 @@ def test_files_grey_arrays_and_lists_are_images_too(images, tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (np.zeros((4, 8, 8, 2), np.uint8), r"got shape \(8, 8, 2\)"),
+        (np.zeros((4, 8, 8, 2), np.uint8), "one image per item, got 32 in 4 items"),
         (np.zeros((4, 8, 8, 3), int), "got int64"),
         (["gone.png"] * 4, r"gone\.png does not exist"),
         ("photos", "must be a list of images, got 'photos'"),

@@ -39,7 +39,7 @@ def test_a_finished_run_directory_is_complete(finished):
         *("recipe.toml", "environment.json", "classes.json", "splits.csv", "metrics.csv"),
         *("tensorboard", "checkpoints", "model", "predictions.parquet", "finished.json", ".lock"),
         *("embeddings.parquet", "thumbnails.parquet", "problems.json", "evaluation.json"),
-        *("report.html", "figures"),
+        *("report.html", "figures", "label_scores.parquet"),
     }
     assert {path.name for path in (finished / "model").iterdir()} == {
         *("weights.safetensors", "model.json", "SHA256SUMS", "README.md")
