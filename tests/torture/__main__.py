@@ -51,6 +51,7 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the attempts")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--markdown", type=Path, help="file that a table is appended to")
+    parser.add_argument("--verbose", action="store_true", help="print every killed command")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger("scs_supcon").setLevel(logging.ERROR)
@@ -59,7 +60,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="scs-torture-") as temporary:
         folder = Path(temporary)
         os.environ["SCS_CACHE"] = str(folder / "cache")
-        category = _categories(folder, verbose=sys.stderr.isatty())
+        category = _categories(folder, verbose=arguments.verbose)
         for name in (name for name in COUNTS if name in chosen):
             count = max(1, round(COUNTS[name] * arguments.scale))
             start = time.monotonic()
@@ -81,7 +82,7 @@ def _categories(folder: Path, *, verbose: bool) -> dict[str, Callable[[int, int,
     run, data, weights = _prepare(folder)
     image = next(data.rglob("*.png"))
     choices = scenarios(run, data, weights)
-    log = print if verbose else _no_log
+    log = _log if verbose else _no_log
     return {
         "flips": flips,
         "images": lambda seed, count, work: images(seed, count, work, run),
@@ -113,6 +114,10 @@ def _prepare(folder: Path) -> tuple[Path, Path, Path]:
     train(data, out=folder / "run", epochs=2, batch_size=8, workers=0, device="cpu", quiet=True,
           settings=settings)  # fmt: skip
     return folder / "run", data, weights
+
+
+def _log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _no_log(_line: str) -> None:

@@ -1,7 +1,6 @@
 """What differs between two runs or recipes: settings and results side by side."""
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +126,7 @@ def _read_file(file: Path) -> Recipe:
     values = read_recipe(file)
     try:
         return make_recipe(complete_old_values(values, values))
-    except (UserError, tomllib.TOMLDecodeError) as error:
+    except UserError as error:
         raise UserError(f"{file}: {error}") from error
 
 

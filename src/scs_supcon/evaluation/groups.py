@@ -14,6 +14,7 @@ from scs_supcon.evaluation.dataset import EvaluationSet
 from scs_supcon.evaluation.record import Evaluation, GroupAnalysis, GroupScores, Score
 from scs_supcon.evaluation.stored import stored_evaluation
 from scs_supcon.inference.decision import Decision
+from scs_supcon.io.records import read_parquet
 
 SMALL_GROUP = 30  # images; below it, the interval of an accuracy of 90% is wider than 20 points
 DRAWS = 500
@@ -104,10 +105,9 @@ def groups_of_decisions(column: str, images: EvaluationSet, decision: Decision) 
 def stored_groups(run: Path, column: str) -> Evaluation:
     """Return the stored evaluation of a run with the scores by group of its predictions."""
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     evaluation = stored_evaluation(run)
-    table = pq.read_table(run / "predictions.parquet")
+    table = read_parquet(run / "predictions.parquet")
     table = table.filter(pc.equal(table["split"], evaluation.split))
     index = {name: number for number, name in enumerate(evaluation.classes)}
     analysis = analyse_groups(

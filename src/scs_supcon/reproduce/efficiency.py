@@ -17,6 +17,8 @@ from scs_supcon.benchmark.tables import NOT_RUN, escape_markdown
 from scs_supcon.device import Compute, torch_device
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_json, write_text
+from scs_supcon.io.records import read_json_object
+from scs_supcon.io.typed import validate
 from scs_supcon.progress import Display, Progress
 from scs_supcon.recipe import make_recipe, merge, write_toml
 from scs_supcon.reproduce.experiment import published_columns
@@ -99,7 +101,7 @@ def _measure_or_read(cell: Cell, folder: Path, compute: Compute) -> dict[str, fl
         if report.status is not WorkerStatus.DONE:
             raise UserError(f"{cell} cannot be measured: {report.message}")
         write_json(file, json.loads(report.message))
-    values: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
+    values: dict[str, float] = validate(dict[str, float], read_json_object(file), file)
     return values
 
 

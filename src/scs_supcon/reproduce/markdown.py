@@ -1,6 +1,5 @@
 """README.md of a results folder: our numbers, the published ones beside them, tests and runs."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import mean
@@ -11,6 +10,7 @@ from scs_supcon.benchmark.pairwise import ALPHA
 from scs_supcon.benchmark.results import CellResult
 from scs_supcon.benchmark.table import Table
 from scs_supcon.benchmark.tables import NOT_RUN, escape_markdown
+from scs_supcon.io.records import read_json_object
 from scs_supcon.methods import method_class, parse
 from scs_supcon.progress import format_duration
 from scs_supcon.reproduce.experiment import published_columns, read_scale
@@ -88,9 +88,7 @@ def command(plan: Plan) -> str:
 def describe_runs(results: Sequence[CellResult]) -> str:
     """Return a sentence on the machine and the code of the finished runs."""
     environments = [
-        json.loads((result.run / "environment.json").read_text(encoding="utf-8"))
-        for result in results
-        if result.evaluation
+        read_json_object(result.run / "environment.json") for result in results if result.evaluation
     ]
     if not environments:
         return ""

@@ -23,6 +23,7 @@ from scs_supcon.benchmark.table import Table, make_table, write_table_file
 from scs_supcon.data.builtin import BUILT_IN
 from scs_supcon.io.atomic import replacing, write_text
 from scs_supcon.io.csv import text_cell
+from scs_supcon.io.records import read_parquet
 from scs_supcon.recipe import make_recipe, merge, write_toml
 from scs_supcon.reproduce.experiment import published_numbers
 from scs_supcon.reproduce.plan import Plan, PlannedColumn
@@ -178,7 +179,7 @@ def _copy_predictions(result: CellResult, path: Path) -> None:
     import pyarrow.parquet as pq
 
     assert result.evaluation is not None
-    source = pq.read_table(result.run / "predictions.parquet")
+    source = read_parquet(result.run / "predictions.parquet")
     rows = source.filter(pc.equal(source["split"], result.evaluation.split))
     with replacing(path) as temporary:
         pq.write_table(rows.select(list(PREDICTION_COLUMNS)), temporary, compression="zstd")

@@ -14,6 +14,7 @@ from scs_supcon.benchmark.results import CellResult
 from scs_supcon.benchmark.statistics import Nemenyi
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_text
+from scs_supcon.io.records import read_parquet
 from scs_supcon.progress import Display
 from scs_supcon.report.figures import save_figure
 from scs_supcon.reproduce import figures
@@ -122,10 +123,8 @@ def _tsne(plan: Plan, results: Sequence[CellResult], folder: Path) -> list[str]:
 
 def _common_field(result: CellResult) -> tuple[NDArray[np.float32], list[str]]:
     """Return the common field of the test images of ten random classes, and their labels."""
-    import pyarrow.parquet as pq
-
     assert result.evaluation is not None
-    table = pq.read_table(result.run / "embeddings.parquet", columns=["split", "label", "common"])
+    table = read_parquet(result.run / "embeddings.parquet", ["split", "label", "common"])
     rows = [row for row in table.to_pylist() if row["split"] == result.evaluation.split]
     chosen = figures.random_classes([row["label"] for row in rows])
     rows = [row for row in rows if row["label"] in chosen]

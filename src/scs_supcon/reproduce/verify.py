@@ -15,6 +15,7 @@ from scs_supcon.data.dataset import ImageDataset, Problem, content_digest
 from scs_supcon.data.load import load_dataset
 from scs_supcon.device import Compute
 from scs_supcon.errors import UserError
+from scs_supcon.io.records import read_parquet, read_text
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe, from_toml, make_recipe, merge
 from scs_supcon.reproduce.plan import data_source
@@ -83,7 +84,7 @@ def verify(
     file = folder / "recipes" / f"{chosen}.toml"
     if not file.is_file():
         raise UserError(f"{folder} has no run {chosen!r}: see the column `run` of rows.csv")
-    recipe, images, problems = _open(from_toml(file.read_text(encoding="utf-8")), data, display)
+    recipe, images, problems = _open(from_toml(read_text(file)), data, display)
     display.line(f"training {chosen} again")
     with tempfile.TemporaryDirectory(prefix="scs-verify-") as temporary:
         out = Path(temporary) / "run"
@@ -148,9 +149,7 @@ def _quickest(folder: Path) -> str:
 
 def _predictions(path: Path, *, split: bool = False) -> dict[str, tuple[str, str]]:
     """Return label and prediction by image; of a run, its test images or those of validation."""
-    import pyarrow.parquet as pq
-
-    rows = pq.read_table(path).to_pylist()
+    rows = read_parquet(path).to_pylist()
     if split:
         kind = "test" if any(row["split"] == "test" for row in rows) else "val"
         rows = [row for row in rows if row["split"] == kind]

@@ -5,7 +5,6 @@ Image files are never changed: the result is a table to train on, with the split
 
 import csv
 import io
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,9 @@ from pathlib import Path
 from scs_supcon.data.load import load_images
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.io.csv import text_cell
+from scs_supcon.io.records import read_json, read_parquet
+from scs_supcon.io.typed import validate
+from scs_supcon.recipe.toml import read_stored_values
 from scs_supcon.runs.layout import RECIPE, check_run
 
 LEAVE_OUT = "-"
@@ -52,7 +54,6 @@ def suspected_labels_csv(run: Path) -> tuple[str, int]:
 
     The column `new_label` is empty: a class in it corrects the label, "-" leaves the image out.
     """
-    import pyarrow.parquet as pq
 
     check_run(run)
     file = run / "label_scores.parquet"
@@ -61,10 +62,10 @@ def suspected_labels_csv(run: Path) -> tuple[str, int]:
             f"{run} has no label_scores.parquet, because it is not finished or an older version "
             "trained it: train it again"
         )
-    classes: list[str] = json.loads((run / "classes.json").read_text(encoding="utf-8"))
+    classes = validate(list[str], read_json(run / "classes.json"), run / "classes.json")
     rows = _read_csv(run / "splits.csv", ("name", "label", "split"))
     of_name = {row["name"]: row for row in rows}
-    scores = pq.read_table(file, columns=["name", "suggested", "suspicion"]).to_pylist()
+    scores = read_parquet(file, ["name", "suggested", "suspicion"]).to_pylist()
     suspects = [score for score in scores if score["suspicion"] > 0 and score["name"] in of_name]
     suspects.sort(key=lambda score: -score["suspicion"])
     text = io.StringIO()
@@ -118,9 +119,7 @@ def corrected_table(run: Path, corrections: Path, table: Path) -> CorrectedTable
 
 
 def _images_of(run: Path) -> list[LabelledFile]:
-    import tomllib
-
-    recipe = tomllib.loads((run / RECIPE).read_text(encoding="utf-8"))
+    recipe = read_stored_values(run / RECIPE)
     source = str(recipe.get("data", {}).get("source", ""))
     images = load_images(source)
     if images.paths is None:
