@@ -68,6 +68,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.fixture
+def unused_port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def client_of(run_copy: Path) -> Callable[[int], Client]:
+    """`client_of(port)` sends requests to a server that another process runs."""
+    return lambda port: Client(port, run_copy)
+
+
 Serve = Callable[..., Any]
 
 

@@ -50,6 +50,7 @@ def export(
     from dataclasses import asdict
 
     from scs_supcon import load
+    from scs_supcon.inference.gallery import export_gallery
     from scs_supcon.inference.onnx import export_onnx, images_of_run
     from scs_supcon.progress import Display
 
@@ -59,9 +60,12 @@ def export(
     display.line(f"exporting {model.info.recipe.encoder.name}, then comparing with torch")
     with display.progress("comparing") as progress:
         parity = export_onnx(model, file, chosen, progress)
+    gallery = export_gallery(run, model, file)
     if as_json:
         echo(json.dumps({"file": str(file), **asdict(parity)}, indent=1))
         return
     echo(parity)
     echo(f"wrote {file} ({file.stat().st_size / 1e6:.1f} MB, {len(model.classes)} classes)")
+    echo(f"wrote {gallery} (training images, for neighbours)")
+    echo(f"serve it  scs serve --onnx {shlex.quote(str(file))}")
     echo(f"use it    python examples/onnx_predict.py {shlex.quote(str(file))} image.jpg")

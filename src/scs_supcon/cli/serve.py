@@ -9,14 +9,17 @@ from typing import Annotated
 import typer
 
 from scs_supcon.cli.app import app, echo
-from scs_supcon.cli.options import Cache, RunPath
+from scs_supcon.cli.options import Cache
+from scs_supcon.errors import UserError
 
 MANY_CONNECTIONS = 1000
 
 
 @app.command()
 def serve(
-    run: RunPath,
+    run: Annotated[
+        Path | None, typer.Argument(help="A run directory. Not needed with --onnx.")
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -26,6 +29,13 @@ def serve(
     ] = None,
     unlabelled: Annotated[
         Path | None, typer.Option(help="Folder with images without labels, for the label queue.")
+    ] = None,
+    onnx: Annotated[
+        Path | None,
+        typer.Option(
+            help="Serve a file of `scs export` with onnxruntime, without PyTorch and without a "
+            "run: predictions, embeddings and neighbours."
+        ),
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     host: Annotated[
@@ -51,14 +61,24 @@ def serve(
     import python_multipart  # noqa: F401 - starlette needs it, and its own error is less clear
     import uvicorn
 
-    from scs_supcon.server.run_app import create_run_app
     from scs_supcon.server.security import AccessRules, is_local
 
     token = os.environ.get("SCS_TOKEN", "")
     if not is_local(host) and not token:
         token = secrets.token_urlsafe(24)
     rules = AccessRules.for_address(host, port, token)
-    application = create_run_app(run, rules, data, unlabelled, cache)
+    if onnx is not None:
+        if run is not None:
+            raise UserError(f"give either the run {run} or --onnx {onnx}, not both")
+        from scs_supcon.server.onnx_app import create_onnx_app
+
+        application = create_onnx_app(onnx, rules)
+    elif run is None:
+        raise UserError("give a run directory, such as runs/birds, or --onnx FILE")
+    else:
+        from scs_supcon.server.run_app import create_run_app
+
+        application = create_run_app(run, rules, data, unlabelled, cache)
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
     echo(f"serving at {address} (stop with Ctrl-C)", err=True)

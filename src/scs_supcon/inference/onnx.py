@@ -186,6 +186,7 @@ def file_metadata(model: Model, graph: Graph) -> dict[str, object]:
         "trained_classes": info.trained_classes,
         "thresholds": graph.classifier.rule.thresholds.tolist(),
         "rejection": info.rejection.model_dump(),
+        "pairs": info.pairs.model_dump(),
         "temperature": info.temperature,
         "encoder": info.recipe.encoder.name,
         "method": info.recipe.method.name,

@@ -1,6 +1,6 @@
 """The pages of the app with their style sheets and scripts. Nothing is loaded elsewhere."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -26,12 +26,12 @@ class SiteFacts:
     Attributes:
         title: name of the run.
         pages: keys of `TITLES`.
-        report: the report of the run, if it has one.
+        report: returns the file of the report; None if there are no reports.
     """
 
     title: str
     pages: Sequence[str] = ("",)
-    report: Path | None = None
+    report: Callable[[], Path] | None = None
 
 
 def page_routes(site: SiteFacts) -> list[Route]:
@@ -51,11 +51,12 @@ def page_routes(site: SiteFacts) -> list[Route]:
         return Response(files[name], media_type=TYPES[Path(name).suffix])
 
     async def report(request: Request) -> Response:
-        if site.report is None or not site.report.is_file():
+        file = site.report() if site.report else None
+        if file is None or not file.is_file():
             raise HTTPException(404, "the run has no report: write it with `scs report`")
         # The report is one file with a policy of its own, which allows its embedded script.
         headers = {"content-security-policy": "frame-ancestors 'none'"}
-        return FileResponse(site.report, media_type="text/html", headers=headers)
+        return FileResponse(file, media_type="text/html", headers=headers)
 
     return [
         *(page(name) for name in site.pages),

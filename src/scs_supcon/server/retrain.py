@@ -86,6 +86,7 @@ class Retrain:
             raise UserError("a training is running: wait until it ends, or stop it")
         workspace = self._workspace
         self._check_classes()
+        weights = _weight_options(workspace)
         name = self._next_name()
         table = workspace.write_table(name)
         recipe = table.with_suffix(".toml")
@@ -95,7 +96,7 @@ class Retrain:
             str(table),
             *("--out", str(workspace.path_of(name))),
             *("--recipe", str(recipe)),
-            *_weight_options(workspace),
+            *weights,
             *self._options,
         ]
         self.job = Job(name, tuple(command), len(workspace.corrections.changes()))
@@ -226,8 +227,8 @@ def _weight_options(workspace: Workspace) -> list[str]:
     if not encoder.frozen:
         if encoder.weights.startswith("sha256:"):
             raise UserError(
-                "the run started from a weights file, which is not part of the run: train with "
-                f"`scs train {workspace.run / TABLES}/TABLE.csv --weights FILE` by hand"
+                f"the run started from a weights file ({encoder.weights}), which is not part of "
+                "the run: serve a run with a frozen encoder, or train from another start"
             )
         return []
     file = workspace.run / TABLES / "encoder.safetensors"

@@ -39,7 +39,9 @@ def create_run_app(
     service = ModelService(predictor, workspace, limits)
     retrain = Retrain(workspace, ["--cache", str(cache.absolute())] if cache else [])
     pages = ["", "data", *(["queue"] if unlabelled else []), "train"]
-    site = SiteFacts(workspace.run.name, pages, workspace.path_of(current) / "report.html")
+    site = SiteFacts(
+        workspace.run.name, pages, lambda: workspace.path_of(workspace.current) / "report.html"
+    )
     routes = WorkspaceApi(workspace, service, retrain).routes()
 
     def close() -> None:

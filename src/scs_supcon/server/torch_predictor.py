@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from scs_supcon.data.transforms import eval_view
+from scs_supcon.inference.gallery import style_vectors
 from scs_supcon.inference.heat_map import heat_map
 from scs_supcon.inference.loading import load
 from scs_supcon.inference.model import Model
-from scs_supcon.io.records import read_parquet
 from scs_supcon.nn.encode import encode, on_cpu, pass_size
 from scs_supcon.server.predictor import Floats, ImageDecision, Pixels, TrainingGallery
 
@@ -95,23 +94,9 @@ def load_predictor(
         names=tuple(names.get(name, name) for name in model.info.image_names),
         labels=model.gallery.labels.numpy(),
         common=model.gallery.vectors.numpy(),
-        style=_style_vectors(run, model),
+        style=style_vectors(run, model),
     )
     return TorchPredictor(model, gallery)
-
-
-def _style_vectors(run: Path, model: Model) -> NDArray[np.float32]:
-    """Return the style field of the training images; no columns if the run did not store it."""
-    file = run / "embeddings.parquet"
-    empty = np.zeros((len(model.info.image_names), 0), np.float32)
-    if not file.is_file():
-        return empty
-    table = read_parquet(file, ["name", "style"])
-    rows = dict(zip(table["name"].to_pylist(), table["style"].to_numpy(), strict=True))
-    if any(name not in rows for name in model.info.image_names):  # such as added classes
-        return empty
-    vectors = [rows[name] for name in model.info.image_names]
-    return np.stack(vectors).astype(np.float32) if vectors else empty
 
 
 def _facts(model: Model) -> dict[str, Any]:

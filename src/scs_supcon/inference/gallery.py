@@ -1,0 +1,66 @@
+"""Collect what is known about the training images of a model, and export it."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scs_supcon.data.image_io import ImageError
+from scs_supcon.data.load import load_images
+from scs_supcon.errors import UserError
+from scs_supcon.inference.gallery_file import GalleryFile, gallery_path, write_gallery
+from scs_supcon.inference.model import Model
+from scs_supcon.io.records import read_parquet
+
+SIDE = 128  # pixels of the longer side of a JPEG
+JPEG_QUALITY = 80
+
+
+def style_vectors(run: Path, model: Model) -> NDArray[np.float32]:
+    """Return the style field of the training images; no columns if the run did not store it."""
+    file = run / "embeddings.parquet"
+    empty = np.zeros((len(model.info.image_names), 0), np.float32)
+    if not file.is_file():
+        return empty
+    table = read_parquet(file, ["name", "style"])
+    rows = dict(zip(table["name"].to_pylist(), table["style"].to_numpy(), strict=True))
+    if any(name not in rows for name in model.info.image_names):  # such as added classes
+        return empty
+    vectors = [rows[name] for name in model.info.image_names]
+    return np.stack(vectors).astype(np.float32) if vectors else empty
+
+
+def export_gallery(run: Path, model: Model, file: Path) -> Path:
+    """Write the training images of a model beside its exported file, and return the path."""
+    gallery = GalleryFile(
+        names=model.info.image_names,
+        labels=model.gallery.labels.numpy(),
+        common=model.gallery.vectors.numpy(),
+        style=style_vectors(run, model),
+        jpegs=_jpegs(model),
+    )
+    path = gallery_path(file)
+    write_gallery(path, gallery)
+    return path
+
+
+def _jpegs(model: Model) -> list[bytes]:
+    """Return small JPEGs of the training images; empty ones if the data is not available."""
+    try:
+        images = load_images(model.info.recipe.data.source)
+    except UserError:
+        return [b""] * len(model.info.image_names)
+    index = {name: number for number, name in enumerate(images.names)}
+    jpegs = []
+    for name in model.info.image_names:
+        file = io.BytesIO()
+        if name in index:
+            try:
+                image = images.open(index[name], SIDE)
+                image.thumbnail((SIDE, SIDE))
+                image.save(file, "JPEG", quality=JPEG_QUALITY)
+            except ImageError:
+                file = io.BytesIO()
+        jpegs.append(file.getvalue())
+    return jpegs

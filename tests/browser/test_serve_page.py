@@ -1,0 +1,206 @@
+"""The whole loop of `scs serve` in a real browser: predict, fix planted label errors, retrain."""
+
+import csv
+import json
+import socket
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+uvicorn = pytest.importorskip("uvicorn", reason="no uvicorn: pip install 'scs-supcon[serve]'")
+
+PER_CLASS = 50
+WRONG = {"3": "8", "4": "9"}  # half of the training images of two classes: 10% of all labels
+
+
+@pytest.fixture(scope="module")
+def digits_folder(tmp_path_factory):
+    """Digits as PNG files in a table; a tenth of the training labels is wrong."""
+    from scs_supcon.data.builtin import digits
+
+    images, folder = digits(), tmp_path_factory.mktemp("digits")
+    rows, planted, count = [], {}, dict.fromkeys(images.classes, 0)
+    for index, number in enumerate(images.labels.tolist()):
+        label = images.classes[number]
+        count[label] += 1
+        if count[label] > PER_CLASS + 50:
+            continue
+        split = "train" if count[label] <= PER_CLASS else ("val", "test")[count[label] % 2]
+        name = f"{index:04d}.png" if index else "<img src=x onerror=alert(1)>.png"
+        images.open(index).save(folder / name)
+        given = label
+        if split == "train" and label in WRONG and count[label] % 2:
+            planted[name], given = label, WRONG[label]
+        rows.append([name, given, split])
+    with (folder / "table.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["image_path", "label", "split"], *rows])
+    assert len(planted) == PER_CLASS
+    return folder, planted
+
+
+@pytest.fixture(scope="module")
+def served(digits_folder, tmp_path_factory):
+    """A run on these digits with frozen random features, and a server for it."""
+    import torch
+    from safetensors.torch import save_file
+
+    from scs_supcon.nn.encoder import build_encoder
+    from scs_supcon.training.train import train
+
+    folder = tmp_path_factory.mktemp("served")
+    torch.manual_seed(0)
+    save_file(
+        build_encoder("tiny", small_stem=False, in_size=16).body.state_dict(),
+        folder / "tiny.safetensors",
+    )
+    settings = ["encoder.frozen_views=1", "probe.views=1", "probe.epochs=5", "data.image_size=16"]
+    settings += ["data.crop_pct=1.0"]
+    train(
+        digits_folder[0] / "table.csv",
+        out=folder / "runs" / "digits",
+        encoder="tiny",
+        weights=folder / "tiny.safetensors",
+        frozen=True,
+        epochs=4,
+        settings=settings,
+        device="cpu",
+        workers=0,
+        report=False,
+        quiet=True,
+    )
+    return folder / "runs" / "digits"
+
+
+@contextmanager
+def serving(run):
+    from scs_supcon.server.run_app import create_run_app
+    from scs_supcon.server.security import AccessRules
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    app = create_run_app(run, AccessRules.for_address("127.0.0.1", port))
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def open_page(browser):
+    """`open_page(address)` opens a page; errors of its scripts fail the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    errors = []
+
+    def visit(address):
+        page = context.new_page()
+        page.set_default_timeout(120_000)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("dialog", lambda dialog: errors.append(dialog.message))
+        page.goto(address)
+        return page
+
+    yield visit
+    context.close()
+    assert errors == []
+
+
+def test_the_whole_loop(served, digits_folder, open_page):
+    folder, planted = digits_folder
+    with serving(served) as address:
+        read_neighbours(open_page(address), folder)
+        fix_labels(open_page(f"{address}/data?show=suspected"), served, planted)
+        retrain_and_promote(open_page(f"{address}/train"), served)
+    with serving(served) as address:  # the promotion survives a restart
+        page = open_page(f"{address}/train")
+        page.get_by_role("button", name="digits-2 is in use").wait_for()
+
+
+def read_neighbours(page, folder):
+    hostile = folder / "<img src=x onerror=alert(1)>.png"
+    (folder / "broken.png").write_bytes(hostile.read_bytes()[:50])
+    page.set_input_files("#files", [hostile, folder / "broken.png"])
+    page.locator(".detail-head canvas").wait_for()
+    assert page.locator(".neighbours-strip").first.locator("img").count() == 12
+    similarities = page.locator(".neighbours-strip").first.locator("small").all_inner_texts()
+    assert [float(text) for text in similarities] == sorted(map(float, similarities), reverse=True)
+    assert "boundary" in page.locator(".axis-figure").inner_text()
+    assert "<img src=x" in page.locator("#list").inner_text().replace("\n", "")
+    page.locator(".result-row").nth(1).click()
+    page.get_by_text("This image cannot be read").first.wait_for()
+    assert page.locator("img[src='x']").count() == 0
+
+
+def fix_labels(page, run, planted):
+    """Accept all suggestions, then correct the rest by hand, by keys and in bulk."""
+    page.locator(".cell").first.wait_for()
+    page.click("#select-all")
+    page.click("#accept")
+    page.wait_for_function("document.querySelectorAll('.cell').length === 0")
+    # What the suggestions missed or got wrong is given its label by keys.
+    names = page.evaluate("fetch('/api/data').then(r => r.json())")
+    truth = {}
+    for number, name in enumerate(names["names"]):
+        original = names["classes"][names["originals"][number]]
+        current = names["classes"][names["labels"][number]]
+        if current != planted.get(name, original):
+            truth[name] = planted.get(name, original)
+    page.select_option("#show", "all")
+    page.select_option("#sort", "name")
+    page.locator("#grid").focus()
+    for name, label in truth.items():
+        page.keyboard.press("Home")
+        for _ in range(names["names"].index(name)):
+            page.keyboard.press("ArrowRight")
+        with page.expect_response("**/api/corrections"):
+            page.keyboard.press(label)
+    with page.expect_response("**/api/corrections"):
+        page.keyboard.press("x")
+    with page.expect_response("**/api/corrections/undo"):
+        page.keyboard.press("z")
+    data = page.evaluate("fetch('/api/data').then(r => r.json())")
+    for number, name in enumerate(data["names"]):
+        original = data["classes"][data["originals"][number]]
+        assert data["classes"][data["labels"][number]] == planted.get(name, original)
+    with (run / "corrections.csv").open(newline="") as file:
+        assert {row["image"] for row in csv.DictReader(file)} >= set(planted)
+
+
+def retrain_and_promote(page, run):
+    assert f"{PER_CLASS} corrected labels" in page.locator("#pending").inner_text()
+    page.click("#start")
+    page.locator("#progress").wait_for()
+    page.locator("#compared").wait_for(timeout=600_000)
+    rows = page.locator(".intervals tbody tr b").all_inner_texts()
+    old, new = (float(text.rstrip("%")) for text in rows)
+    assert new > old
+    assert page.locator("#changed img").count() > 0
+    page.get_by_role("button", name="Use digits-2").click()
+    page.get_by_role("button", name="digits-2 is in use").wait_for()
+    assert json.loads((run / "current.json").read_text()) == {"run": "digits-2"}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("name", ["", "data", "train"])
+def test_pages_fit_the_window(served, browser, width, scheme, name):
+    with serving(served) as address:
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        page, errors = context.new_page(), []
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{address}/{name}")
+        page.wait_for_load_state("networkidle")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert errors == []
+        context.close()
