@@ -73,6 +73,7 @@ def test_an_explanation_has_neighbours_boundary_and_heat_map(client, image_files
     answer = client("POST", "/api/explain?k=3", image_files[0].read_bytes()).json()
     assert len(answer["common"]) == len(answer["style"]) == 3
     assert isinstance(answer["boundary"], float)
+    answer = client("POST", "/api/heat_map", image_files[0].read_bytes()).json()
     heat = np.array(answer["heat_map"])
     assert heat.ndim == 2
     assert heat.min() >= 0

@@ -41,6 +41,7 @@ def test_an_exported_model_is_served_without_torch(finished, image_files, tmp_pa
         prediction = send(server, address + "predict", content)["predictions"][0]
         near = send(server, address + "neighbours?k=4", content)["images"][0]["neighbours"]
         explained = send(server, address + "explain?k=2", content)
+        heat = send(server, address + "heat_map", content)
         with urllib.request.urlopen(f"{address}images/{near[0]['id']}") as answer:
             assert answer.headers["content-type"] == "image/jpeg"
     finally:
@@ -53,7 +54,7 @@ def test_an_exported_model_is_served_without_torch(finished, image_files, tmp_pa
     assert prediction["similarity"] == pytest.approx(expected.similarity, abs=1e-3)
     similar = [neighbour.similarity for neighbour in model.neighbours(image_files[5], k=4)]
     assert [row["similarity"] for row in near] == pytest.approx(similar, abs=1e-3)
-    assert explained["heat_map"] is None
+    assert heat == {"label": expected.label, "heat_map": None}
     assert explained["boundary"] == pytest.approx(model.info.pairs.boundary)
 
 

@@ -33,6 +33,7 @@ def api_routes(service: ModelService) -> list[Route]:
         Route("/api/predict", api.predict, methods=["POST"]),
         Route("/api/embed", api.embed, methods=["POST"]),
         Route("/api/explain", api.explain, methods=["POST"]),
+        Route("/api/heat_map", api.heat_map, methods=["POST"]),
         Route("/api/neighbours", api.neighbours_of_known, methods=["GET"]),
         Route("/api/neighbours", api.neighbours_of_upload, methods=["POST"]),
         Route("/api/model", api.model, methods=["GET"]),
@@ -83,16 +84,9 @@ class _Api:
         return _answer(request, "embeddings", rows, failures)
 
     async def explain(self, request: Request) -> Response:
-        """Return everything about one image that the page shows."""
+        """Return the prediction and the neighbours of one image."""
         k = whole_number(request, "k", 12, range(1, MAX_NEIGHBOURS + 1))
-        decided, failures, predictor = await self._decide(request)
-        if len(decided) != 1:
-            raise HTTPException(422, failures[0].reason if failures else "send one image")
-        image = decided[0]
-        label = int(np.argmax(image.decision.probabilities))
-        heat = await self.service.in_time(
-            self.service.in_thread(predictor.heat_map, image.pixels, label)
-        )
+        image, predictor = await self._decide_one(request)
         prediction = to_prediction(image.name, image.decision, predictor, 5)
         return JSONResponse(
             {
@@ -102,9 +96,18 @@ class _Api:
                 "common": self._near(image, predictor, "common", k),
                 "style": self._near(image, predictor, "style", k),
                 "view": _as_url(image.pixels),
-                "heat_map": None if heat is None else np.round(heat, 4).tolist(),
             }
         )
+
+    async def heat_map(self, request: Request) -> Response:
+        """Return which regions of one image speak for its most probable class."""
+        image, predictor = await self._decide_one(request)
+        label = int(np.argmax(image.decision.probabilities))
+        values = await self.service.in_time(
+            self.service.in_thread(predictor.heat_map, image.pixels, label)
+        )
+        rounded = None if values is None else np.round(values, 4).tolist()
+        return JSONResponse({"label": predictor.classes[label], "heat_map": rounded})
 
     async def neighbours_of_upload(self, request: Request) -> Response:
         k, field = self._k_and_field(request)
@@ -185,6 +188,12 @@ class _Api:
         result = await self.service.decide(uploads)
         self.service.monitor.seconds.observe(time.monotonic() - start)
         return result
+
+    async def _decide_one(self, request: Request) -> tuple[DecidedImage, Predictor]:
+        decided, failures, predictor = await self._decide(request)
+        if len(decided) != 1:
+            raise HTTPException(422, failures[0].reason if failures else "send one image")
+        return decided[0], predictor
 
     def _near(
         self, image: DecidedImage, predictor: Predictor, field: Any, k: int

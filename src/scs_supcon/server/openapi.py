@@ -98,7 +98,7 @@ DESCRIPTION: Schema = {
         },
         "/api/explain": {
             "post": _operation(
-                "Prediction, neighbours in both fields and heat map of one image",
+                "Prediction of one image and its neighbours in both fields",
                 _object(
                     prediction=PREDICTION,
                     threshold=NUMBER,
@@ -106,9 +106,15 @@ DESCRIPTION: Schema = {
                     common=_array(NEIGHBOUR),
                     style=_array(NEIGHBOUR),
                     view=TEXT,
-                    heat_map={"type": ["array", "null"], "items": _array(NUMBER)},
                 ),
                 K,
+                body=IMAGES,
+            )
+        },
+        "/api/heat_map": {
+            "post": _operation(
+                "Which regions of one image speak for its class; null without PyTorch",
+                _object(label=TEXT, heat_map={"type": ["array", "null"], "items": _array(NUMBER)}),
                 body=IMAGES,
             )
         },

@@ -4,27 +4,33 @@ import { create } from "./common.js";
 let shown = true; // kept from image to image
 
 export class HeatView {
-  constructor(source, values, label) {
-    this.values = values;
+  constructor(source, label) {
+    this.values = null;
+    this.label = label;
     this.canvas = create("canvas", { className: "view" });
     this.canvas.setAttribute("role", "img");
-    this.canvas.setAttribute(
-      "aria-label", values ? `The image with the regions that speak for ${label}` : "The image",
-    );
+    this.canvas.setAttribute("aria-label", "The image");
     this.image = new Image();
     this.image.addEventListener("load", () => this.draw());
     this.image.src = source;
     this.element = create("figure", { className: "subject-view" }, this.canvas);
-    if (values) {
-      const box = create("input", { type: "checkbox", checked: shown });
-      box.addEventListener("change", () => {
-        shown = box.checked;
-        this.draw();
-      });
-      this.element.append(
-        create("figcaption", {}, create("label", { className: "check" }, box, "Show why")),
-      );
-    }
+  }
+
+  // `values`: rows of numbers from 0 to 1, or null.
+  show(values) {
+    if (!values) return;
+    this.values = values;
+    const text = `The image with the regions that speak for ${this.label}`;
+    this.canvas.setAttribute("aria-label", text);
+    const box = create("input", { type: "checkbox", checked: shown });
+    box.addEventListener("change", () => {
+      shown = box.checked;
+      this.draw();
+    });
+    this.element.append(
+      create("figcaption", {}, create("label", { className: "check" }, box, "Show why")),
+    );
+    if (this.image.complete) this.draw();
   }
 
   draw() {

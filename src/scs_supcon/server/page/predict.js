@@ -10,9 +10,11 @@ const entries = [];
 let waiting = [];
 let active = 0;
 let selected = null;
+let explains = true; // whether the model has heat maps
 
 guarded(async () => {
   const model = await request("/api/model");
+  explains = model.heat_map;
   const accuracy = model.metrics?.accuracy;
   const facts = [
     `${model.classes.length} classes`, model.encoder,
@@ -121,7 +123,7 @@ function showFailure(entry) {
 }
 
 function showDetail(entry) {
-  const { prediction, threshold, boundary, common, style, view, heat_map: heat } = entry.answer;
+  const { prediction, threshold, boundary, common, style, view } = entry.answer;
   const panel = byId("detail");
   panel.removeAttribute("aria-busy");
   const title = prediction.unknown
@@ -133,7 +135,8 @@ function showDetail(entry) {
       `needs. Among the known classes, ${prediction.label} is the most probable one.`
     : `${percent(prediction.probability, 1)} probability; similarity to ${prediction.nearest} ` +
       `${prediction.similarity.toFixed(2)}, needed ${threshold.toFixed(2)}.`;
-  const image = new HeatView(view, heat, prediction.label);
+  const image = new HeatView(view, prediction.label);
+  showHeat(entry, image);
   panel.replaceChildren(
     create(
       "div", { className: "detail-head" }, image.element,
@@ -158,6 +161,13 @@ function showDetail(entry) {
   }
   announce(`${prediction.unknown ? "Unknown" : prediction.label}. ${reason}`);
 }
+
+// The heat map takes longer than the rest and follows when it is ready.
+const showHeat = guarded(async (entry, image) => {
+  if (!explains) return;
+  entry.heat ??= (await request("/api/heat_map", entry.file)).heat_map;
+  image.show(entry.heat);
+});
 
 function topClasses(prediction) {
   // Objects list keys such as "7" first, so the order of the answer is lost.
