@@ -22,8 +22,8 @@ import torch
 
 from scs_supcon.data.load import load_images
 from scs_supcon.data.transforms import eval_view
+from scs_supcon.inference import load
 from scs_supcon.inference.heat_map import KINDS, heat_map, log_odds, resize_map
-from scs_supcon.inference.model import load
 from scs_supcon.nn.encode import encode
 
 SHARE = 0.2  # of the cells that are hidden

@@ -61,9 +61,23 @@ def test_the_gradient_map_is_the_derivative_by_the_activations(model, view):
     np.testing.assert_allclose(heat_map(model, view, 1, "gradient"), reference, atol=0.02)
 
 
-def test_occlusion_finds_what_is_covered(model, view):
-    values = heat_map(model, view, 2, "occlusion")
-    assert values.shape == (7, 7)
+def test_occlusion_measures_the_fall_of_the_score(model, view):
+    def score(image):
+        with torch.no_grad():
+            return float(log_odds(model, model.encoder(image[None]), 2))
+
+    size = view.shape[-1]
+    step, side = size / 7, math.ceil(1.5 * size / 7)
+    falls = []
+    for i in range(7):
+        for j in range(7):
+            covered = view.clone()
+            top = max(0, round((i + 0.5) * step - side / 2))
+            left = max(0, round((j + 0.5) * step - side / 2))
+            covered[:, top : top + side, left : left + side] = 0
+            falls.append(max(0.0, score(view) - score(covered)))
+    reference = np.array(falls).reshape(7, 7) / max(falls)
+    np.testing.assert_allclose(heat_map(model, view, 2, "occlusion"), reference, atol=1e-4)
 
 
 def test_a_model_without_a_feature_map_has_no_heat_map(model, view, monkeypatch):
@@ -71,7 +85,9 @@ def test_a_model_without_a_feature_map_has_no_heat_map(model, view, monkeypatch)
     monkeypatch.setattr(
         type(model.encoder.body), "forward", lambda self, x: self.layers(x).mean((2, 3))
     )
-    assert heat_map(model, view, 0) is None
+    assert heat_map(model, view, 0, "gradient") is None
+    assert heat_map(model, view, 0, "location") is None
+    assert heat_map(model, view, 0) is not None  # occlusion needs none
 
 
 def test_a_map_is_enlarged(model):

@@ -18,7 +18,12 @@ JPEG_QUALITY = 80
 
 
 def style_vectors(run: Path, model: Model) -> NDArray[np.float32]:
-    """Return the style field of the training images; no columns if the run did not store it."""
+    """Return the style field of the training images; no columns if the run did not store it.
+
+    Models of older versions do not contain it, but their runs do.
+    """
+    if model.gallery.style.shape[1]:
+        return model.gallery.style.numpy()
     file = run / "embeddings.parquet"
     empty = np.zeros((len(model.info.image_names), 0), np.float32)
     if not file.is_file():

@@ -10,7 +10,8 @@ a_l be the activation of the last feature map at location l. Four ways to divide
   needs one pass of the encoder per location.
 
 Negative values speak against the class and are set to 0; the largest value becomes 1.
-`benchmarks/heat_maps.py` measures which one finds the regions that matter.
+`benchmarks/heat_maps.py` measures which one finds the regions that matter: `occlusion`, which is
+the default (docs/benchmarks/heat_maps.md). The others are quicker.
 """
 
 import math
@@ -27,7 +28,7 @@ from scs_supcon.nn.encode import encode
 
 Kind = Literal["gradient", "grad_cam", "location", "occlusion"]
 KINDS: tuple[Kind, ...] = ("gradient", "grad_cam", "location", "occlusion")
-DEFAULT: Kind = "gradient"
+DEFAULT: Kind = "occlusion"
 SQUARES = 7  # rows and columns of squares to occlude
 OVERLAP = 1.5  # side of a square relative to the distance of two squares
 
@@ -44,7 +45,7 @@ def heat_map(
         kind: how the score is divided among the regions.
 
     Returns:
-        The map; None if the encoder has no spatial feature map.
+        The map; None if the encoder has no spatial feature map, which `occlusion` does not need.
     """
     if kind == "occlusion":
         values: Tensor | None = _occlusion(model, view, label)

@@ -26,6 +26,7 @@ PREDICTION = _object(
     unknown=FLAG,
     nearest=TEXT,
     similarity=NUMBER,
+    threshold=NUMBER,
 )
 NEIGHBOUR = _object(id={"type": ["integer", "null"]}, image=TEXT, label=TEXT, similarity=NUMBER)
 FAILURES = _array(_object(image=TEXT, reason=TEXT))
