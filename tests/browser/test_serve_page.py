@@ -146,7 +146,7 @@ def fix_labels(page, run, planted):
     page.locator(".cell").first.wait_for()
     page.click("#select-all")
     page.click("#accept")
-    page.wait_for_function("document.querySelectorAll('.cell').length === 0")
+    page.locator("#count", has_text="0 of").wait_for()
     # What the suggestions missed or got wrong is given its label by keys.
     names = page.evaluate("fetch('/api/data').then(r => r.json())")
     truth = {}
@@ -204,3 +204,24 @@ def test_pages_fit_the_window(served, browser, width, scheme, name):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert errors == []
         context.close()
+
+
+def test_a_grid_of_50_000_images_has_few_elements(served, open_page):
+    count = 50_000
+    columns = ("prediction", "suggested", "labels", "originals", "duplicate")
+    data = {name: [0] * count for name in columns}
+    data |= {name: [0.5] * count for name in ("confidence", "label_probability", "margin")}
+    data |= {name: [0.5] * count for name in ("suspicion", "difference")}
+    data |= {"names": [f"train/class/{i:06d}.jpg" for i in range(count)], "classes": ["a", "b"]}
+    data |= {"splits": ["train"] * count, "corrections": 0, "can_undo": False, "run": "digits"}
+    with serving(served) as address:
+        page = open_page("about:blank")
+        page.route("**/api/data", lambda route: route.fulfill(json=data))
+        page.route("**/api/data/map", lambda route: route.fulfill(json={"points": [None] * count}))
+        page.goto(f"{address}/data")
+        page.locator(".cell").first.wait_for()
+        assert "50,000 of 50,000" in page.locator("#count").inner_text()
+        assert page.locator(".cell").count() < 150
+        page.locator("#grid").press("End")
+        page.locator("[aria-posinset='50000']").wait_for()
+        assert page.locator(".cell").count() < 150

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,7 @@ def write_gallery(file: Path, gallery: GalleryFile) -> None:
     from safetensors.numpy import save
 
     ends = np.cumsum([len(jpeg) for jpeg in gallery.jpegs], dtype=np.int64)
-    tensors = {
+    tensors: dict[str, NDArray[Any]] = {
         "labels": np.ascontiguousarray(gallery.labels, np.int64),
         "common": np.ascontiguousarray(gallery.common, np.float32),
         "style": np.ascontiguousarray(gallery.style, np.float32),
