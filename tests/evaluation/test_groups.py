@@ -122,7 +122,7 @@ def test_groups_of_the_run_and_of_given_data_agree(run, table):
         assert one.accuracy == other.accuracy and one.rejected == other.rejected
         assert one.calibration_error.value == pytest.approx(other.calibration_error.value, abs=1e-6)
     text = describe(again)
-    assert "2 of 2 groups have fewer than 30 images" in text
+    assert "fewer than 30 images ('few'), too few for a conclusion: 2 of 2" in text
     assert json.loads(again.to_json())["groups"]["column"] == "camera"
     assert evaluate(run).groups is None
 

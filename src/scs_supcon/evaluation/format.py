@@ -241,8 +241,8 @@ def _groups(evaluation: Evaluation) -> Iterator[str]:
     small = sum(row.small for row in analysis.groups)
     if small:
         yield (
-            f"warning: {small} of {len(analysis.groups)} groups have fewer than "
-            f"{analysis.small_images} images ('few'), too few for a conclusion"
+            f"warning: groups with fewer than {analysis.small_images} images ('few'), too few for "
+            f"a conclusion: {small} of {len(analysis.groups)}"
         )
     if analysis.worst is not None:
         yield f"lowest accuracy: {analysis.worst}"

@@ -34,7 +34,7 @@ def load_named(name: str, root: str | Path | None = None) -> ImageDataset:
         UserError: the name is unknown, or the folder does not hold the complete dataset.
     """
     dataset = find_named(name)
-    folder = Path(root) if root is not None else default_folder(name)
+    folder = Path(root).expanduser() if root is not None else default_folder(name)
     if folder is None:
         raise UserError(
             f"{name} needs its images: give their folder with --data DIR, or set {ROOT_VARIABLE} "
