@@ -55,8 +55,9 @@ torture: $(READY) ## damage files and kill commands at random; ONLY=flips,files 
 audit: $(READY) ## check licences and known vulnerabilities; write build/sbom.cdx.json
 	$(BIN)/python tools/audit.py
 
-docs: $(READY) ## update docs/methods.md, run the notebook, build the site in build/site
-	$(PIP) --editable '.[all,docs]'
+docs: $(READY) ## update docs/methods.md and the table of arrangements, run the notebook, build the site in build/site
+	$(PIP) --editable '.[all,docs,integrations]'
+	$(BIN)/python benchmarks/arrangements.py
 	$(BIN)/scs methods --markdown > docs/methods.md
 	$(BIN)/python -m pytest -m docs
 	$(BIN)/mkdocs build --strict

@@ -2,8 +2,8 @@
 
 torchrun --nproc-per-node 2 examples/ddp.py
 
-Each process encodes its share of the batch. `gather_across_devices=True` compares these rows with
-those of all processes, and `sum_gradients` adds the encoder's gradients instead of averaging them.
+Each process encodes its share of the batch, and `gather_across_devices=True` compares these rows
+with those of all processes.
 """
 
 import gc
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from scs_supcon import SCSSupCon
-from scs_supcon.kernels import sum_gradients
 
 STEPS, BATCH = 5, 128
 
@@ -39,8 +38,7 @@ def train(rank: int, world_size: int) -> tuple[float, Tensor]:
     network: nn.Module = encoder
     if world_size > 1:
         network = DistributedDataParallel(encoder)
-        network.register_comm_hook(None, sum_gradients)
-    parameters = [*encoder.parameters(), *loss.parameters()]  # the loss stays outside of DDP
+    parameters = [*encoder.parameters(), *loss.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
     for points, labels in batches():
         value = loss(network(points[rank::world_size]), labels[rank::world_size])

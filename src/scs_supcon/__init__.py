@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from scs_supcon.methods.cs_supcon import CSSupCon
     from scs_supcon.methods.cs_supcon_overlap import CSSupConOverlap
     from scs_supcon.methods.scs_supcon import SCSSupCon
+    from scs_supcon.methods.shared.weight_decay import weight_decay_groups
     from scs_supcon.methods.simclr import SimCLR
     from scs_supcon.methods.supcon import SupCon
     from scs_supcon.pml import MetricLearningLoss
@@ -39,6 +40,7 @@ _MODULES = {
     "Recipe": "recipe",
     "RunResult": "training.result",
     "train": "training.train",
+    "weight_decay_groups": "methods.shared.weight_decay",
 }
 
 __all__ = [
@@ -59,6 +61,7 @@ __all__ = [
     "evaluate",
     "load",
     "train",
+    "weight_decay_groups",
 ]
 
 

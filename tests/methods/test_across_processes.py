@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scs_supcon import CSSupCon, CSSupConOverlap, SCSSupCon, SimCLR, SupCon
-from scs_supcon.kernels import sum_gradients
 from scs_supcon.methods import Method
 from scs_supcon.nn.head import Projection
 
@@ -70,6 +69,7 @@ def joined_batch(sizes: Sizes) -> tuple[Tensor, Tensor]:
 
 
 def value_and_gradients(loss: Method, z: Tensor, labels: Tensor) -> Arrays:
+    loss.gradient_reduction = "sum"  # the gradient itself; test_arrangements.py has the other
     z = z.clone().requires_grad_()
     value = loss(z, labels)
     value.backward()
@@ -97,7 +97,6 @@ def trained(sizes_of_steps: list[Sizes], rank: int | None) -> Arrays:
     run: nn.Module = net
     if rank is not None:
         run = nn.parallel.DistributedDataParallel(net)
-        run.register_comm_hook(None, sum_gradients)
     optimiser = torch.optim.SGD(
         [{"params": list(net.parameters()), "lr": 0.5}, *loss.param_groups(lr=0.5)], momentum=0.9
     )
@@ -115,7 +114,9 @@ def centred(sizes: Sizes, rank: int | None) -> Arrays:
     """Return rows, statistics and summed gradients of a centred projection in training."""
     torch.manual_seed(4)
     head = Projection(8, 6, centre=True).double()
-    loss = SCSSupCon(preset="siglip", gather_across_devices=rank is not None)
+    loss = SCSSupCon(
+        preset="siglip", gather_across_devices=rank is not None, gradient_reduction="sum"
+    )
     z, labels = joined_batch(sizes)
     local = slice(None) if rank is None else rows_of_rank(sizes, rank)
     rows = head(z[local, 0])
@@ -127,6 +128,46 @@ def centred(sizes: Sizes, rank: int | None) -> Arrays:
             dist.all_reduce(p.grad)
         results[f"by {name}"] = p.grad
     return {name: x.numpy() for name, x in results.items()}
+
+
+def without_gathering(sizes: Sizes, rank: int) -> Arrays:
+    """Return t' and b after 30 steps of DDP, each rank with the loss of its own rows."""
+    net = encoder()
+    run = nn.parallel.DistributedDataParallel(net)
+    loss = SCSSupCon(preset="siglip")
+    optimiser = torch.optim.SGD([*net.parameters(), *loss.parameters()], lr=0.5)
+    z, labels = joined_batch(sizes)
+    local = rows_of_rank(sizes, rank)
+    for _ in range(30):
+        optimiser.zero_grad()
+        loss(run(z[local, 0]), labels[local]).backward()
+        optimiser.step()
+    return {name: p.detach().numpy() for name, p in loss.named_parameters()}
+
+
+def mean_of_local_losses(sizes: Sizes) -> Arrays:
+    """Return t' and b after 30 steps of one process on the mean of the losses of the ranks."""
+    net, loss = encoder(), SCSSupCon(preset="siglip")
+    optimiser = torch.optim.SGD([*net.parameters(), *loss.parameters()], lr=0.5)
+    z, labels = joined_batch(sizes)
+    locals_ = [rows_of_rank(sizes, rank) for rank in range(len(sizes))]
+    for _ in range(30):
+        optimiser.zero_grad()
+        values = [loss(net(z[local, 0]), labels[local]) for local in locals_]
+        torch.stack(values).mean().backward()
+        optimiser.step()
+    return {name: p.detach().numpy() for name, p in loss.named_parameters()}
+
+
+def in_groups(rank: int) -> Arrays:
+    """Return value and gradients on three ranks, of which the first two form a group."""
+    group, alone = dist.new_group([0, 1]), dist.new_group([2])
+    z, labels = joined_batch((4, 7, 3))
+    local = rows_of_rank((4, 7, 3), rank)
+    loss = SCSSupCon(
+        preset="siglip", gather_across_devices=True, group=group if rank < 2 else alone
+    )
+    return value_and_gradients(loss, z[local], labels[local])
 
 
 def rows_of_rank(sizes: Sizes, rank: int) -> slice:
@@ -144,6 +185,10 @@ def on_this_rank(rank: int, world: int) -> Arrays:
         results |= {f"{k} centred: {part}": v for part, v in centred(sizes, rank).items()}
     if world == 2:  # building DDP takes seconds: once is enough
         results |= {f"step: {part}": v for part, v in trained(SIZES[2][:3], rank).items()}
+        values = without_gathering(SIZES[2][0], rank)
+        results |= {f"ungathered: {part}": v for part, v in values.items()}
+    else:
+        results |= {f"group: {part}": v for part, v in in_groups(rank).items()}
     return results
 
 
@@ -160,6 +205,14 @@ def test_several_processes_equal_one_process(
         equal(ranks, f"{k} centred: ", centred(sizes, None))
     if world == 2:
         equal(ranks, "step: ", trained(SIZES[2][:3], None))
+        # Without a gathered loss, t and b follow the mean of the gradients, on all ranks.
+        equal(ranks, "ungathered: ", mean_of_local_losses(SIZES[2][0]))
+    else:
+        z, labels = joined_batch((4, 7, 3))
+        parts = ((ranks[:2], slice(0, 11)), (ranks[2:], slice(11, 14)))
+        for members, rows in parts:
+            loss = SCSSupCon(preset="siglip")
+            equal(members, "group: ", value_and_gradients(loss, z[rows], labels[rows]))
 
 
 def equal(ranks: list[Arrays], prefix: str, expected: Arrays) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import scs_supcon
 from scs_supcon import SCSSupCon
 from scs_supcon.errors import UserError
 
@@ -218,3 +219,54 @@ def test_a_module_moved_to_another_type_still_works() -> None:
     loss(z, labels).backward()
     torch.testing.assert_close(loss(z, labels), expected, rtol=1e-5, atol=0)
     assert loss.log_t.grad is not None and loss.log_t.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("convert", [torch.nn.Module.half, torch.nn.Module.bfloat16])
+def test_t_and_b_keep_their_digits_in_half_precision(convert: Any) -> None:
+    """In bfloat16 a step of 0.01 from 10 would be rounded away."""
+    network = torch.nn.Sequential(torch.nn.Linear(8, 8), SCSSupCon(preset="siglip", b0=math.pi))
+    loss = convert(network)[1]
+    assert loss.log_t.dtype == loss.b.dtype == torch.float32
+    assert loss.t.item() == pytest.approx(10, rel=1e-6)
+    assert loss.b.item() == pytest.approx(math.pi, rel=1e-6)
+    solved = convert(SCSSupCon())
+    solved(*batch())
+    assert solved.b.dtype == torch.float32
+    before = loss.b.item()
+    z, labels = batch()
+    loss(z.to(network[0].weight.dtype), labels).backward()
+    torch.optim.SGD(loss.parameters(), lr=1e-3).step()
+    assert loss.b.item() != before
+
+
+def test_a_device_without_float64_gets_float32() -> None:
+    """Moving float64 to Apple's mps is a TypeError; here a function stands for the move."""
+
+    def move(x: Tensor) -> Tensor:
+        if x.dtype == torch.float64:
+            raise TypeError("the device has no float64")
+        return x.clone()
+
+    loss = SCSSupCon(preset="siglip")._apply(move)
+    assert loss.log_t.dtype == loss.b.dtype == torch.float32
+    assert loss.t.item() == pytest.approx(10, rel=1e-6)
+
+
+def test_scalars_of_earlier_versions_are_loaded() -> None:
+    loss = SCSSupCon(preset="siglip")
+    loss.load_state_dict({"log_t": torch.tensor(0.5), "b": torch.tensor(2.0)})
+    assert loss.log_t.tolist() == [0.5] and loss.b.tolist() == [2.0]
+    assert loss.t.shape == loss.boundary.shape == ()
+
+
+def test_optimisers_of_other_libraries_do_not_decay_t_and_b() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), SCSSupCon(preset="siglip"))
+    expected = {id(model[0].bias), id(model[1].log_t), id(model[1].b)}
+    groups = scs_supcon.weight_decay_groups(model, weight_decay=0.1)
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    assert [id(p) for p in groups[0]["params"]] == [id(model[0].weight)]
+    assert {id(p) for p in groups[1]["params"]} == expected
+    assert model[1].no_weight_decay() == {"log_t", "b"}
+    optim = pytest.importorskip("timm.optim")
+    kept, decayed = optim.param_groups_weight_decay(model, 0.1)
+    assert {id(p) for p in kept["params"]} == expected and len(decayed["params"]) == 1

@@ -10,7 +10,7 @@ from scs_supcon.kernels.dense import Weighting, positives
 from scs_supcon.kernels.distances import style_distance
 from scs_supcon.kernels.gather import gather_rows, several_processes, sum_gradients
 from scs_supcon.kernels.layout import count_pairs
-from scs_supcon.kernels.sigmoid import sigmoid_loss_on_pairs, sigmoid_pair_loss
+from scs_supcon.kernels.sigmoid import sigmoid_pair_loss
 from scs_supcon.kernels.soft import expected_positives, soft_sigmoid_loss, soft_style_distance
 from scs_supcon.kernels.softmax import softmax_pair_loss
 
@@ -23,7 +23,6 @@ __all__ = [
     "mean_cosines",
     "positives",
     "several_processes",
-    "sigmoid_loss_on_pairs",
     "sigmoid_pair_loss",
     "soft_sigmoid_loss",
     "soft_style_distance",

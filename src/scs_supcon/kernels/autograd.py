@@ -19,6 +19,24 @@ def forbid_double_backward() -> None:
         )
 
 
+def traced(x: Tensor) -> bool:
+    """Return whether x is traced by `torch.compile` or transformed by `torch.func`.
+
+    Gradients written by hand and numbers read on the host then have to be avoided.
+    """
+    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def reads_are_free(x: Tensor) -> bool:
+    """Return whether numbers of x can be read without waiting for a GPU or breaking a graph."""
+    return x.device.type == "cpu" and not traced(x)
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """Return the type in which numbers of x are summed: float64, or float32 on Apple's mps."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
+
+
 def scale_gradient(saved: Tensor, grad: Tensor) -> Tensor:
     """Return the saved gradient times the incoming gradient, without a copy if the latter is 1."""
     if grad.device.type == "cpu" and float(grad) == 1.0:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from scs_supcon.kernels.autograd import forbid_double_backward, full_precision, scale_gradient
 from scs_supcon.kernels.dense import dense_style_distance
-from scs_supcon.kernels.gather import arrange_pairs, several_processes
+from scs_supcon.kernels.gather import Group, arrange_pairs, several_processes
 from scs_supcon.kernels.layout import PairLabels, members
 
 DENSE_ROWS = 64  # up to this size the dense form is no slower (measured)
@@ -33,6 +33,7 @@ def style_distance(
     references: Tensor | None = None,
     reference_labels: Tensor | None = None,
     gather: bool = False,
+    group: Group = None,
     piece: int | None = None,
 ) -> Tensor:
     """Return the mean over rows of the mean distance to their positives; 0 for rows without any.
@@ -43,12 +44,15 @@ def style_distance(
         references: `(m, d)` rows that hold the positives; default: the rows themselves.
         reference_labels: `(m,)`.
         gather: use the positives of all processes. The value is then the same on all processes.
+        group: the processes; default: all.
         piece: pairs held in memory at once; affects speed and memory, not the result.
     """
-    gather = gather and several_processes()
+    gather = gather and several_processes(group)
     if piece is None and references is None and not gather and len(style) <= DENSE_ROWS:
         return dense_style_distance(style, labels)
-    queries, others, pairs = arrange_pairs(style, labels, references, reference_labels, gather)
+    queries, others, pairs = arrange_pairs(
+        style, labels, references, reference_labels, gather, group=group
+    )
     distance: Tensor = _StyleDistance.apply(queries, others, pairs, piece or PIECE)
     return distance
 
@@ -68,7 +72,7 @@ class _StyleDistance(torch.autograd.Function):
                 for block in class_blocks(pairs, piece):
                     sums.add_block(block)
         if pairs.joined:
-            dist.all_reduce(sums.total)
+            dist.all_reduce(sums.total, group=pairs.group)
         ctx.save_for_backward(sums.grad, sums.grad_references)
         return sums.total.to(queries.dtype)
 

@@ -60,11 +60,13 @@ class PairLabels:
         rows: labels of the queries.
         columns: labels of the references; None if queries are paired among themselves.
         joined: whether the references are the rows of all processes, the queries among them.
+        group: the processes; None: all.
     """
 
     rows: SortedLabels
     columns: SortedLabels | None = None
     joined: bool = False
+    group: Any = None
 
     @property
     def symmetric(self) -> bool:

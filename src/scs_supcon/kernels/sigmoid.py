@@ -17,22 +17,20 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from scs_supcon.kernels.autograd import forbid_double_backward, full_precision, scale_gradient
 from scs_supcon.kernels.bias import solve_sorted_bias
-from scs_supcon.kernels.dense import Weighting, dense_sigmoid_loss, pair_weights, softplus
-from scs_supcon.kernels.gather import arrange_pairs, several_processes
+from scs_supcon.kernels.dense import Weighting, dense_sigmoid_loss, pair_weights
+from scs_supcon.kernels.gather import Group, arrange_pairs, several_processes
 from scs_supcon.kernels.layout import TILE, PairLabels, Tile, longest, tiles
 
 DENSE_ROWS = 128  # up to this size the dense form is no slower (measured)
 SAFE_LOGIT = 5.0  # up to here −log(1 − σ) loses less than the rounding of the logit
 MANY, WIDE_TILE = 4096, 768  # above MANY rows wide tiles are faster by 2 to 7%
 FEW = 1 << 14  # numbers that are summed in one step
-LISTED = 1 << 15  # listed pairs held in memory
 
 
-def sigmoid_pair_loss(
+def sigmoid_pair_loss(  # noqa: PLR0913
     common: Tensor,
     labels: Tensor,
     t: Tensor,
@@ -45,6 +43,7 @@ def sigmoid_pair_loss(
     reference_labels: Tensor | None = None,
     include_rows: bool = False,
     gather: bool = False,
+    group: Group = None,
     tile: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the weighted mean cost of all pairs, and b.
@@ -64,15 +63,16 @@ def sigmoid_pair_loss(
         include_rows: whether the rows are references, too: n × (n + m) pairs.
         gather: pair the rows with those of all processes. The value and the gradients of t and b
             are then the same on all processes.
+        group: the processes; default: all.
         tile: side of a tile; affects speed and memory, not the result. Default: chosen by size.
     """
-    gather = gather and several_processes()
+    gather = gather and several_processes(group)
     if tile is None and references is None and not gather and len(common) <= DENSE_ROWS:
         return dense_sigmoid_loss(
             common, labels, t, b, weighting=weighting, include_self=include_self, margin=margin
         )
     queries, others, pairs = arrange_pairs(
-        common, labels, references, reference_labels, gather, include_rows=include_rows
+        common, labels, references, reference_labels, gather, group=group, include_rows=include_rows
     )
     if b is None:
         scale = float(t.detach())
@@ -81,7 +81,7 @@ def sigmoid_pair_loss(
         )
         b = torch.tensor(solved, dtype=torch.float64, device=common.device)
         if gather:
-            dist.broadcast(b, 0)
+            dist.broadcast(b, group=group, group_src=0)
     if tile is None:
         tile = TILE if len(queries) <= MANY else WIDE_TILE
     weights = pair_weights(*pairs.count(include_self), weighting)
@@ -89,40 +89,6 @@ def sigmoid_pair_loss(
         queries, others, t, b, pairs, weights, include_self, margin, tile
     )
     return loss, b
-
-
-def sigmoid_loss_on_pairs(
-    queries: Tensor,
-    references: Tensor,
-    pairs: tuple[Tensor, Tensor],
-    same: Tensor,
-    t: Tensor,
-    b: Tensor,
-    margin: float = 0.0,
-) -> Tensor:
-    """Return the mean cost of listed pairs (u, v) of queries and references; 0 without pairs.
-
-    Args:
-        queries: `(n, d)`.
-        references: `(m, d)`; may be the queries themselves.
-        pairs: rows of the queries, rows of the references.
-        same: which of the pairs are same-class pairs.
-        t: scalar that multiplies the similarity.
-        b: scalar bias.
-        margin: subtracted from the similarities of same-class pairs.
-    """
-
-    def cost(u: Tensor, v: Tensor, same: Tensor) -> Tensor:
-        r = (queries.index_select(0, u) * references.index_select(0, v)).sum(1)
-        a = t * (torch.where(same, r - margin, r) if margin else r) - b
-        return softplus(torch.where(same, -a, a)).sum(dtype=torch.float64)
-
-    chunks = zip(*(torch.split(x, LISTED) for x in (*pairs, same)), strict=True)
-    costs = [
-        cost(*chunk) if len(same) <= LISTED else checkpoint(cost, *chunk, use_reentrant=False)
-        for chunk in chunks
-    ]
-    return (torch.stack(costs).sum() / max(len(same), 1)).to(queries.dtype)
 
 
 class _SigmoidPairs(torch.autograd.Function):
@@ -233,7 +199,7 @@ class _TileSums:
             self.by_t.add_(_inner_product(self.queries, self.grad_queries))
         if self.pairs.joined:
             totals = torch.stack([self.cost, self.by_t, self.by_b])
-            dist.all_reduce(totals)
+            dist.all_reduce(totals, group=self.pairs.group)
             self.cost, self.by_t, self.by_b = totals.unbind()
         if self.grad_queries is not None:
             self.grad_queries.mul_(2 * self.t if self.pairs.one_set else self.t)

@@ -66,7 +66,7 @@ def soft_sigmoid_loss(
                 both = both.masked_fill(_self_pairs(rows, n), 0)
             return both.sum(dtype=torch.float64)
 
-        costs = [_in_chunks(cost, rows, n) for rows in _chunks(common, chunk)]
+        costs = [in_chunks(cost, rows, n) for rows in row_chunks((n, n), chunk, common.device)]
         return torch.stack(costs).sum().to(common.dtype), b
 
 
@@ -90,7 +90,7 @@ def soft_style_distance(style: Tensor, probabilities: Tensor, *, chunk: int = CH
         return (distance * weights).sum(dtype=torch.float64)
 
     with full_precision(style):
-        sums = [_in_chunks(distances, rows, n) for rows in _chunks(style, chunk)]
+        sums = [in_chunks(distances, rows, n) for rows in row_chunks((n, n), chunk, style.device)]
         return torch.stack(sums).sum().to(style.dtype)
 
 
@@ -120,12 +120,13 @@ def _solve(
     return solve_bias(both, positive, pairs, (torch.stack([q, 1 - q]) / max(pairs, 1)).flatten())
 
 
-def _chunks(x: Tensor, chunk: int) -> Iterator[Tensor]:
+def row_chunks(shape: tuple[int, int], chunk: int, device: torch.device) -> Iterator[Tensor]:
     """Yield indices of rows that have at most `chunk` pairs; one empty chunk without rows."""
-    yield from torch.split(torch.arange(len(x), device=x.device), max(chunk // max(len(x), 1), 1))
+    n, m = shape
+    yield from torch.split(torch.arange(n, device=device), max(chunk // max(m, 1), 1))
 
 
-def _in_chunks(compute: Callable[[Tensor], Tensor], rows: Tensor, n: int) -> Tensor:
+def in_chunks(compute: Callable[[Tensor], Tensor], rows: Tensor, n: int) -> Tensor:
     """Compute a chunk again in the backward pass, unless it is the only one."""
     result: Tensor = (
         compute(rows) if len(rows) == n else checkpoint(compute, rows, use_reentrant=False)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from scs_supcon.kernels.autograd import forbid_double_backward, full_precision, scale_gradient
 from scs_supcon.kernels.dense import dense_softmax_loss
-from scs_supcon.kernels.gather import arrange_pairs, several_processes
+from scs_supcon.kernels.gather import Group, arrange_pairs, several_processes
 from scs_supcon.kernels.layout import TILE, PairLabels, SortedLabels, Tile, longest, members, tiles
 
 DENSE_ROWS = 512  # up to this size the dense form is no slower (measured)
@@ -37,6 +37,7 @@ def softmax_pair_loss(
     references: Tensor | None = None,
     reference_labels: Tensor | None = None,
     gather: bool = False,
+    group: Group = None,
     tile: int | None = None,
 ) -> Tensor:
     """Return the mean over rows of −log softmax, averaged over the positives of each row.
@@ -52,12 +53,15 @@ def softmax_pair_loss(
         reference_labels: `(m,)`.
         gather: compare the rows with those of all processes. The value is then the same on all
             processes.
+        group: the processes; default: all.
         tile: side of a tile; affects speed and memory, not the result. Default: chosen by size.
     """
-    gather = gather and several_processes()
+    gather = gather and several_processes(group)
     if tile is None and references is None and not gather and len(x) <= DENSE_ROWS:
         return dense_softmax_loss(x, labels, temperature)
-    queries, others, pairs = arrange_pairs(x, labels, references, reference_labels, gather)
+    queries, others, pairs = arrange_pairs(
+        x, labels, references, reference_labels, gather, group=group
+    )
     loss: Tensor = _SoftmaxPairs.apply(queries, others, pairs, 1 / temperature, tile or TILE)
     return loss
 
@@ -109,7 +113,7 @@ def _value_and_gradients(
     per_row = log_z - scale * positive_mean.inner_product()
     value = per_row.masked_fill(count == 0, 0).sum() / n
     if pairs.joined:
-        dist.all_reduce(value)
+        dist.all_reduce(value, group=pairs.group)
     if not any(need):
         return value, None, None
     log_z = log_z.masked_fill(count == 0, torch.inf)  # p = 0 for rows without a loss
@@ -252,7 +256,7 @@ class _TilePass:
         joined = log_z.new_zeros(len(self.others))
         if self.pairs.joined:
             joined[self.pairs.right.local] = log_z
-            dist.all_reduce(joined)
+            dist.all_reduce(joined, group=self.pairs.group)
         return joined
 
     def _logits(self, tile: Tile, shift: float) -> Tensor:

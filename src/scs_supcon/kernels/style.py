@@ -37,7 +37,7 @@ from torch import Tensor
 from scs_supcon.kernels.autograd import forbid_double_backward, full_precision, scale_gradient
 from scs_supcon.kernels.bias import EXACT_PAIRS, solve_bias
 from scs_supcon.kernels.distances import PIECE, Block, class_blocks
-from scs_supcon.kernels.gather import arrange_pairs, gather_rows, several_processes
+from scs_supcon.kernels.gather import Group, arrange_pairs, gather_rows, several_processes
 from scs_supcon.kernels.layout import PairLabels, SortedLabels
 
 EPSILON = 1e-6  # added to variances
@@ -59,6 +59,7 @@ def instance_loss(
     t: float,
     *,
     gather: bool = False,
+    group: Group = None,
     piece: int | None = None,
 ) -> InstanceLoss:
     """Return the instance loss; 0 without positive or without negative pairs.
@@ -70,18 +71,19 @@ def instance_loss(
         t: multiplies the similarity.
         gather: pair the rows with those of all processes. The value is then the same on all
             processes.
+        group: the processes; default: all.
         piece: pairs held in memory at once; affects speed and memory, not the result.
     """
-    gather = gather and several_processes()
-    keep, positive, negative = _count(labels, image_ids, gather)
+    gather = gather and several_processes(group)
+    keep, positive, negative = _count(labels, image_ids, gather, group)
     if not positive or not negative:
         return InstanceLoss(style.sum() * 0, 0.0, positive, negative)
     style, labels, image_ids = style[keep], labels[keep], image_ids[keep]
-    queries, others, pairs = arrange_pairs(style, labels, gather=gather)
-    ids, other_ids, _ = arrange_pairs(image_ids[:, None], labels, gather=gather)
+    queries, others, pairs = arrange_pairs(style, labels, gather=gather, group=group)
+    ids, other_ids, _ = arrange_pairs(image_ids[:, None], labels, gather=gather, group=group)
     images = ids[:, 0], (ids if other_ids is None else other_ids)[:, 0]
     with full_precision(style):
-        b = _solve(queries if others is None else others, images[1], pairs, t, gather)
+        b = _solve(queries if others is None else others, images[1], pairs, t)
     loss: Tensor = _InstancePairs.apply(
         queries, others, pairs, images, (t, b, 1 / positive), piece or PIECE
     )
@@ -122,11 +124,13 @@ def _standardise(x: Tensor) -> Tensor:
     return centred / (centred.square().sum(0) / n + EPSILON).sqrt()
 
 
-def _count(labels: Tensor, image_ids: Tensor, gather: bool) -> tuple[Tensor, int, int]:
+def _count(
+    labels: Tensor, image_ids: Tensor, gather: bool, group: Group
+) -> tuple[Tensor, int, int]:
     """Return which rows are of a class with two images or more, and the numbers of their pairs."""
     everywhere, local = [labels, image_ids], slice(None)
     if gather:
-        everywhere, local = gather_rows(labels, image_ids)
+        everywhere, local = gather_rows(labels, image_ids, group=group)
     images, image, views = torch.unique(
         torch.stack(everywhere, 1), dim=0, return_inverse=True, return_counts=True
     )
@@ -140,7 +144,7 @@ def _count(labels: Tensor, image_ids: Tensor, gather: bool) -> tuple[Tensor, int
 
 
 @torch.no_grad()
-def _solve(x: Tensor, images: Tensor, pairs: PairLabels, t: float, gather: bool) -> float:
+def _solve(x: Tensor, images: Tensor, pairs: PairLabels, t: float) -> float:
     """Return the bias of sorted rows x; above 2^20 pairs, from every k-th row."""
     labels = pairs.right.labels
     every = -(-PairLabels(SortedLabels(labels)).count()[1] // EXACT_PAIRS)
@@ -152,8 +156,8 @@ def _solve(x: Tensor, images: Tensor, pairs: PairLabels, t: float, gather: bool)
         logits.append((t * _similarities(x[rows], x, block))[valid])
         positive += int((same & valid).sum())
     b = torch.tensor(solve_bias(torch.cat(logits), positive), dtype=torch.float64, device=x.device)
-    if gather:
-        dist.broadcast(b, 0)
+    if pairs.joined:
+        dist.broadcast(b, group=pairs.group, group_src=0)
     return float(b)
 
 
@@ -188,7 +192,7 @@ class _InstancePairs(torch.autograd.Function):
                         0, block.rows.reshape(-1), products.flatten(0, 1), alpha=2 * t * weight
                     )
         if pairs.joined:
-            dist.all_reduce(total)
+            dist.all_reduce(total, group=pairs.group)
         ctx.save_for_backward(grad)
         return (total * weight).to(queries.dtype)
 

@@ -19,12 +19,16 @@ from scs_supcon.methods.shared.base import (
     flatten,
     probe_input_for,
 )
+from scs_supcon.methods.shared.pair_loss import OPTIONS as PAIR_OPTIONS
+from scs_supcon.methods.shared.pair_loss import PairLoss
 from scs_supcon.methods.shared.plugins import code_digest, is_plugin, plugin_class
 from scs_supcon.nn.network import Network, Output
 
 OptionValue = bool | int | float | str | list[Any]
 
-DETERMINED_BY_RUN = ("preset", "gather_across_devices", "common_dim", "overlap")
+DETERMINED_BY_RUN = (
+    *("preset", "gather_across_devices", "gradient_reduction", "group", "common_dim", "overlap"),
+)
 
 
 def available() -> list[str]:
@@ -96,12 +100,13 @@ def method_defaults(
         preset: one of its presets; None means its default preset.
         options: values that override the defaults, also of options that depend on them.
     """
-    values = method_class(name).effective_options(preset, options)
+    method = method_class(name)
+    values = method.effective_options(preset, options)
+    left_out = (*DETERMINED_BY_RUN, *(PAIR_OPTIONS if issubclass(method, PairLoss) else ()))
     return {
         option: list(value) if isinstance(value, tuple) else value
         for option, value in values.items()
-        if option not in DETERMINED_BY_RUN
-        and isinstance(value, bool | int | float | str | list | tuple)
+        if option not in left_out and isinstance(value, bool | int | float | str | list | tuple)
     }
 
 

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.kernels import full_precision
+from scs_supcon.kernels.targets import PairTargets
 from scs_supcon.methods.scs_supcon import SCSSupCon
 from scs_supcon.methods.shared.base import check_not_negative, check_one_of, flatten_soft_labels
-from scs_supcon.methods.shared.joint import gather
 from scs_supcon.nn.head import unit
 
 Orthogonality = Literal["projected", "xcov"]
@@ -63,12 +63,17 @@ class OSCSSupCon(SCSSupCon):
         rows, _ = flatten_soft_labels(embeddings, label_probabilities)
         return terms | self._orthogonality_term(rows)
 
-    def loss_on_pairs(
-        self, embeddings: Tensor, pairs: tuple[Tensor, Tensor], same: Tensor, ref_emb: Tensor
+    def row_terms(
+        self,
+        rows: Tensor,
+        references: Tensor,
+        targets: PairTargets,
+        weights: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """As in `SCSSupCon`; orthogonality is computed from all rows, listed or not."""
-        terms = super().loss_on_pairs(embeddings, pairs, same, ref_emb)
-        return terms | self._orthogonality_term(embeddings)
+        """As in `SCSSupCon`; orthogonality is computed from all rows, and the same for each."""
+        terms = super().row_terms(rows, references, targets, weights)
+        shared = self._orthogonality_term(rows)
+        return terms | {name: term.expand(len(rows)) for name, term in shared.items()}
 
     def _terms(self, rows: Tensor, labels: Tensor, *references: Any) -> dict[str, Tensor]:
         """As in `SCSSupCon`; orthogonality is computed from the rows, not from the references."""
@@ -78,8 +83,8 @@ class OSCSSupCon(SCSSupCon):
         common, style = (unit(field) for field in self.fields(rows))
         if not self.weight or not style.shape[1]:
             return {}
-        if self.gather_across_devices:
-            common, style = gather(common), gather(style)
+        if self.gathers:
+            common, style = self._joined(common), self._joined(style)
         measure = projected if self.orthogonality == "projected" else xcov
         return {"orthogonality": self.weight * measure(common, style)}
 

@@ -61,4 +61,4 @@ class SCSJoint(ClassifierOnFeatures, SCSSupCon):
         return None
 
     def _gather(self, rows: Tensor) -> Tensor:
-        return gather(rows, self.views) if self.gather_across_devices else rows
+        return gather(self.scaled(rows), self.views, self.group) if self.gathers else rows

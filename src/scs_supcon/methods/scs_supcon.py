@@ -35,19 +35,23 @@ from scs_supcon.kernels import (
     expected_positives,
     gather_rows,
     mean_cosines,
-    sigmoid_loss_on_pairs,
     sigmoid_pair_loss,
     soft_sigmoid_loss,
     soft_style_distance,
-    solve_bias,
     style_distance,
 )
 from scs_supcon.kernels.dense import pair_weights
+from scs_supcon.kernels.gather import GradientReduction, Group
 from scs_supcon.kernels.style import (
     field_correlation,
     instance_loss,
     scatter_ratio,
     variance_floor,
+)
+from scs_supcon.kernels.targets import (
+    PairTargets,
+    targeted_sigmoid_loss,
+    targeted_style_distance,
 )
 from scs_supcon.methods.shared.base import (
     Batch,
@@ -65,11 +69,10 @@ from scs_supcon.methods.shared.classifier import check_labels
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
 from scs_supcon.methods.shared.joint import gather as gather_with_gradient
 from scs_supcon.methods.shared.memory_bank import MemoryBank
-from scs_supcon.methods.shared.unused_parameters import UnusedParameterCheck
+from scs_supcon.methods.shared.pair_loss import PairLoss, Reduction, weighted_rows
+from scs_supcon.methods.shared.pair_scalars import Bias, PairScalars, Scale, resolve_bias
 from scs_supcon.nn.head import Normalise
 
-Scale = Literal["multiply", "divide"]
-Bias = Literal["learn", "fixed", "solve"]
 StyleTerm = Literal["distance", "instance"]
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -81,10 +84,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "siglip": {"pairs": "all", "t0": 10.0, "b0": 10.0, "learn": ("t", "b"), "bias": "learn"},
 }
 
-LOG_MAX_SCALE = math.log(100.0)  # t' is limited so that similarities are multiplied by at most 100
 
-
-class SCSSupCon(CommonStyleMethod):
+class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
     """Sigmoid pair loss with a learnable or solved boundary, and a style-distance term.
 
     Args:
@@ -120,9 +121,16 @@ class SCSSupCon(CommonStyleMethod):
         style_floor: weight of a floor of the standard deviations of the style field.
         style_decorrelation: weight of the squared correlations of style and common columns.
         gather_across_devices: compare the rows of each process with those of all processes.
+        ignore_index: label of rows that are left out, for example -1 for unlabelled rows. Other
+            negative labels are errors.
+        class_weights: weight of each class; a pair is weighted by the product of its two weights.
+        reduction: "mean", or "none" for one value per row, whose mean is the loss.
+        gradient_reduction: how the training loop combines the gradients of the processes: "mean"
+            (DistributedDataParallel, FSDP, Lightning, Accelerate, Hugging Face Trainer) or "sum".
+        group: the processes whose rows are gathered, and for which t and b are kept equal;
+            default: all.
     """
 
-    b: Tensor
     presets = PRESETS
     supports_soft_labels = True
 
@@ -131,7 +139,7 @@ class SCSSupCon(CommonStyleMethod):
         """As in `Method`; `bias` and `learn` follow each other if only one of them is given."""
         values = super().effective_options(preset, options)
         defaults = PRESETS[preset or "solved"]
-        bias, learn = _resolve_bias(defaults, options.get("learn"), options.get("bias"))
+        bias, learn = resolve_bias(defaults, options.get("learn"), options.get("bias"))
         return values | {"bias": bias, "learn": learn}
 
     @classmethod
@@ -164,73 +172,58 @@ class SCSSupCon(CommonStyleMethod):
         style_scatter: float = 0.0,
         style_floor: float = 0.0,
         style_decorrelation: float = 0.0,
+        ignore_index: int | None = None,
+        class_weights: Sequence[float] | Tensor | None = None,
+        reduction: Reduction = "mean",
         gather_across_devices: bool = False,
+        gradient_reduction: GradientReduction = "mean",
+        group: Group = None,
     ) -> None:
         super().__init__(
             common_dim,
             overlap=overlap,
             normalize=normalize,
             gather_across_devices=gather_across_devices,
+            gradient_reduction=gradient_reduction,
+            group=group,
         )
         check_one_of("preset", preset, tuple(PRESETS))
         defaults = PRESETS[preset]
-        self.bias, self.learn = _resolve_bias(defaults, learn, bias)
         self.pairs: Weighting = pairs or defaults["pairs"]
         check_one_of("pairs", self.pairs, ("all", "balanced", "positives"))
-        check_one_of("scale", scale, ("multiply", "divide"))
-        self.scale, self.beta, self.include_self = scale, beta, include_self
+        bias, learned = resolve_bias(defaults, learn, bias)
+        self.set_scalars(
+            defaults["t0"] if t0 is None else t0,
+            defaults["b0"] if b0 is None else b0,
+            bias=bias,
+            learn=learned,
+            scale=scale,
+            lr_t=lr_t,
+            lr_b=lr_b,
+        )
+        self.beta, self.include_self = beta, include_self
         self.margin, self.memory = margin, memory
-        self.lr_t, self.lr_b = lr_t, lr_b
-        t0 = defaults["t0"] if t0 is None else t0
-        b0 = defaults["b0"] if b0 is None else b0
         check_one_of("style", style, ("distance", "instance"))
         self.style, self.style_weight, self.style_t = style, style_weight, style_t
         self.style_scatter, self.style_floor = style_scatter, style_floor
         self.style_decorrelation = style_decorrelation
-        check_positive(t0=t0, style_t=style_t)
+        check_positive(style_t=style_t)
         check_not_negative(
             beta=beta,
             margin=margin,
-            lr_t=lr_t,
-            lr_b=lr_b,
             memory=memory,
             style_weight=style_weight,
             style_scatter=style_scatter,
             style_floor=style_floor,
             style_decorrelation=style_decorrelation,
         )
-        if math.log(t0) * self._sign > LOG_MAX_SCALE:
-            limit = "t0 ≤ 100" if scale == "multiply" else "t0 ≥ 0.01"
-            raise UserError(
-                f"{limit} is required, got t0 = {t0}: similarities are multiplied by at most 100"
-            )
-        if not math.isfinite(b0):
-            raise UserError(f"b0 must be finite, got {b0}")
-        # float64 costs nothing for two scalars, and makes t equal t0 in every digit.
-        log_t = torch.tensor(math.log(t0), dtype=torch.float64)
-        self.log_t = nn.Parameter(log_t, requires_grad="t" in self.learn)
-        initial_b = torch.tensor(b0, dtype=torch.float64)
-        if self.bias == "learn":
-            self.b = nn.Parameter(initial_b)
-        else:
-            self.register_buffer("b", initial_b)
+        self.set_pair_options(ignore_index, class_weights, reduction)
         self.bank: MemoryBank | None = None
         self._to_push: tuple[Tensor, Tensor] | None = None
         self._last_labels: tuple[Tensor, Tensor | None] | None = None  # of rows and references
         self._last_rows: tuple[Tensor, Tensor] | None = None  # of this process, and their labels
-        self._unused = UnusedParameterCheck()
         self._style_scalars = {"style_pairs": 0.0}  # of the last batch
         self._warned = False
-
-    @property
-    def t(self) -> Tensor:
-        return self.log_t.detach().exp()
-
-    @property
-    def boundary(self) -> Tensor:
-        """The similarity above which a pair is classified as "same class"."""
-        b = self.b.detach()
-        return b / self.t if self.scale == "multiply" else b * self.t
 
     def pair_parameters(self) -> tuple[float, float] | None:
         t, b = float(self.t), float(self.b.detach())
@@ -247,26 +240,89 @@ class SCSSupCon(CommonStyleMethod):
         return self
 
     def forward(
-        self, embeddings: Tensor, labels: Tensor | None = None, image_ids: Tensor | None = None
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None = None,
+        image_ids: Tensor | None = None,
+        *,
+        sample_weights: Tensor | None = None,
+        pair_targets: Tensor | None = None,
+        pair_weights: Tensor | None = None,
     ) -> Tensor:
         """Return the loss: the sum of `loss_terms`."""
-        return total(self.loss_terms, embeddings, labels, image_ids)
+        return total(
+            self.loss_terms,
+            embeddings,
+            labels,
+            image_ids,
+            sample_weights=sample_weights,
+            pair_targets=pair_targets,
+            pair_weights=pair_weights,
+        )
 
     def loss_terms(
-        self, embeddings: Tensor, labels: Tensor | None, image_ids: Tensor | None = None
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        image_ids: Tensor | None = None,
+        *,
+        sample_weights: Tensor | None = None,
+        pair_targets: Tensor | None = None,
+        pair_weights: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Return "contrast", the sigmoid loss (at least 0), and the terms of the style field.
 
         Args:
             embeddings: `(N, D)`, or `(B, V, D)` for V views of B images.
-            labels: integers, `(N,)` or `(B,)`.
+            labels: integers, `(N,)` or `(B,)`; or 0 and 1, `(N, K)`, for several labels per row:
+                the target of a pair is then the Jaccard index of its two sets of labels.
             image_ids: integers of the same shape; views of one image have the same. Needed for
                 the instance loss of `(N, D)` embeddings.
+            sample_weights: `(N,)`, at least 0. A pair is weighted by the product of its two
+                weights: a row of weight 2 counts like two equal rows.
+            pair_targets: `(N, N)` targets in [0, 1] instead of labels.
+            pair_weights: `(N, N)` weights of pairs, or booleans.
         """
+        options = (sample_weights, pair_targets, pair_weights)
+        if self.needs_targets(labels, *options):
+            return self.targeted_terms(embeddings, labels, *options)
+        embeddings, labels, image_ids = self.without_ignored(embeddings, labels, image_ids)
         rows, row_labels = flatten(embeddings, labels)
+        rows = self.scaled(rows)
         terms = self._terms(rows, row_labels)
         if self.style == "instance":
             terms |= self._instance_term(rows, row_labels, self._image_ids(embeddings, image_ids))
+        return terms
+
+    def row_terms(
+        self,
+        rows: Tensor,
+        references: Tensor,
+        targets: PairTargets,
+        weights: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """As in `PairLoss`; `pairs` divides by sums of the weights of pairs."""
+        unsupported = {
+            'style="instance"': self.style == "instance",
+            "style_scatter": self.style_scatter,
+            "style_floor": self.style_floor,
+            "style_decorrelation": self.style_decorrelation,
+            "memory": self.bank is not None and self.training,
+        }
+        for name, used in unsupported.items():
+            if used:
+                raise UserError(f"{name} cannot be combined with targets or weights of pairs")
+        common, style = self.fields(rows)
+        ref_common, ref_style = (common, style) if references is rows else self.fields(references)
+        t, b = self._scalars()
+        contrast, b = targeted_sigmoid_loss(
+            common, ref_common, targets, t, b, weighting=self.pairs, margin=self.margin
+        )
+        self._store(b)
+        terms = {"contrast": contrast}
+        if self.beta and style.shape[1]:
+            distance = targeted_style_distance(style, ref_style, targets)
+            terms["style"] = -self.beta * weighted_rows(distance, weights)
         return terms
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
@@ -319,45 +375,19 @@ class SCSSupCon(CommonStyleMethod):
                 "bank stores rows by class: set memory to 0, or turn off MixUp and CutMix"
             )
         rows, p = flatten_soft_labels(embeddings, label_probabilities)
+        rows = self.scaled(rows)
         (common, style), labels = self.fields(rows), p.argmax(1)
-        self._last_labels = gather_with_gradient(labels) if self.gathers else labels, None
+        self._last_labels = self._joined(labels) if self.gathers else labels, None
         self._last_rows = common.detach(), p
         terms = {"contrast": self._soft_contrast(common, p)}
         if not style.shape[1]:
             return terms
         if self.style == "distance" and self.beta:
-            joined = map(gather_with_gradient, (style, p)) if self.gathers else (style, p)
+            joined = map(self._joined, (style, p)) if self.gathers else (style, p)
             terms["style"] = -self.beta * soft_style_distance(*joined)
         elif self.style == "instance":
             terms |= self._instance_term(rows, labels, self._image_ids(embeddings, image_ids))
         return terms | self._regularisers(common, style, labels)
-
-    def loss_on_pairs(
-        self, embeddings: Tensor, pairs: tuple[Tensor, Tensor], same: Tensor, ref_emb: Tensor
-    ) -> dict[str, Tensor]:
-        """Return the terms over listed pairs (row, reference); divisor: their number.
-
-        Args:
-            embeddings: `(N, D)` rows.
-            pairs: indices of rows, indices of references.
-            same: which of the pairs are positive pairs.
-            ref_emb: `(M, D)` references; may be the embeddings themselves.
-        """
-        (common, style), (ref_common, ref_style) = self.fields(embeddings), self.fields(ref_emb)
-        t, b = self._scalars()
-        if b is None:
-            with torch.no_grad():
-                r = (common[pairs[0]] * ref_common[pairs[1]]).sum(1)
-                logits = t * (torch.where(same, r - self.margin, r) if self.margin else r)
-                b = t.new_tensor(solve_bias(logits, int(same.sum())))
-            self._store(b)
-        contrast = sigmoid_loss_on_pairs(common, ref_common, pairs, same, t, b, self.margin)
-        terms = {"contrast": contrast}
-        if self.style == "distance" and self.beta and style.shape[1]:
-            gap = style[pairs[0][same]] - ref_style[pairs[1][same]]
-            distance = torch.linalg.vector_norm(gap, dim=1).sum() / max(len(gap), 1)
-            terms["style"] = -self.beta * distance
-        return terms
 
     def against(self, *arguments: Tensor) -> dict[str, Tensor]:
         """Deprecated name of `loss_with_references`."""
@@ -372,7 +402,7 @@ class SCSSupCon(CommonStyleMethod):
 
         The mean cosines are those of pairs of two different rows of this process.
         """
-        values = {"t": float(self.t), "b": float(self.b.detach()), "boundary": float(self.boundary)}
+        values = super().scalars()
         if self._last_labels is not None:
             total, same, without = count_pairs(*self._last_labels, include_self=self.include_self)
             values["positive_share"] = same / max(total, 1)
@@ -388,18 +418,6 @@ class SCSSupCon(CommonStyleMethod):
             values |= {name: value for name, value in cosines.items() if not math.isnan(value)}
         return values | (self._style_scalars if self.style == "instance" else {})
 
-    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
-        """Return t' and b for an optimiser, without weight decay, which would pull t towards 1."""
-        groups = super().param_groups(lr, 0.0)
-        factors = {self.log_t: self.lr_t, self.b: self.lr_b}
-        if set(factors.values()) == {1.0}:
-            return groups
-        return [
-            group | {"params": [parameter], "lr": lr * factors.get(parameter, 1.0)}
-            for group in groups
-            for parameter in group["params"]
-        ]
-
     def _terms(
         self,
         rows: Tensor,
@@ -408,7 +426,10 @@ class SCSSupCon(CommonStyleMethod):
         reference_labels: Tensor | None = None,
     ) -> dict[str, Tensor]:
         gather = self.gathers and references is None
-        self._last_labels = gather_rows(labels)[0][0] if gather else labels, reference_labels
+        self._last_labels = (
+            gather_rows(labels, group=self.group)[0][0] if gather else labels,
+            reference_labels,
+        )
         common, style = self.fields(rows)
         self._last_rows = common.detach(), labels
         ref_common, ref_style = (None, None) if references is None else self.fields(references)
@@ -421,6 +442,7 @@ class SCSSupCon(CommonStyleMethod):
                 references=ref_common,
                 reference_labels=reference_labels,
                 gather=gather,
+                group=self.group,
             )
         terms = {"contrast": contrast}
         if not style.shape[1]:
@@ -432,6 +454,7 @@ class SCSSupCon(CommonStyleMethod):
                 references=ref_style,
                 reference_labels=reference_labels,
                 gather=gather,
+                group=self.group,
             )
             terms["style"] = -self.beta * distance
         return terms | self._regularisers(common, style, labels)
@@ -444,7 +467,9 @@ class SCSSupCon(CommonStyleMethod):
         _, style = self.fields(rows)
         if image_ids is None or not self.style_weight or not style.shape[1]:
             return {}
-        result = instance_loss(style, labels, image_ids, self.style_t, gather=self.gathers)
+        result = instance_loss(
+            style, labels, image_ids, self.style_t, gather=self.gathers, group=self.group
+        )
         if result.positive and result.negative:
             self._style_scalars = {"style_pairs": float(result.positive), "style_b": result.b}
         elif self.training and not self._warned:
@@ -462,7 +487,7 @@ class SCSSupCon(CommonStyleMethod):
         if not (self.style_scatter or self.style_floor or self.style_decorrelation):
             return {}
         if self.gathers:
-            common, style, labels = map(gather_with_gradient, (common, style, labels))
+            common, style, labels = map(self._joined, (common, style, labels))
         share = self._share_of_positives()
         terms = {}
         if self.style_scatter:
@@ -487,7 +512,7 @@ class SCSSupCon(CommonStyleMethod):
                 return None
             image_ids = torch.arange(len(embeddings), device=embeddings.device)
             if self.gathers:  # each process has images of its own
-                image_ids = image_ids * dist.get_world_size() + dist.get_rank()
+                image_ids = image_ids * dist.get_world_size(self.group) + dist.get_rank(self.group)
         elif image_ids.shape != embeddings.shape[:1] or image_ids.is_floating_point():
             raise UserError(
                 f"image_ids must be {len(embeddings)} integers, one per row of embeddings, got "
@@ -513,7 +538,7 @@ class SCSSupCon(CommonStyleMethod):
 
     def _soft_contrast(self, common: Tensor, p: Tensor) -> Tensor:
         if self.gathers:
-            common, p = gather_with_gradient(common), gather_with_gradient(p)
+            common, p = self._joined(common), self._joined(p)
         t, b = self._scalars()
         contrast, b = soft_sigmoid_loss(
             common,
@@ -536,8 +561,8 @@ class SCSSupCon(CommonStyleMethod):
                     f"must be a multiple of the number of views ({self.views})"
                 )
             # In view-major order, as in one process, so that the same rows are stored.
-            common = gather_with_gradient(common, self.views)
-            labels = gather_with_gradient(labels, self.views)
+            common = self._joined(common, self.views)
+            labels = self._joined(labels, self.views)
         check_labels(labels, len(bank.pushed))
         self._to_push = common.detach(), labels
         past, past_labels = bank.contents()
@@ -545,45 +570,5 @@ class SCSSupCon(CommonStyleMethod):
             common, labels, references=past, reference_labels=past_labels, include_rows=True
         )
 
-    def _scalars(self) -> tuple[Tensor, Tensor | None]:
-        """Return the factor of the similarity, t or 1/t, and b unless it is to be solved."""
-        if self.log_t.item() * self._sign > LOG_MAX_SCALE:
-            with torch.no_grad():  # t' itself is limited, because a clamp would have no gradient
-                self.log_t.fill_(LOG_MAX_SCALE * self._sign)
-        t = self.log_t.exp() if self.scale == "multiply" else (-self.log_t).exp()
-        # A new tensor, because a hook on the parameter itself would never be removed.
-        b = self.b * 1 if self.b.requires_grad else self.b
-        if self.training and torch.is_grad_enabled():
-            self._unused.track("log_t", self.log_t, t)
-            self._unused.track("b", self.b, b)
-        return t, None if self.bias == "solve" else b
-
-    @property
-    def _sign(self) -> int:
-        return 1 if self.scale == "multiply" else -1
-
-    def _store(self, b: Tensor) -> None:
-        """Store b if it was solved, so that `boundary` has a value after training."""
-        if self.training and self.bias == "solve":
-            self.b.copy_(b)
-
-
-def _resolve_bias(
-    preset: dict[str, Any], learn: Sequence[str] | None, bias: Bias | None
-) -> tuple[Bias, tuple[str, ...]]:
-    """Return (bias, learn): arguments override the preset, and both must agree."""
-    if bias is not None:
-        check_one_of("bias", bias, ("learn", "fixed", "solve"))
-    names = tuple(preset["learn"] if learn is None else learn)
-    for name in names:
-        check_one_of("learn", name, ("t", "b"))
-    if learn is None and bias is not None:
-        names = tuple(n for n in names if n != "b") + (("b",) if bias == "learn" else ())
-    if bias is None:
-        unlearned: Bias = "fixed" if preset["bias"] == "learn" else preset["bias"]
-        bias = "learn" if "b" in names else unlearned
-    if (bias == "learn") != ("b" in names):
-        raise UserError(
-            f"bias={bias!r} contradicts learn={names}: learn contains 'b' exactly if bias='learn'"
-        )
-    return bias, names
+    def _joined(self, rows: Tensor, views: int = 1) -> Tensor:
+        return gather_with_gradient(rows, views, self.group)

@@ -6,12 +6,15 @@ NT-Xent, which is SupCon with each image as a class. Class labels are not used. 
 the two directions of a pair instead of averaging them, which doubles the value.
 """
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.kernels import several_processes
+from scs_supcon.kernels.gather import Group
 from scs_supcon.methods.shared.base import Batch
 from scs_supcon.methods.supcon import SupCon
 
@@ -21,37 +24,30 @@ class SimCLR(SupCon):
 
     Args:
         temperature: τ; similarities are divided by it.
-        loss_scale: factor of the loss.
-        gather_across_devices: compare the rows with those of all processes; image ids must then be
-            unique over all processes.
+        options: as in `SupCon`. With `gather_across_devices` image ids must be unique over all
+            processes.
     """
 
     uses_labels = False
 
-    def __init__(
-        self,
-        temperature: float = 0.5,
-        *,
-        loss_scale: float = 1.0,
-        gather_across_devices: bool = False,
-    ) -> None:
-        super().__init__(
-            temperature, loss_scale=loss_scale, gather_across_devices=gather_across_devices
-        )
+    def __init__(self, temperature: float = 0.5, **options: Any) -> None:
+        super().__init__(temperature, **options)
 
-    def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+    def loss_terms(
+        self, embeddings: Tensor, labels: Tensor | None, **options: Tensor | None
+    ) -> dict[str, Tensor]:
         """Return the loss of the views of `(B, V, D)`; for `(N, D)` the labels are image ids."""
         if isinstance(embeddings, Tensor) and embeddings.dim() == 3:
-            labels = torch.arange(len(embeddings), device=embeddings.device) + _first_id()
+            labels = torch.arange(len(embeddings), device=embeddings.device) + _first_id(self.group)
         elif labels is None:
             raise UserError("labels are missing: pass image ids with (N, D) embeddings")
-        return super().loss_terms(embeddings, labels)
+        return super().loss_terms(embeddings, labels, **options)
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
         embeddings = network(batch.images).embeddings
         return self.loss_terms(embeddings, batch.indices.repeat(self.views))
 
 
-def _first_id() -> int:
+def _first_id(group: Group) -> int:
     """Return the first image id of this process, so that gathered images have different ids."""
-    return dist.get_rank() << 40 if several_processes() else 0
+    return dist.get_rank(group) << 40 if several_processes(group) else 0

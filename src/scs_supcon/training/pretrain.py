@@ -195,6 +195,7 @@ def make_method(recipe: Recipe, world_size: int = 1) -> Method:
         check_soft_labels(members[0])
     for member in members:
         member.gather_across_devices = member.gather_across_devices or world_size > 1
+        member.gradient_reduction = "sum"  # as `distributed.sum_gradients` does
     return members[0] if len(members) == 1 else HeadEnsemble(members)
 
 

@@ -85,3 +85,16 @@ def test_loss_on_pairs_counts_too() -> None:
             return value
 
     assert len(steps(Mined(), 60)) == 1
+
+
+def test_the_warning_names_the_cause() -> None:
+    """Not in an optimiser, no learning rate, no step, steps that are rounded away."""
+    loss = SCSSupCon(preset="siglip")
+    (text,) = steps(loss, 50)
+    assert "no optimiser has it" in text
+    loss = SCSSupCon(preset="siglip")
+    (text,) = steps(loss, 50, torch.optim.SGD(loss.parameters(), lr=0.0))
+    assert "its learning rate is 0" in text
+    loss = SCSSupCon(preset="siglip").float()
+    (text,) = steps(loss, 50, torch.optim.SGD(loss.parameters(), lr=1e-12))
+    assert "learning rate 1e-12" in text and "too small for float32" in text

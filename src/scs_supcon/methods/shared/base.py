@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import NonFiniteError, UserError
+from scs_supcon.kernels import several_processes
+from scs_supcon.kernels.autograd import wide
+from scs_supcon.kernels.gather import GradientReduction, Group, scale_for_reduction
 from scs_supcon.nn.network import Network, Output, ProbeInput
 
 Module = TypeVar("Module")
@@ -92,6 +95,10 @@ class Method(nn.Module):
             shuffled, because balanced batches are made from labels.
         uses_taps: whether the method needs intermediate outputs of the encoder (`nn.taps`).
         gather_across_devices: whether the loss is computed on the rows of all processes.
+        gradient_reduction: how the training loop combines the gradients of the processes if the
+            loss is gathered. "mean" is what DistributedDataParallel, FSDP, Lightning, Accelerate
+            and the Hugging Face Trainer do.
+        group: the processes whose rows are gathered; None: all.
         supports_soft_labels: whether `training_step` uses `Batch.label_probabilities`.
         presets: named sets of options; a method with presets has a `preset` argument.
         adapted: whether the original method is for other data or could not be found.
@@ -131,6 +138,8 @@ class Method(nn.Module):
     uses_labels = True
     uses_taps = False
     gather_across_devices = False
+    gradient_reduction: GradientReduction = "mean"
+    group: Group = None
     supports_soft_labels = False
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     adapted = False
@@ -160,6 +169,17 @@ class Method(nn.Module):
         not give an advantage of the head to one loss.
         """
         return {"head": {"centre": True}}
+
+    @property
+    def gathers(self) -> bool:
+        """Whether rows of other processes are part of the batch."""
+        return self.gather_across_devices and several_processes(self.group)
+
+    def scaled(self, rows: Tensor) -> Tensor:
+        """Return the rows of this process, with the gradient that the training loop needs."""
+        if not self.gathers:
+            return rows
+        return scale_for_reduction(rows, self.gradient_reduction, self.group)
 
     def forward(self, embeddings: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return the loss: the sum of `loss_terms`.
@@ -204,6 +224,10 @@ class Method(nn.Module):
         ]
         return [group for group in groups if group["params"]]
 
+    def no_weight_decay(self) -> set[str]:
+        """Return the names of parameters that timm's optimisers should not decay."""
+        return {name for name, p in self.named_parameters() if p.ndim <= 1}
+
     def pair_parameters(self) -> tuple[float, float] | None:
         """Return t and b if the method learns to classify pairs of unit vectors by σ(t r − b)."""
         return None
@@ -220,6 +244,15 @@ class Method(nn.Module):
     def linear_classifier(self, probe_input: ProbeInput) -> tuple[Tensor, Tensor] | None:
         """Return weight and bias of the classifier if it is linear in `probe_input`, else None."""
         return None
+
+
+def set_processes(
+    method: Method, gather: bool, gradient_reduction: GradientReduction, group: Group
+) -> None:
+    """Check and store the arguments of a method about several processes."""
+    check_one_of("gradient_reduction", gradient_reduction, ("mean", "sum"))
+    method.gather_across_devices = gather
+    method.gradient_reduction, method.group = gradient_reduction, group
 
 
 def constructor_parameters(method: type[Method]) -> dict[str, inspect.Parameter]:
@@ -251,29 +284,54 @@ def probe_input_for(
     return method.probe_input
 
 
-def total(compute_terms: Callable[..., dict[str, Tensor]], *arguments: Any) -> Tensor:
+def total(
+    compute_terms: Callable[..., dict[str, Tensor]], *arguments: Any, **options: Any
+) -> Tensor:
     """Return the sum of the loss terms, which `torch.compile` does not compile.
 
     `torch.compiler.disable` is not used as a decorator, which would load the compiler on import.
     """
     if torch.compiler.is_compiling():
         compute_terms = torch.compiler.disable(compute_terms)  # type: ignore[no-untyped-call]
-    first, *others = compute_terms(*arguments).values()
+    first, *others = compute_terms(*arguments, **options).values()
     return sum(others, start=first)
 
 
-def flatten(embeddings: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Check a batch and return `(N, D)` rows (view-major, at least float32) with their labels."""
+def flatten(
+    embeddings: Tensor, labels: Tensor | None, *, any_integers: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Check a batch and return `(N, D)` rows (view-major, at least float32) with their labels.
+
+    Args:
+        embeddings: `(N, D)` or `(B, V, D)`.
+        labels: integers `(N,)` or `(B,)`.
+        any_integers: whether labels may be negative; by default that is an error, because −1 often
+            means "unlabelled".
+    """
     _check_embeddings(embeddings)
     if labels is None:
         raise UserError("labels are missing: this method needs one integer per row of embeddings")
     _check_label_tensor(labels, embeddings)
+    labels = labels.to(embeddings.device, torch.long)
+    _check_numbers(embeddings, None if any_integers else labels)
     if embeddings.dim() == 3:
         labels = labels.repeat(embeddings.shape[1])
+    return _as_rows(embeddings), labels
+
+
+def flatten_embeddings(embeddings: Tensor) -> Tensor:
+    """Check embeddings and return `(N, D)` rows, view-major and at least float32."""
+    _check_embeddings(embeddings)
+    _check_numbers(embeddings, None)
+    return _as_rows(embeddings)
+
+
+def _as_rows(embeddings: Tensor) -> Tensor:
+    if embeddings.dim() == 3:
         embeddings = embeddings.transpose(0, 1).flatten(0, 1)
     if embeddings.dtype in (torch.float16, torch.bfloat16):
         embeddings = embeddings.float()
-    return embeddings, labels.to(embeddings.device, torch.long)
+    return embeddings
 
 
 def flatten_soft_labels(embeddings: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor]:
@@ -284,6 +342,7 @@ def flatten_soft_labels(embeddings: Tensor, probabilities: Tensor) -> tuple[Tens
         probabilities: `(N, K)` or `(B, K)`; rows sum to 1.
     """
     _check_embeddings(embeddings)
+    _check_numbers(embeddings, None)
     if not isinstance(probabilities, Tensor) or probabilities.dim() != 2:
         raise UserError(
             f"label_probabilities must be a tensor of shape ({len(embeddings)}, classes), got "
@@ -308,10 +367,8 @@ def flatten_soft_labels(embeddings: Tensor, probabilities: Tensor) -> tuple[Tens
         )
     if embeddings.dim() == 3:
         probabilities = probabilities.repeat(embeddings.shape[1], 1)
-        embeddings = embeddings.transpose(0, 1).flatten(0, 1)
-    if embeddings.dtype in (torch.float16, torch.bfloat16):
-        embeddings = embeddings.float()
-    return embeddings, probabilities.to(embeddings)
+    rows = _as_rows(embeddings)
+    return rows, probabilities.to(rows)
 
 
 def after_setup(method: Method, module: Module | None) -> Module:
@@ -376,8 +433,22 @@ def _check_embeddings(embeddings: Tensor) -> None:
             "only the first axis of the embeddings may be empty, got shape "
             f"{tuple(embeddings.shape)}"
         )
+
+
+def _check_numbers(embeddings: Tensor, labels: Tensor | None) -> None:
+    """Raise an error for NaN, infinity or negative labels; both are read in one step.
+
+    Nothing is read under `torch.compile`, which reading would interrupt.
+    """
+    if torch.compiler.is_compiling():
+        return
     # The sum is NaN or infinite if any number is, and is faster than checking each number.
-    if not math.isfinite(float(embeddings.detach().sum(dtype=torch.float64))):
+    total = embeddings.detach().sum(dtype=wide(embeddings))
+    if labels is None or not len(labels):
+        values = [total.item(), 0.0]
+    else:
+        values = torch.stack([total, labels.min().to(total)]).tolist()
+    if not math.isfinite(values[0]):
         finite = torch.isfinite(embeddings.detach()).flatten(1).all(1)
         rows = torch.where(~finite)[0].tolist()
         if rows:
@@ -385,6 +456,11 @@ def _check_embeddings(embeddings: Tensor) -> None:
                 f"embeddings contain NaN or infinity in {len(rows)} of {len(embeddings)} rows "
                 f"(first: {rows[:5]}): lower the learning rate or check the encoder's inputs"
             )
+    if values[1] < 0:
+        raise UserError(
+            f"labels must be at least 0, got {int(values[1])}: to leave out the rows with this "
+            f"label, use ignore_index={int(values[1])} (SCSSupCon, SupCon, CSSupCon)"
+        )
 
 
 def _check_label_tensor(labels: Tensor, embeddings: Tensor) -> None:

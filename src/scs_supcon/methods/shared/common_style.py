@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from scs_supcon.errors import UserError
-from scs_supcon.kernels import several_processes
-from scs_supcon.methods.shared.base import Method, check_one_of
+from scs_supcon.kernels.gather import GradientReduction, Group
+from scs_supcon.methods.shared.base import Method, check_one_of, set_processes
 from scs_supcon.nn.head import Normalise, fields
 
 
@@ -18,8 +18,10 @@ class CommonStyleMethod(Method):
         normalize: what is scaled to unit length: each field ("separate"), the whole embedding
             ("joint") or nothing ("none").
         gather_across_devices: pair the rows with those of all processes. The value and the
-            gradients are then those of the joined batch; sum the gradients over processes with
-            `kernels.sum_gradients`.
+            gradients are then those of the joined batch.
+        gradient_reduction: how the training loop combines the gradients of the processes: "mean"
+            (DistributedDataParallel, FSDP, Lightning, Accelerate, Hugging Face Trainer) or "sum".
+        group: the processes whose rows are gathered; default: all.
     """
 
     probe_input = "common"
@@ -31,16 +33,13 @@ class CommonStyleMethod(Method):
         overlap: int = 0,
         normalize: Normalise = "separate",
         gather_across_devices: bool = False,
+        gradient_reduction: GradientReduction = "mean",
+        group: Group = None,
     ) -> None:
         super().__init__()
         check_one_of("normalize", normalize, ("separate", "joint", "none"))
         self.common_dim, self.overlap, self.normalize = common_dim, overlap, normalize
-        self.gather_across_devices = gather_across_devices
-
-    @property
-    def gathers(self) -> bool:
-        """Whether rows of other processes are part of the batch."""
-        return self.gather_across_devices and several_processes()
+        set_processes(self, gather_across_devices, gradient_reduction, group)
 
     def width(self, embeddings: Tensor) -> int:
         """Return the number of columns of the common field."""

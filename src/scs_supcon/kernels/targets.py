@@ -1,0 +1,319 @@
+"""Pair losses with a target and a weight for every pair.
+
+    q_uv ∈ [0, 1]: how much a pair should count as "same",   w_uv ≥ 0: the weight of the pair
+
+Mined pairs, a memory of past batches, weights of samples and classes, multi-label targets: all are
+such matrices. A pair (u, v) costs
+
+    w_uv [ q_uv softplus(−a⁺_uv) + (1 − q_uv) softplus(a⁻_uv) ]
+
+    a⁺_uv = t (c_u·c_v − m) − b,   a⁻_uv = t c_u·c_v − b
+
+Rows are computed in chunks, which the backward pass computes again, so that memory is O(CHUNK).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.kernels.bias import EXACT_PAIRS, solve_bias
+from scs_supcon.kernels.dense import Weighting, softplus
+from scs_supcon.kernels.soft import in_chunks, row_chunks
+
+CHUNK = 1 << 21  # pairs held in memory
+LISTED = 1 << 22  # numbers in the differences of listed pairs
+
+
+@dataclass(frozen=True)
+class PairTargets:
+    """Targets and weights of all pairs of n rows and m references.
+
+    Attributes:
+        shape: (n, m).
+        target: returns q `(k, m)` of k rows, given their indices; booleans, or numbers in [0, 1].
+        weight: returns w `(k, m)`, booleans or numbers; None if all are 1.
+        one_set: whether the references are the rows themselves.
+    """
+
+    shape: tuple[int, int]
+    target: Callable[[Tensor], Tensor]
+    weight: Callable[[Tensor], Tensor | None]
+    one_set: bool = True
+
+    def of(self, rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+        """Return q and w of some rows; w as numbers."""
+        w = self.weight(rows)
+        return self.target(rows), None if w is None else w.to(dtype)
+
+    @torch.no_grad()
+    def totals(self, device: torch.device, chunk: int = CHUNK) -> tuple[Tensor, Tensor]:
+        """Return Σ w and Σ w q in float64."""
+        total = torch.zeros(2, dtype=torch.float64, device=device)
+        for rows in row_chunks(self.shape, chunk, device):
+            q, w = self.of(rows, torch.float64)
+            ones = torch.ones((), dtype=torch.float64, device=device).expand(q.shape)
+            w = ones if w is None else w
+            total[0] += w.sum()
+            total[1] += (w * q).sum()
+        return total[0], total[1]
+
+
+def targeted_sigmoid_loss(
+    queries: Tensor,
+    references: Tensor,
+    targets: PairTargets,
+    t: Tensor,
+    b: Tensor | None,
+    *,
+    weighting: Weighting = "all",
+    margin: float = 0.0,
+    chunk: int = CHUNK,
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of each row `(n,)`, whose *mean* is the loss, and b.
+
+    Args:
+        queries: `(n, d)` rows.
+        references: `(m, d)`; may be the rows themselves.
+        targets: q and w.
+        t: scalar that multiplies the similarity.
+        b: scalar bias; None: solved such that the weighted mean of σ(a) is Σ w q / Σ w.
+        weighting: "all": the sum is divided by Σ w. "positives": by Σ w q. "balanced": half of the
+            positive part divided by Σ w q plus half of the negative part divided by Σ w (1 − q). A
+            divisor of 0 counts as 1.
+        margin: m.
+        chunk: pairs held in memory at once; affects memory, not the result.
+    """
+    n = len(queries)
+    with full_precision(queries):
+        total, positive = targets.totals(queries.device, chunk)
+        if b is None:
+            b = t.new_tensor(_solve(queries, references, targets, float(t.detach()), margin))
+        attract, repel = (w.to(queries.dtype) for w in _weights(total, positive, weighting))
+
+        def cost(rows: Tensor) -> Tensor:
+            r = queries.index_select(0, rows) @ references.T
+            q, w = targets.of(rows, r.dtype)
+            if q.dtype == torch.bool:
+                a = t * (torch.where(q, r - margin, r) if margin else r) - b
+                costs = softplus(torch.where(q, -a, a)) * torch.where(q, attract, repel)
+            else:
+                q = q.to(r.dtype)
+                costs = softplus(b - t * (r - margin)) * q * attract
+                costs = costs + softplus(t * r - b) * (1 - q) * repel
+            if w is not None:
+                costs = costs * w
+            return costs.sum(1, dtype=torch.float64)
+
+        sums = [
+            in_chunks(cost, rows, n) for rows in row_chunks(targets.shape, chunk, queries.device)
+        ]
+        return torch.cat(sums).mul(n).to(queries.dtype), b
+
+
+def targeted_softmax_loss(
+    x: Tensor, references: Tensor, targets: PairTargets, temperature: float, *, chunk: int = CHUNK
+) -> Tensor:
+    """Return the InfoNCE loss of each row `(n,)`; 0 for a row without positives.
+
+        log Σ_v exp(x_u·x_v/τ) over pairs with w > 0 − Σ_v w q x_u·x_v/τ / Σ_v w q
+
+    A pair (u, u) never counts if the references are the rows themselves.
+    """
+    n = len(x)
+
+    def losses(rows: Tensor) -> Tensor:
+        logits = x.index_select(0, rows) @ references.T / temperature
+        q, w = targets.of(rows, logits.dtype)
+        q = q.to(logits.dtype) if w is None else w * q
+        excluded = None if w is None else w == 0
+        if targets.one_set:
+            itself = _self_pairs(rows, n)
+            q = q.masked_fill(itself, 0)
+            excluded = itself if excluded is None else excluded | itself
+        if excluded is not None:
+            logits = logits.masked_fill(excluded, -1e30)  # −inf × 0 would be NaN
+        share = q.sum(1, keepdim=True)
+        positive = (logits * (q / torch.where(share > 0, share, 1))).sum(1)
+        return torch.where(share[:, 0] > 0, logits.logsumexp(1) - positive, 0)
+
+    with full_precision(x):
+        chunks = row_chunks(targets.shape, chunk, x.device)
+        return torch.cat([in_chunks(losses, rows, n) for rows in chunks])
+
+
+def targeted_style_distance(
+    style: Tensor, references: Tensor, targets: PairTargets, *, chunk: int = CHUNK
+) -> Tensor:
+    """Return the mean distance of each row `(n,)` to its positives, weighted by w q.
+
+    A row without positives has 0. A pair (u, u) never counts if the references are the rows.
+    """
+    n = len(style)
+
+    def distances(rows: Tensor) -> Tensor:
+        q, w = targets.of(rows, style.dtype)
+        q = q.to(style.dtype) if w is None else w * q
+        if targets.one_set:
+            q = q.masked_fill(_self_pairs(rows, n), 0)
+        share = q.sum(1, keepdim=True)
+        weights = q / torch.where(share > 0, share, 1)
+        u, v = weights.nonzero().unbind(1)
+        if len(u) * style.shape[1] <= LISTED:  # most often few pairs are positive
+            gap = style.index_select(0, rows[u]) - references.index_select(0, v)
+            parts = torch.linalg.vector_norm(gap, dim=1) * weights[u, v]
+            sums: Tensor = parts.new_zeros(len(rows)).index_add(0, u, parts)
+            return sums
+        # A Gram matrix would be inaccurate: two views of an image are near-duplicates.
+        exact = "donot_use_mm_for_euclid_dist"
+        distance = torch.cdist(style.index_select(0, rows), references, compute_mode=exact)
+        return (distance * weights).sum(1)
+
+    with full_precision(style):
+        return torch.cat(
+            [
+                in_chunks(distances, rows, n)
+                for rows in row_chunks(targets.shape, chunk, style.device)
+            ]
+        )
+
+
+def _weights(total: Tensor, positive: Tensor, weighting: Weighting) -> tuple[Tensor, Tensor]:
+    """Return the weights of the positive and of the negative part."""
+
+    def inverse(x: Tensor) -> Tensor:
+        return 1 / torch.where(x > 0, x, 1)
+
+    if weighting == "balanced":
+        return 0.5 * inverse(positive), 0.5 * inverse(total - positive)
+    both = inverse(positive if weighting == "positives" else total)
+    return both, both
+
+
+@torch.no_grad()
+def _solve(
+    queries: Tensor, references: Tensor, targets: PairTargets, t: float, margin: float
+) -> float:
+    """Return the bias; above 2^20 pairs it is solved on evenly spaced rows."""
+    n, m = targets.shape
+    count = max(min(n, EXACT_PAIRS // max(m, 1)), min(n, 1))
+    rows = torch.arange(count, device=queries.device) * n // max(count, 1)
+    logits = queries[rows] * t @ references.T
+    q, w = targets.of(rows, torch.float64)
+    q = q.to(torch.float64)
+    w = torch.ones_like(q) if w is None else w
+    total, positive = float(w.sum()), float((w * q).sum())
+    if not total:
+        return 0.0
+    # Half a pair of mean weight stands for the pair that keeps the share away from 0 and 1.
+    unit = total / float((w > 0).sum())
+    values, weights = (
+        (logits, w)
+        if not margin
+        else (
+            torch.stack([logits - t * margin, logits]),
+            torch.stack([w * q, w * (1 - q)]),
+        )
+    )
+    kept = weights > 0
+    values, weights = values[kept], (weights[kept] / total).to(values.dtype)
+    return solve_bias(values, positive / unit, total / unit, weights)
+
+
+def _self_pairs(rows: Tensor, n: int) -> Tensor:
+    return rows[:, None] == torch.arange(n, device=rows.device)
+
+
+def label_targets(
+    labels: Tensor, *, weights: Tensor | None = None, include_self: bool = True
+) -> PairTargets:
+    """Return targets from labels: q = 1 for equal labels, w_uv = ω_u ω_v for weights ω of rows.
+
+    In the sigmoid loss an integer weight k counts a row like k equal rows.
+    """
+    return _of_rows(labels, lambda rows: labels[rows, None] == labels, weights, include_self)
+
+
+def multi_label_targets(
+    multi_hot: Tensor, *, weights: Tensor | None = None, include_self: bool = True
+) -> PairTargets:
+    """Return targets from sets of labels: q is the Jaccard index, |A ∩ B| / |A ∪ B|.
+
+    Two rows without labels have q = 0.
+
+    Args:
+        multi_hot: `(n, K)` with 1 for each label of a row.
+        weights: `(n,)` weights of rows.
+        include_self: whether pairs (u, u) count.
+    """
+    y = multi_hot.double()
+    sizes = y.sum(1)
+
+    def target(rows: Tensor) -> Tensor:
+        common = y[rows] @ y.T
+        union = sizes[rows, None] + sizes - common
+        return common / union.clamp_min(1)
+
+    return _of_rows(multi_hot, target, weights, include_self)
+
+
+def matrix_targets(
+    q: Tensor, w: Tensor | None = None, *, weights: Tensor | None = None, include_self: bool = True
+) -> PairTargets:
+    """Return targets from matrices `(n, n)` of q and, if not all are 1, of w."""
+    return _of_rows(q, lambda rows: q[rows], weights, include_self, w)
+
+
+def listed_targets(
+    shape: tuple[int, int],
+    pairs: tuple[Tensor, Tensor],
+    same: Tensor,
+    *,
+    one_set: bool,
+    self_weight: float = 0.0,
+) -> PairTargets:
+    """Return targets in which only listed pairs count, each once.
+
+    Args:
+        shape: numbers of rows and references.
+        pairs: indices of rows, indices of references.
+        same: which of the pairs are positive pairs.
+        one_set: whether the references are the rows themselves.
+        self_weight: weight of pairs (u, u) if the references are the rows themselves.
+    """
+    kept, positive = torch.zeros(2, *shape, dtype=torch.bool, device=same.device).unbind()
+    u, v = pairs
+    kept[u, v] = True
+    positive[u[same], v[same]] = True
+    if not one_set:
+        return PairTargets(shape, lambda rows: positive[rows], lambda rows: kept[rows], False)
+    positive.fill_diagonal_(True)
+
+    def weight(rows: Tensor) -> Tensor:
+        return kept[rows].double().masked_fill(_self_pairs(rows, shape[0]), self_weight)
+
+    return PairTargets(shape, lambda rows: positive[rows], weight)
+
+
+def _of_rows(
+    like: Tensor,
+    target: Callable[[Tensor], Tensor],
+    weights: Tensor | None,
+    include_self: bool,
+    w: Tensor | None = None,
+) -> PairTargets:
+    n = len(like)
+
+    def weight(rows: Tensor) -> Tensor | None:
+        result = None if w is None else w[rows]
+        if weights is not None:
+            products = weights[rows, None] * weights
+            result = products if result is None else result * products
+        if include_self:
+            return result
+        others = ~_self_pairs(rows, n)
+        return others if result is None else result * others
+
+    return PairTargets((n, n), target, weight)

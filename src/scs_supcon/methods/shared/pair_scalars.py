@@ -1,0 +1,204 @@
+"""Temperature t and bias b of a sigmoid pair loss: learned, fixed or solved.
+
+    scale "multiply":  a = t r − b, boundary b/t
+    scale "divide":    a = r/t − b, boundary b·t
+
+t = exp(t'). Both are tensors of shape (1,), because FSDP does not accept scalars. They are float64,
+which costs nothing for two numbers and makes t equal t0 in every digit, and stay float32 or better
+if the module is converted to half precision, where small updates would be rounded away.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from scs_supcon.errors import UserError
+from scs_supcon.kernels.autograd import reads_are_free
+from scs_supcon.kernels.gather import (
+    average_gradients,
+    divided_gradient,
+    inside_data_parallel,
+    several_processes,
+)
+from scs_supcon.methods.shared.base import Method, check_not_negative, check_one_of, check_positive
+from scs_supcon.methods.shared.unused_parameters import UnusedParameterCheck
+
+Scale = Literal["multiply", "divide"]
+Bias = Literal["learn", "fixed", "solve"]
+
+LOG_MAX_SCALE = math.log(100.0)  # t' is limited so that similarities are multiplied by at most 100
+NAMES = ("log_t", "b")
+
+
+class PairScalars(Method):
+    """A method with t' (`log_t`) and b; a subclass calls `set_scalars` in its constructor."""
+
+    b: Tensor
+    bias: Bias
+    scale: Scale
+    learn: tuple[str, ...]
+    gradient_divisor = 1  # of t' and b, for wrappers that multiply the loss by a number
+
+    def set_scalars(
+        self,
+        t0: float,
+        b0: float,
+        *,
+        bias: Bias,
+        learn: tuple[str, ...],
+        scale: Scale,
+        lr_t: float,
+        lr_b: float,
+    ) -> None:
+        """Check the initial values and create t' and b."""
+        check_one_of("scale", scale, ("multiply", "divide"))
+        check_positive(t0=t0)
+        check_not_negative(lr_t=lr_t, lr_b=lr_b)
+        self.bias, self.learn, self.scale = bias, learn, scale
+        self.lr_t, self.lr_b = lr_t, lr_b
+        if math.log(t0) * self._sign > LOG_MAX_SCALE:
+            limit = "t0 ≤ 100" if scale == "multiply" else "t0 ≥ 0.01"
+            raise UserError(
+                f"{limit} is required, got t0 = {t0}: similarities are multiplied by at most 100"
+            )
+        if not math.isfinite(b0):
+            raise UserError(f"b0 must be finite, got {b0}")
+        log_t = torch.tensor([math.log(t0)], dtype=torch.float64, device="cpu")
+        self.log_t = nn.Parameter(log_t, requires_grad="t" in learn)
+        initial_b = torch.tensor([b0], dtype=torch.float64, device="cpu")
+        if bias == "learn":
+            self.b = nn.Parameter(initial_b)
+        else:
+            self.register_buffer("b", initial_b)
+        self._unused = UnusedParameterCheck()
+
+    @property
+    def t(self) -> Tensor:
+        return self.log_t.detach().exp().reshape(())
+
+    @property
+    def boundary(self) -> Tensor:
+        """The similarity above which a pair is classified as "same class"."""
+        b = self.b.detach().reshape(())
+        return b / self.t if self.scale == "multiply" else b * self.t
+
+    def scalars(self) -> dict[str, float]:
+        """Return t, b and the boundary."""
+        t, b, boundary = torch.stack([self.t, self.b.detach().reshape(()), self.boundary]).tolist()
+        return {"t": t, "b": b, "boundary": boundary}
+
+    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+        """Return t' and b for an optimiser, without weight decay, which would pull t towards 1."""
+        groups = super().param_groups(lr, 0.0)
+        factors = {self.log_t: self.lr_t, self.b: self.lr_b}
+        if set(factors.values()) == {1.0}:
+            return groups
+        return [
+            group | {"params": [parameter], "lr": lr * factors.get(parameter, 1.0)}
+            for group in groups
+            for parameter in group["params"]
+        ]
+
+    def _scalars(self) -> tuple[Tensor, Tensor | None]:
+        """Return the factor of the similarity, t or 1/t, and b unless it is to be solved."""
+        self._limit_t()
+        log_t: Tensor = self.log_t
+        b = self.b
+        learning = self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        if learning and self._drifts():
+            log_t, b = self._averaged(log_t, b)
+        log_t, b = (divided_gradient(x, self.gradient_divisor) for x in (log_t, b))
+        t = (log_t if self.scale == "multiply" else -log_t).exp().reshape(())
+        b = b.reshape(())
+        if learning:
+            self._unused.track("log_t", self.log_t, t)
+            self._unused.track("b", self.b, b)
+        return t, None if self.bias == "solve" else b
+
+    def _limit_t(self) -> None:
+        """Limit t' itself: a clamped copy would have no gradient."""
+        limit = LOG_MAX_SCALE * self._sign
+        if reads_are_free(self.log_t) and self.log_t.item() * self._sign <= LOG_MAX_SCALE:
+            return
+        with torch.no_grad():
+            self.log_t.clamp_(**({"max": limit} if self._sign > 0 else {"min": limit}))
+
+    def _drifts(self) -> bool:
+        """Whether each process would change t and b by the gradient of its own rows.
+
+        A gathered loss has the same gradient on all processes, and DistributedDataParallel averages
+        the parameters inside it.
+        """
+        learned = self.log_t.requires_grad or self.b.requires_grad
+        return (
+            learned
+            and not self.gather_across_devices
+            and several_processes(self.group)
+            and not inside_data_parallel()
+        )
+
+    def _averaged(self, log_t: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        learned = [x for x in (log_t, b) if x.requires_grad]
+        averaged = iter(average_gradients(*learned, group=self.group))
+        log_t = next(averaged) if log_t.requires_grad else log_t
+        return log_t, next(averaged) if b.requires_grad else b
+
+    @property
+    def _sign(self) -> int:
+        return 1 if self.scale == "multiply" else -1
+
+    def _store(self, b: Tensor) -> None:
+        """Store b if it was solved, so that `boundary` has a value after training."""
+        if self.training and self.bias == "solve":
+            self.b.copy_(b)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Convert or move the module; t' and b never have less than float32."""
+        _use_float32_if_needed([self.log_t, self.b], fn)
+        exact = {name: getattr(self, name).detach() for name in NAMES}
+        result = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name in NAMES:
+            converted = getattr(self, name)
+            if converted.dtype in (torch.float16, torch.bfloat16):
+                converted.data = exact[name].to(converted.device, torch.float32)
+        return result
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Load t' and b; earlier versions stored them as scalars."""
+        for name in (prefix + name for name in NAMES):
+            if isinstance(state.get(name), Tensor) and not state[name].dim():
+                state[name] = state[name].reshape(1)
+        super()._load_from_state_dict(state, prefix, *rest)
+
+
+def _use_float32_if_needed(scalars: Iterable[Tensor], fn: Callable[[Tensor], Tensor]) -> None:
+    """Convert float64 scalars if their new device, such as Apple's mps, lacks float64."""
+    try:
+        fn(torch.zeros(1, dtype=torch.float64, device="cpu"))
+    except TypeError:
+        for scalar in scalars:
+            scalar.data = scalar.data.float()
+
+
+def resolve_bias(
+    preset: Mapping[str, Any], learn: Sequence[str] | None, bias: Bias | None
+) -> tuple[Bias, tuple[str, ...]]:
+    """Return (bias, learn): arguments override the preset, and both must agree."""
+    if bias is not None:
+        check_one_of("bias", bias, ("learn", "fixed", "solve"))
+    names = tuple(preset["learn"] if learn is None else learn)
+    for name in names:
+        check_one_of("learn", name, ("t", "b"))
+    if learn is None and bias is not None:
+        names = tuple(n for n in names if n != "b") + (("b",) if bias == "learn" else ())
+    if bias is None:
+        unlearned: Bias = "fixed" if preset["bias"] == "learn" else preset["bias"]
+        bias = "learn" if "b" in names else unlearned
+    if (bias == "learn") != ("b" in names):
+        raise UserError(
+            f"bias={bias!r} contradicts learn={names}: learn contains 'b' exactly if bias='learn'"
+        )
+    return bias, names

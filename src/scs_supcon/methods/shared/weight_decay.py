@@ -1,0 +1,25 @@
+"""Parameter groups for any optimiser, in which t and b are not decayed."""
+
+from typing import Any
+
+from torch import nn
+
+
+def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return two groups of parameters: matrices with weight decay, all others without.
+
+    The others are biases, the weights of normalisation layers, and t and b of a loss, which decay
+    would pull towards 1 and 0. The Hugging Face Trainer, for example, decays t and b otherwise:
+
+        optimizer = AdamW(weight_decay_groups(model, 0.05), lr=1e-3)
+        Trainer(model, arguments, optimizers=(optimizer, None))
+
+    Args:
+        model: contains the loss if t and b are learned.
+        weight_decay: of the matrices.
+    """
+    learnable = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in learnable if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in learnable if p.ndim <= 1], "weight_decay": 0.0},
+    ]
