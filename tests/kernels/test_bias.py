@@ -22,8 +22,16 @@ def solved(
     margin: float = 0.0,
     **to: Any,
 ) -> float:
+    """Return b; the solver for GPUs, which runs without reading a number, gives the same."""
     pairs = arrange_pairs(x, labels, **to)
-    return solve_sorted_bias(*pairs, t, include_self=include_self, margin=margin)
+    options = {"include_self": include_self, "margin": margin}
+    scale = torch.tensor(t, dtype=torch.float64)
+    b = float(solve_sorted_bias(*pairs, scale, **options))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scs_supcon.kernels.bias.reads_are_free", lambda _: False)
+        on_device = float(solve_sorted_bias(*pairs, scale, **options))
+    assert on_device == pytest.approx(b, abs=2e-5 if x.dtype == torch.float64 else 1e-3)
+    return b
 
 
 def reference(

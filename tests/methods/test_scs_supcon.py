@@ -219,47 +219,6 @@ def test_the_loss_with_references_equals_the_reference(
         assert terms["style"].item() == pytest.approx(style, rel=1e-10, abs=1e-300)
 
 
-@given(
-    option_sets,
-    biases,
-    starts,
-    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.booleans()), max_size=9),
-    st.integers(0, 1 << 20),
-)
-def test_listed_pairs_equal_the_reference(
-    options: dict[str, Any],
-    bias: Any,
-    start: tuple[float, float],
-    listed: list[tuple[int, int, bool]],
-    seed: int,
-) -> None:
-    """The mean over the list; `pairs` and `include_self` do not matter."""
-    source = torch.Generator().manual_seed(seed)
-    z, refs = (torch.randn(n, 6, generator=source, dtype=torch.float64) for n in (5, 7))
-    t, b = start
-    loss = SCSSupCon(preset="paper", t0=t, b0=b, bias=bias, **options)
-    first, second = (torch.tensor([p[k] for p in listed], dtype=torch.long) for k in (0, 1))
-    same = torch.tensor([p[2] for p in listed], dtype=torch.bool)
-    terms = loss.loss_on_pairs(z, (first, second), same, refs)
-    single = options | {"pairs": "all"}
-    costs = [
-        reference(
-            [z[u].tolist()],
-            [0],
-            t,
-            loss.b.item(),
-            **single,
-            ref_z=[refs[v].tolist()],
-            ref_labels=[0 if same_class else 1],
-        )
-        for u, v, same_class in listed
-    ]
-    contrast = math.fsum(c for c, _ in costs) / max(len(listed), 1)
-    style = math.fsum(s for _, s in costs) / max(int(same.sum()), 1)
-    assert terms["contrast"].item() == pytest.approx(contrast, rel=1e-10, abs=0)
-    assert sum(terms.values()).item() == pytest.approx(contrast + style, rel=1e-10, abs=1e-15)
-
-
 def random_batch(n: int = 8, d: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
     source = torch.Generator().manual_seed(seed)
     z = torch.randn(n, d, generator=source, dtype=torch.float64)

@@ -58,7 +58,7 @@ def batch(*shape: int) -> Batch:
 
 
 @given(
-    st.lists(st.integers(-1, 2), min_size=1, max_size=5),
+    st.lists(st.integers(0, 3), min_size=1, max_size=5),
     st.integers(2, 3),
     st.sampled_from([0.05, 0.5]),
     st.integers(0, 1 << 20),

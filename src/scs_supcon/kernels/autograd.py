@@ -24,7 +24,12 @@ def traced(x: Tensor) -> bool:
 
     Gradients written by hand and numbers read on the host then have to be avoided.
     """
-    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x)
+    return torch.compiler.is_compiling() or transformed(x)
+
+
+def transformed(x: Tensor) -> bool:
+    """Return whether x belongs to a transform of `torch.func`."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def reads_are_free(x: Tensor) -> bool:
@@ -39,7 +44,7 @@ def wide(x: Tensor) -> torch.dtype:
 
 def scale_gradient(saved: Tensor, grad: Tensor) -> Tensor:
     """Return the saved gradient times the incoming gradient, without a copy if the latter is 1."""
-    if grad.device.type == "cpu" and float(grad) == 1.0:
+    if reads_are_free(grad) and float(grad) == 1.0:
         return saved
     return saved * grad
 

@@ -5,13 +5,14 @@ import math
 import torch
 from torch import Tensor
 
-from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.kernels.autograd import full_precision, reads_are_free, wide
 from scs_supcon.kernels.layout import PairLabels, evenly_spaced, members
 
 EXACT_PAIRS = 1 << 20  # above this number of pairs a sample is used
 MANY = 1 << 14  # above this number of pairs a sixteenth of them gives the first guess
 SAMPLED_ROWS = 1152
 PARTNERS = 4  # positives sampled per row
+DEVICE_STEPS = 24  # Newton steps, or bisections, without a look at the result; 5 usually do
 
 
 @torch.no_grad()
@@ -35,6 +36,37 @@ def solve_bias(
     share = min(max(positive, 0.5), total - 0.5) / total
     # σ(a) = 1 − σ(−a): a share near 1 keeps its digits if solved for the other pairs.
     return _root(x, weights, share) if share <= 0.5 else -_root(-x, weights, 1 - share)
+
+
+@torch.no_grad()
+def solve_bias_on_device(
+    logits: Tensor, positive: Tensor, total: Tensor, weights: Tensor | None = None
+) -> Tensor:
+    """As `solve_bias`, in a fixed number of steps and without reading a number on the host.
+
+    A GPU does not have to wait for the host, and `torch.compile` can trace it.
+    """
+    x = logits.flatten()
+    if not len(x):
+        return x.new_zeros(())
+    number = total.to(wide(x))
+    share = positive.to(number).clamp_min(0.5).minimum(number - 0.5) / number.clamp_min(1)
+    sign = torch.where(share > 0.5, -1.0, 1.0).to(x)
+    share = torch.where(share > 0.5, 1 - share, share).to(x)
+    x = x * sign
+    b = torch.log((1 - share) / share)
+    low, high = b + x.min(), b + x.max()
+    b = b.maximum(low).minimum(high)
+    for _ in range(DEVICE_STEPS):
+        s = torch.sigmoid(x - b)
+        weighted = s / len(x) if weights is None else s * weights
+        mean, squares = weighted.sum(), torch.dot(s, weighted)
+        low, high = torch.where(mean > share, b, low), torch.where(mean > share, high, b)
+        slope = mean - squares
+        step = torch.where(slope > 1e-6 * mean, torch.log(mean / share) * mean / slope, torch.inf)
+        inside = (b + step >= low) & (b + step <= high)
+        b = torch.where(inside, b + step, (low + high) / 2)
+    return torch.where(number > 0, b * sign, 0)
 
 
 def _root(x: Tensor, weights: Tensor | None, share: float) -> float:
@@ -75,19 +107,54 @@ def solve_sorted_bias(
     queries: Tensor,
     references: Tensor | None,
     pairs: PairLabels,
-    t: float,
+    t: Tensor,
     *,
     include_self: bool = True,
     margin: float = 0.0,
-) -> float:
+) -> Tensor:
     """Return the solved bias of sorted rows; above 2^20 pairs, from a weighted sample of them.
 
     The margin is subtracted from the similarities of positive pairs.
     """
+    if reads_are_free(queries):
+        solved = _solve_on_host(queries, references, pairs, float(t), include_self, margin)
+        return torch.tensor(solved, dtype=wide(queries), device=queries.device)
+    x, y = _sides(queries, references, pairs)
+    total, positive = pairs.count_on_device(include_self)
+    t = t.detach().to(x)
+    with full_precision(x):
+        if len(x) * len(y) > EXACT_PAIRS:
+            r, weights = _sample(x, y, pairs, include_self, margin)
+            return solve_bias_on_device(r * t, positive, total, weights).to(wide(x))
+        logits = torch.mm(x * t, y.T)
+        excluding = None
+        if margin:
+            same = pairs.left.labels[:, None] == pairs.right.labels
+            logits = logits - same.to(logits) * (t * margin)
+        if pairs.contains_self and not include_self:
+            rows = torch.arange(len(x), device=x.device)
+            others = torch.ones_like(logits)
+            others[rows, _positions(pairs, rows)] = 0
+            excluding = (others / total.to(x)).flatten()
+        return solve_bias_on_device(logits, positive, total, excluding).to(wide(x))
+
+
+def _sides(queries: Tensor, references: Tensor | None, pairs: PairLabels) -> tuple[Tensor, Tensor]:
+    """Return the left and the right side of the pairs of all processes."""
     if references is None:
-        x = y = queries
-    else:
-        x, y = (references, references) if pairs.joined else (queries, references)
+        return queries, queries
+    return (references, references) if pairs.joined else (queries, references)
+
+
+def _solve_on_host(
+    queries: Tensor,
+    references: Tensor | None,
+    pairs: PairLabels,
+    t: float,
+    include_self: bool,
+    margin: float,
+) -> float:
+    x, y = _sides(queries, references, pairs)
     total, positive = pairs.count(include_self)
     with full_precision(x):
         if len(x) * len(y) <= EXACT_PAIRS:
@@ -115,11 +182,12 @@ def _sample(
     too many pairs (u, u).
     """
     rows, columns = pairs.left, pairs.right
-    total, positive = pairs.count(include_self=False)
+    total, positive = pairs.count_on_device(include_self=False)
     if pairs.one_set:
         sampled = evenly_spaced(len(rows), SAMPLED_ROWS, x.device)
-        every_third = torch.arange(len(sampled), device=x.device) % 3 == 0
-        u, v = sampled[every_third], sampled[~every_third]
+        u = sampled[::3]
+        k = torch.arange(len(sampled) - len(u), device=x.device)
+        v = sampled[k + k // 2 + 1]  # the others
     else:
         u = evenly_spaced(len(rows), SAMPLED_ROWS // 3, x.device)
         v = evenly_spaced(len(columns), SAMPLED_ROWS * 2 // 3, x.device)
@@ -136,9 +204,9 @@ def _sample(
         values[sizes[0] :].sub_(margin)
     negative, same, itself = torch.split(weights, sizes)
     negative.view(len(u), len(v)).copy_(rows.labels[u][:, None] != columns.labels[v])
-    negative.mul_((total - positive) / max(float(negative.sum()), 1))
+    negative.mul_((total - positive) / negative.sum(dtype=wide(x)).clamp_min(1))
     same.view(len(p), PARTNERS).copy_(count[:, None])
-    same.mul_(positive / max(float(same.sum()), 1))
+    same.mul_(positive / same.sum(dtype=wide(x)).clamp_min(1))
     itself.fill_(len(rows) / max(self_pairs, 1))
     return values, weights.div_(weights.sum())
 
@@ -149,11 +217,13 @@ def _same_class_sample(pairs: PairLabels) -> tuple[Tensor, Tensor, Tensor]:
     u = evenly_spaced(len(rows), SAMPLED_ROWS * 2 // 3, rows.labels.device)
     itself = int(pairs.contains_self)
     count = members(rows.labels[u], columns) - itself
-    u, count = u[count > 0], count[count > 0]
+    if reads_are_free(u):
+        u, count = u[count > 0], count[count > 0]
     first = torch.searchsorted(columns.labels, rows.labels[u])[:, None]
     start = _positions(pairs, u)[:, None] - first + 1 if itself else u[:, None]
     steps = torch.arange(PARTNERS, device=u.device) * count[:, None] // PARTNERS
-    return u, first + (start + steps) % (count[:, None] + itself), count
+    partners = first + (start + steps) % (count[:, None] + itself).clamp_min(1)
+    return u, partners.clamp_max(len(columns) - 1), count
 
 
 def _positions(pairs: PairLabels, u: Tensor) -> Tensor:

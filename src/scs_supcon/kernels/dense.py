@@ -4,16 +4,17 @@ These functions compute small batches and document the tiled kernels. Rows may b
 gradients are computed by autograd.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scs_supcon.kernels.autograd import full_precision
-from scs_supcon.kernels.bias import solve_bias
+from scs_supcon.kernels.autograd import full_precision, reads_are_free, traced
+from scs_supcon.kernels.bias import solve_bias, solve_bias_on_device
 
 Weighting = Literal["all", "balanced", "positives"]
+Number = TypeVar("Number", float, Tensor)
 
 
 def dense_sigmoid_loss(
@@ -32,17 +33,37 @@ def dense_sigmoid_loss(
     if margin:
         logits = torch.where(same, logits - t * margin, logits)
     excluded = 0 if include_self else len(labels)
-    total, positive = same.numel() - excluded, int(same.sum()) - excluded
+    if not reads_are_free(common):
+        total, positive = t.new_tensor(same.numel() - excluded), same.sum() - excluded
+        if b is None:
+            others = None if include_self else (~_diagonal(labels)).to(logits) / total.to(logits)
+            flat = None if others is None else others.flatten()
+            b = solve_bias_on_device(logits.detach(), positive, total, flat).to(t)
+        return _weighted_cost(logits, same, b, total, positive, weighting, include_self), b
+    count, positives = same.numel() - excluded, int(same.sum()) - excluded
     if b is None:
         counted = logits.detach() if include_self else logits.detach()[~_diagonal(labels)]
-        b = t.new_tensor(solve_bias(counted, positive))
+        b = t.new_tensor(solve_bias(counted, positives))
+    return _weighted_cost(logits, same, b, count, positives, weighting, include_self), b
+
+
+def _weighted_cost(
+    logits: Tensor,
+    same: Tensor,
+    b: Tensor,
+    total: Number,
+    positive: Number,
+    weighting: Weighting,
+    include_self: bool,
+) -> Tensor:
     cost = softplus((logits - b) * torch.where(same, -1.0, 1.0))
     if not include_self:
-        cost = cost.masked_fill(_diagonal(labels), 0)
+        cost = cost.masked_fill(_diagonal(same), 0)
     weight_same, weight = pair_weights(total, positive, weighting)
-    if weight_same != weight:
+    if weighting == "balanced":
         cost = torch.where(same, cost * (weight_same / weight), cost)
-    return cost.sum() * weight, b
+    result: Tensor = cost.sum() * weight
+    return result.to(cost.dtype)
 
 
 def dense_softmax_loss(x: Tensor, labels: Tensor, temperature: float) -> Tensor:
@@ -57,6 +78,8 @@ def dense_softmax_loss(x: Tensor, labels: Tensor, temperature: float) -> Tensor:
 def dense_style_distance(style: Tensor, labels: Tensor) -> Tensor:
     """Return `style_distance`, computed from a list of all positive pairs."""
     same = labels[:, None] == labels
+    if traced(style):
+        return _traced_style_distance(style, same)
     u, v = same.triu(1).nonzero().unbind(1)
     # A Gram matrix would be inaccurate: two views of an image are near-duplicates.
     distance = torch.linalg.vector_norm(style.index_select(0, u) - style.index_select(0, v), dim=1)
@@ -64,8 +87,20 @@ def dense_style_distance(style: Tensor, labels: Tensor) -> Tensor:
     return torch.dot(distance, 2 / (count * len(style)))
 
 
+def _traced_style_distance(style: Tensor, same: Tensor) -> Tensor:
+    """Return the distance from a matrix of all differences: lists have no fixed length."""
+    square = (style[:, None] - style).square().sum(2)
+    zero = square == 0  # has no gradient
+    distance = torch.where(zero, 0, torch.where(zero, 1, square).sqrt()) * same
+    count = same.sum(1) - 1
+    return (distance.sum(1) / count.clamp_min(1)).sum() / max(len(style), 1)
+
+
 def similarities(x: Tensor) -> Tensor:
     """Return x xᵀ. The gradient needs one product instead of two and ignores autocast."""
+    if traced(x):
+        with full_precision(x):
+            return x @ x.T
     product: Tensor = _Similarities.apply(x)
     return product
 
@@ -99,9 +134,13 @@ def softplus(x: Tensor) -> Tensor:
     return F.softplus(x, threshold=40.0 if x.dtype == torch.float64 else 20.0)
 
 
-def pair_weights(total: float, positive: float, weighting: Weighting) -> tuple[float, float]:
+def pair_weights(total: Number, positive: Number, weighting: Weighting) -> tuple[Number, Number]:
     """Return the weights of a same-class pair and of a different-class pair."""
     if weighting == "balanced":
-        return 0.5 / max(positive, 1), 0.5 / max(total - positive, 1)
-    divisor = max(positive if weighting == "positives" else total, 1)
-    return 1 / divisor, 1 / divisor
+        return 0.5 / _at_least_one(positive), 0.5 / _at_least_one(total - positive)
+    weight = 1 / _at_least_one(positive if weighting == "positives" else total)
+    return weight, weight
+
+
+def _at_least_one(x: Number) -> Number:
+    return x.double().clamp_min(1) if isinstance(x, Tensor) else max(x, 1)

@@ -15,7 +15,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scs_supcon.kernels.autograd import forbid_double_backward, full_precision, scale_gradient
+from scs_supcon.kernels.autograd import (
+    forbid_double_backward,
+    full_precision,
+    reads_are_free,
+    scale_gradient,
+    traced,
+)
 from scs_supcon.kernels.dense import dense_style_distance
 from scs_supcon.kernels.gather import Group, arrange_pairs, several_processes
 from scs_supcon.kernels.layout import PairLabels, members
@@ -24,6 +30,7 @@ DENSE_ROWS = 64  # up to this size the dense form is no slower (measured)
 PIECE = 1 << 19  # pairs held at once: 4 MiB of float64
 TINY = 1e-37  # below any distance of two different rows; its inverse is a finite float32
 LISTED = 1 << 20  # numbers in the differences of listed pairs: 4 MiB of float32
+LISTED_ON_GPU = 1 << 26
 
 
 def style_distance(
@@ -48,7 +55,8 @@ def style_distance(
         piece: pairs held in memory at once; affects speed and memory, not the result.
     """
     gather = gather and several_processes(group)
-    if piece is None and references is None and not gather and len(style) <= DENSE_ROWS:
+    small = traced(style) or len(style) <= DENSE_ROWS
+    if piece is None and references is None and not gather and small:
         return dense_style_distance(style, labels)
     queries, others, pairs = arrange_pairs(
         style, labels, references, reference_labels, gather, group=group
@@ -66,7 +74,10 @@ class _StyleDistance(torch.autograd.Function):
         with full_precision(queries):
             spans = _spans(pairs)
             number = int((spans.stop - spans.first).sum())
-            if number <= min(piece, LISTED // max(queries.shape[1], 1)):
+            most = LISTED // max(queries.shape[1], 1)
+            if not reads_are_free(queries):  # blocks of classes would read sizes many times
+                piece = most = LISTED_ON_GPU // max(queries.shape[1], 1)
+            if number <= min(piece, most):
                 sums.add_listed(*_list_pairs(spans, number))
             else:
                 for block in class_blocks(pairs, piece):

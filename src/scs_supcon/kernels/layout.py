@@ -99,6 +99,13 @@ class PairLabels:
         total = len(self.left) * len(self.right) - excluded
         return total, same_class_pairs(self.left, self.right) - excluded
 
+    def count_on_device(self, include_self: bool = True) -> tuple[Tensor, Tensor]:
+        """As `count`, as integers on the device of the labels, which the host does not read."""
+        excluded = 0 if include_self or not self.contains_self else len(self.left)
+        total = len(self.left) * len(self.right) - excluded
+        positive = members(self.left.labels, self.right).sum() - excluded
+        return positive.new_tensor(total), positive
+
 
 def count_pairs(
     labels: Tensor, reference_labels: Tensor | None = None, *, include_self: bool = True

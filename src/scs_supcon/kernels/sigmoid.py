@@ -12,13 +12,20 @@ each times the pair's weight. Memory is O(n·d + tile²). No result is a differe
 a loss of 1e-20 has as many correct digits as a loss of 1. Small batches are computed in `dense`.
 """
 
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scs_supcon.kernels.autograd import forbid_double_backward, full_precision, scale_gradient
+from scs_supcon.kernels.autograd import (
+    forbid_double_backward,
+    full_precision,
+    reads_are_free,
+    scale_gradient,
+    traced,
+)
 from scs_supcon.kernels.bias import solve_sorted_bias
 from scs_supcon.kernels.dense import Weighting, dense_sigmoid_loss, pair_weights
 from scs_supcon.kernels.gather import Group, arrange_pairs, several_processes
@@ -67,7 +74,7 @@ def sigmoid_pair_loss(  # noqa: PLR0913
         tile: side of a tile; affects speed and memory, not the result. Default: chosen by size.
     """
     gather = gather and several_processes(group)
-    if tile is None and references is None and not gather and len(common) <= DENSE_ROWS:
+    if tile is None and references is None and not gather and _dense(common):
         return dense_sigmoid_loss(
             common, labels, t, b, weighting=weighting, include_self=include_self, margin=margin
         )
@@ -75,13 +82,11 @@ def sigmoid_pair_loss(  # noqa: PLR0913
         common, labels, references, reference_labels, gather, group=group, include_rows=include_rows
     )
     if b is None:
-        scale = float(t.detach())
-        solved = solve_sorted_bias(
-            queries, others, pairs, scale, include_self=include_self, margin=margin
-        )
-        b = torch.tensor(solved, dtype=torch.float64, device=common.device)
+        b = solve_sorted_bias(queries, others, pairs, t, include_self=include_self, margin=margin)
         if gather:
             dist.broadcast(b, group=group, group_src=0)
+    if tile is None and _use_triton(queries, others):
+        return _fused(queries, others, pairs, t, b, weighting, include_self, margin), b
     if tile is None:
         tile = TILE if len(queries) <= MANY else WIDE_TILE
     weights = pair_weights(*pairs.count(include_self), weighting)
@@ -89,6 +94,50 @@ def sigmoid_pair_loss(  # noqa: PLR0913
         queries, others, t, b, pairs, weights, include_self, margin, tile
     )
     return loss, b
+
+
+def _dense(common: Tensor) -> bool:
+    """Return whether whole matrices are used: small batches, and whatever torch traces."""
+    return traced(common) or (reads_are_free(common) and len(common) <= DENSE_ROWS)
+
+
+def _use_triton(queries: Tensor, others: Tensor | None) -> bool:
+    """Return whether Triton's kernel is used: on CUDA, if Triton is installed."""
+    if not queries.is_cuda or find_spec("triton") is None:
+        return False
+    from scs_supcon.kernels.triton_sigmoid import supported
+
+    return supported(queries, others)
+
+
+def _fused(
+    queries: Tensor,
+    others: Tensor | None,
+    pairs: PairLabels,
+    t: Tensor,
+    b: Tensor,
+    weighting: Weighting,
+    include_self: bool,
+    margin: float,
+) -> Tensor:
+    """Return the loss, computed by one kernel; the host reads nothing."""
+    from scs_supcon.kernels.triton_sigmoid import triton_sigmoid_loss
+
+    return triton_sigmoid_loss(
+        queries,
+        others,
+        pairs.rows.labels,
+        pairs.right.labels,
+        pairs.right.local,
+        t,
+        b,
+        pair_weights(*pairs.count_on_device(include_self), weighting),
+        include_self=include_self,
+        margin=margin,
+        one_set=pairs.one_set,
+        joined=pairs.joined,
+        group=pairs.group,
+    )
 
 
 class _SigmoidPairs(torch.autograd.Function):

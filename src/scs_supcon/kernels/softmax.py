@@ -18,7 +18,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scs_supcon.kernels.autograd import forbid_double_backward, full_precision, scale_gradient
+from scs_supcon.kernels.autograd import (
+    forbid_double_backward,
+    full_precision,
+    scale_gradient,
+    traced,
+)
 from scs_supcon.kernels.dense import dense_softmax_loss
 from scs_supcon.kernels.gather import Group, arrange_pairs, several_processes
 from scs_supcon.kernels.layout import TILE, PairLabels, SortedLabels, Tile, longest, members, tiles
@@ -57,7 +62,8 @@ def softmax_pair_loss(
         tile: side of a tile; affects speed and memory, not the result. Default: chosen by size.
     """
     gather = gather and several_processes(group)
-    if tile is None and references is None and not gather and len(x) <= DENSE_ROWS:
+    small = traced(x) or len(x) <= DENSE_ROWS
+    if tile is None and references is None and not gather and small:
         return dense_softmax_loss(x, labels, temperature)
     queries, others, pairs = arrange_pairs(
         x, labels, references, reference_labels, gather, group=group

@@ -40,6 +40,7 @@ from scs_supcon.kernels import (
     soft_style_distance,
     style_distance,
 )
+from scs_supcon.kernels.autograd import traced
 from scs_supcon.kernels.dense import pair_weights
 from scs_supcon.kernels.gather import GradientReduction, Group
 from scs_supcon.kernels.style import (
@@ -258,7 +259,16 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
             sample_weights=sample_weights,
             pair_targets=pair_targets,
             pair_weights=pair_weights,
+            traceable=self.traceable(embeddings, sample_weights, pair_targets, pair_weights),
         )
+
+    def traceable(self, embeddings: Tensor, *options: Tensor | None) -> bool:
+        """As in `PairLoss`; without the terms that need lists of images or classes."""
+        if not torch.compiler.is_compiling():
+            return False
+        extras = self.style_scatter or self.style_floor or self.style_decorrelation or self.memory
+        plain = self.style == "distance" and not extras
+        return plain and super().traceable(embeddings, *options)
 
     def loss_terms(
         self,
@@ -294,14 +304,10 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
             terms |= self._instance_term(rows, row_labels, self._image_ids(embeddings, image_ids))
         return terms
 
-    def row_terms(
-        self,
-        rows: Tensor,
-        references: Tensor,
-        targets: PairTargets,
-        weights: Tensor | None = None,
+    def targeted_terms(
+        self, embeddings: Tensor, labels: Tensor | None, *options: Tensor | None
     ) -> dict[str, Tensor]:
-        """As in `PairLoss`; `pairs` divides by sums of the weights of pairs."""
+        """As in `PairLoss`; some terms of the style field and the memory bank need labels."""
         unsupported = {
             'style="instance"': self.style == "instance",
             "style_scatter": self.style_scatter,
@@ -312,6 +318,16 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
         for name, used in unsupported.items():
             if used:
                 raise UserError(f"{name} cannot be combined with targets or weights of pairs")
+        return super().targeted_terms(embeddings, labels, *options)
+
+    def row_terms(
+        self,
+        rows: Tensor,
+        references: Tensor,
+        targets: PairTargets,
+        weights: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """As in `PairLoss`; `pairs` divides by sums of the weights of pairs."""
         common, style = self.fields(rows)
         ref_common, ref_style = (common, style) if references is rows else self.fields(references)
         t, b = self._scalars()
@@ -320,7 +336,7 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
         )
         self._store(b)
         terms = {"contrast": contrast}
-        if self.beta and style.shape[1]:
+        if self.style == "distance" and self.beta and style.shape[1]:
             distance = targeted_style_distance(style, ref_style, targets)
             terms["style"] = -self.beta * weighted_rows(distance, weights)
         return terms
@@ -431,7 +447,8 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
             reference_labels,
         )
         common, style = self.fields(rows)
-        self._last_rows = common.detach(), labels
+        if not traced(common):
+            self._last_rows = common.detach(), labels
         ref_common, ref_style = (None, None) if references is None else self.fields(references)
         if references is None and self.bank is not None and self.training:
             contrast = self._contrast_with_memory(common, labels, self.bank)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from scs_supcon.kernels.autograd import forbid_double_backward
+from scs_supcon.kernels.autograd import traced
 from scs_supcon.nn.erase import ErasedLinear, fit_erased
 
 Normalise = Literal["separate", "joint", "none"]
@@ -166,21 +166,34 @@ def fields(
 
 def unit(x: Tensor) -> Tensor:
     """Return rows divided by their length. A zero row stays zero and gets a zero gradient."""
+    if traced(x):
+        return _plain_unit(x)[0]
     result: Tensor = _Unit.apply(x)
     return result
+
+
+def _plain_unit(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return unit rows and lengths by operations that can be traced and differentiated twice."""
+    square = x.square().sum(1, keepdim=True)
+    short = square <= torch.finfo(x.dtype).tiny
+    length = torch.where(short, torch.inf, torch.where(short, 1, square).sqrt())
+    return x / length, length
 
 
 class _Unit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         y, length = to_unit(x)
-        ctx.save_for_backward(y, length)
+        ctx.save_for_backward(x, y, length)
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
-        forbid_double_backward()
-        return unit_gradient(grad, *ctx.saved_tensors)
+        x, y, length = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: y and length as functions of x
+            y, length = _plain_unit(x)
+            return (grad - y * (grad * y).sum(1, keepdim=True)) / length
+        return unit_gradient(grad, y, length)
 
 
 def to_unit(x: Tensor) -> tuple[Tensor, Tensor]:

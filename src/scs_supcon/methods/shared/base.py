@@ -285,13 +285,22 @@ def probe_input_for(
 
 
 def total(
-    compute_terms: Callable[..., dict[str, Tensor]], *arguments: Any, **options: Any
+    compute_terms: Callable[..., dict[str, Tensor]],
+    *arguments: Any,
+    traceable: bool = False,
+    **options: Any,
 ) -> Tensor:
-    """Return the sum of the loss terms, which `torch.compile` does not compile.
+    """Return the sum of the loss terms.
 
-    `torch.compiler.disable` is not used as a decorator, which would load the compiler on import.
+    Args:
+        compute_terms: returns the terms.
+        arguments: of compute_terms.
+        traceable: whether `torch.compile` can compile compute_terms; otherwise they stay outside
+            of the graph. `torch.compiler.disable` is not used as a decorator, which would load the
+            compiler on import.
+        options: of compute_terms.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and not traceable:
         compute_terms = torch.compiler.disable(compute_terms)  # type: ignore[no-untyped-call]
     first, *others = compute_terms(*arguments, **options).values()
     return sum(others, start=first)

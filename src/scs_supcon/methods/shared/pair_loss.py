@@ -24,6 +24,7 @@ from scs_supcon.methods.shared.base import Method, check_one_of, flatten, flatte
 
 Reduction = Literal["mean", "none"]
 
+TRACED_ROWS = 512  # whole matrices of larger batches would take too much memory
 OPTIONS = ("ignore_index", "class_weights", "reduction")  # not part of a recipe
 
 
@@ -66,7 +67,16 @@ class PairLoss(Method):
             sample_weights=sample_weights,
             pair_targets=pair_targets,
             pair_weights=pair_weights,
+            traceable=self.traceable(embeddings, sample_weights, pair_targets, pair_weights),
         )
+
+    def traceable(self, embeddings: Tensor, *options: Tensor | None) -> bool:
+        """Return whether `torch.compile` can compile the loss: plain batches, not too large."""
+        if not torch.compiler.is_compiling():
+            return False
+        rows = embeddings.numel() // max(embeddings.shape[-1], 1)
+        plain = not any(x is not None for x in options) and not self.needs_targets(None)
+        return plain and rows <= TRACED_ROWS and not self.gathers and self.ignore_index is None
 
     def loss_terms(
         self,
@@ -154,7 +164,7 @@ class PairLoss(Method):
             self.reduction == "none"
             or self.class_weights is not None
             or any(x is not None for x in options)
-            or (isinstance(labels, Tensor) and labels.dim() == 2)
+            or (isinstance(labels, Tensor) and labels.dim() == 2 and labels.shape[1] > 1)
         )
 
     def targeted_terms(

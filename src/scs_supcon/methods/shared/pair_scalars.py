@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.kernels.autograd import reads_are_free
+from scs_supcon.kernels.autograd import reads_are_free, transformed
 from scs_supcon.kernels.gather import (
     average_gradients,
     divided_gradient,
@@ -152,7 +152,8 @@ class PairScalars(Method):
 
     def _store(self, b: Tensor) -> None:
         """Store b if it was solved, so that `boundary` has a value after training."""
-        if self.training and self.bias == "solve":
+        storable = torch.compiler.is_compiling() or not transformed(b)
+        if self.training and self.bias == "solve" and storable:
             self.b.copy_(b)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
