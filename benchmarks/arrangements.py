@@ -278,10 +278,10 @@ def ratios(ranks: list[Arrays]) -> dict[str, dict[str, list[float]]]:
     for name in ARRANGEMENTS:
         for part in PARTS:
             expected = end[part] - start[part]
-            found = [r[f"{name}: {part}"] - start[part] for r in ranks if f"{name}: {part}" in r]
+            changes = [r[f"{name}: {part}"] - start[part] for r in ranks if f"{name}: {part}" in r]
             large = abs(expected) > 1e-3 * abs(expected).max()
-            if found:
-                quotients = np.concatenate([(x / expected)[large] for x in found])
+            if changes:
+                quotients = np.concatenate([(x / expected)[large] for x in changes])
                 table.setdefault(name, {})[part] = quotients.tolist()
     return table
 

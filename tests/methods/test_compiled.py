@@ -57,9 +57,9 @@ def test_other_losses_stay_outside_of_the_graph() -> None:
             return value
 
         expected = results_of(step, layer)
-        found = results_of(torch.compile(step, backend="eager"), layer)
+        compiled = results_of(torch.compile(step, backend="eager"), layer)
         torch.compiler.reset()
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(compiled, expected)
 
 
 def batch(n: int = 9) -> tuple[Tensor, Tensor]:
@@ -72,10 +72,10 @@ def batch(n: int = 9) -> tuple[Tensor, Tensor]:
 def test_gradients_by_torch_func(make: Callable[[], Method], n: int) -> None:
     z, labels = batch(n)
     loss = make()
-    found = torch.func.grad(lambda x: loss(x, labels))(z)
+    gradients = torch.func.grad(lambda x: loss(x, labels))(z)
     x = z.clone().requires_grad_()
     (expected,) = torch.autograd.grad(loss(x, labels), x)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-9)
+    torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-9)
 
 
 @losses
@@ -109,7 +109,7 @@ class HostReads(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.gradients: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
@@ -117,7 +117,7 @@ class HostReads(TorchDispatchMode):
             i is not None and i.dtype == torch.bool for i in args[1] if isinstance(i, Tensor)
         )
         if name in self.waiting or booleans:
-            self.found.append(name)
+            self.gradients.append(name)
         return func(*args, **(kwargs or {}))
 
 
@@ -148,7 +148,7 @@ def test_a_gpu_waits_at_most_three_times_per_step(
     with HostReads() as reads:
         value = loss(z, labels)
         value.backward()
-    assert len(reads.found) + len(lists) <= 3, (reads.found, lists)
+    assert len(reads.gradients) + len(lists) <= 3, (reads.found, lists)
     expected = loss.eval()
     monkeypatch.undo()
     torch.testing.assert_close(expected(z, labels), value, rtol=1e-4, atol=1e-5)
