@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,22 @@ def test_two_processes_reproduce_the_result_of_one() -> None:
     assert float(both) == pytest.approx(float(single), abs=2e-6)
 
 
+@pytest.mark.parametrize(
+    ("script", "library"),
+    [
+        ("lightning_module.py", "lightning"),
+        ("accelerate_loop.py", "accelerate"),
+        ("hf_trainer.py", "transformers"),
+        ("metric_learning.py", "pytorch_metric_learning"),
+    ],
+)
+def test_the_loss_in_other_libraries(script: str, library: str) -> None:
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    (correct,) = percentages(run_example(script))
+    assert correct > 90, "chance is 50%"
+
+
 def test_the_classifier_works_in_a_pipeline() -> None:
     text = run_example("sklearn_vectors.py")
     accuracies = [float(number) for number in re.findall(r"accuracy ([\d.]+)", text)]
@@ -62,5 +79,7 @@ def test_an_exported_model_predicts_without_this_package(finished, shapes, scs, 
 
 def test_every_example_is_tested() -> None:
     text = Path(__file__).read_text(encoding="utf-8")
-    untested = [file.name for file in EXAMPLES.glob("*.py") if f'"{file.name}"' not in text]
+    shared = {"points.py"}  # imported by the others
+    scripts = {file.name for file in EXAMPLES.glob("*.py")} - shared
+    untested = [name for name in scripts if f'"{name}"' not in text]
     assert not untested
