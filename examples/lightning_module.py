@@ -2,8 +2,8 @@
 
 python examples/lightning_module.py
 
-With several processes, `Trainer(strategy="ddp", devices=...)`, `gather_across_devices=True` gives the
-gradients of the whole batch.
+With several processes, `Trainer(strategy="ddp", devices=...)`, `gather_across_devices=True` gives
+the gradients of the whole batch.
 """
 
 import lightning as L

@@ -16,7 +16,10 @@ def main() -> None:
     network = encoder()
     method = SCSSupCon(common_dim=COMMON)  # b is solved from the mined pairs
     memory = CrossBatchMemory(
-        MetricLearningLoss(method), embedding_size=32, memory_size=1024, miner=MultiSimilarityMiner()
+        MetricLearningLoss(method),
+        embedding_size=32,
+        memory_size=1024,
+        miner=MultiSimilarityMiner(),
     )
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     for step in range(60):

@@ -56,6 +56,7 @@ def train_four_steps(name: str, rank: int | None) -> Arrays:
     method = build_method(
         name.partition("+")[0], **OPTIONS[name], gather_across_devices=rank is not None
     )
+    method.gradient_reduction = "sum"
     method.setup(TaskInfo(network, LABELS, 3, 5, 4, epochs=4))
     optimizer = torch.optim.SGD(
         [{"params": list(network.parameters())}, *method.param_groups(0.05)], 0.05
