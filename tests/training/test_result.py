@@ -48,6 +48,9 @@ def test_a_finished_run_is_read_with_its_model_and_evaluation(finished):
     assert result.recipe == load(finished).info.recipe
     assert result.accuracy == result.evaluation.accuracy
     assert result.seconds > 0
+    assert result.summary.latency > 0
+    assert " MB, " in describe(result.summary)
+    assert " ms per image)" in describe(result.summary)
     assert result.model.classes == result.evaluation.classes
     assert result.model is result.model, "loaded once"
 

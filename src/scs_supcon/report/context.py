@@ -196,6 +196,10 @@ def facts(records: RunRecords) -> list[tuple[str, str]]:
     }
     if records.seconds is not None:
         values["Time"] = format_duration(records.seconds)
+    if records.model_bytes is not None:
+        values["Model size"] = f"{records.model_bytes / 1e6:.1f} MB"
+    if records.latency is not None:
+        values["Prediction"] = f"{1000 * records.latency:.0f} ms per image, after reading it"
     return list(values.items())
 
 

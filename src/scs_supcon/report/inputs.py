@@ -31,6 +31,7 @@ class _Finished(BaseModel):
     """The part of finished.json that the report shows."""
 
     seconds: float | None = None
+    latency: float | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class RunRecords:
         predictions: columns of predictions.parquet.
         embeddings: columns of embeddings.parquet.
         thumbnails: columns of thumbnails.parquet.
+        latency: seconds of a prediction; None if unknown.
+        model_bytes: size of the weights; None if they are missing.
     """
 
     path: Path
@@ -62,6 +65,8 @@ class RunRecords:
     predictions: Mapping[str, list[Any]]
     embeddings: Mapping[str, list[Any]]
     thumbnails: Mapping[str, list[Any]]
+    latency: float | None = None
+    model_bytes: int | None = None
 
 
 def read_records(run: Path) -> RunRecords:
@@ -72,10 +77,12 @@ def read_records(run: Path) -> RunRecords:
     """
     _check_finished(run)
     recipe = _read(run / "recipe.toml", read_text)
+    finished = _read(run / "finished.json", _finished)
+    weights = run / "model" / "weights.safetensors"
     return RunRecords(
         path=run,
         evaluation=_read(run / "evaluation.json", Evaluation.read),
-        seconds=_read(run / "finished.json", _seconds),
+        seconds=finished.seconds,
         problems=_read(run / "problems.json", _problems),
         recipe=recipe,
         settings=_read(run / "recipe.toml", read_stored_values),
@@ -84,6 +91,8 @@ def read_records(run: Path) -> RunRecords:
         predictions=_read(run / "predictions.parquet", _columns),
         embeddings=_read(run / "embeddings.parquet", _columns),
         thumbnails=_read(run / "thumbnails.parquet", _columns),
+        latency=finished.latency,
+        model_bytes=weights.stat().st_size if weights.exists() else None,
     )
 
 
@@ -110,8 +119,8 @@ def _read(file: Path, parse: Callable[[Path], Any]) -> Any:
         raise UserError(f"{error}: restore it, or train the run again with --overwrite") from error
 
 
-def _seconds(file: Path) -> float | None:
-    return validate(_Finished, read_json_object(file), file).seconds
+def _finished(file: Path) -> _Finished:
+    return validate(_Finished, read_json_object(file), file)
 
 
 def _problems(file: Path) -> list[Mapping[str, str]]:

@@ -70,7 +70,12 @@ from scs_supcon.training.pretrain import (
 )
 from scs_supcon.training.probe import Probe, choose_classifier, fit_probes
 from scs_supcon.training.result import RunResult, headline, summarise
-from scs_supcon.training.run_evaluation import evaluate_run, predict_splits, run_baselines
+from scs_supcon.training.run_evaluation import (
+    evaluate_run,
+    predict_splits,
+    prediction_latency,
+    run_baselines,
+)
 from scs_supcon.training.style import fit_style_field
 from scs_supcon.training.unfreeze import HeadPhase
 from scs_supcon.training.validation import ValidationSet
@@ -210,7 +215,13 @@ def _run_stages(
             workers=compute.workers,
         )
     shutil.rmtree(run_dir.path / "features", ignore_errors=True)
-    summary = summarise(run_dir.path, evaluation, chosen, time.monotonic() - start)
+    summary = summarise(
+        run_dir.path,
+        evaluation,
+        chosen,
+        time.monotonic() - start,
+        prediction_latency(model, images, features),
+    )
     run_dir.finish(summary.model_dump(mode="json"))
     return RunResult(run_dir.path, recipe, summary, evaluation, model)
 

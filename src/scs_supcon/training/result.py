@@ -39,6 +39,8 @@ class ResultSummary(Headline):
     """The run directory."""
     seconds: float = 0.0
     """Duration of the last call; earlier, interrupted calls are not included."""
+    latency: float | None = None
+    """Seconds to classify one image, without reading it, on the machine that trained the model."""
     threshold: float = Field(
         validation_alias=AliasChoices("threshold", AliasPath("boundary", "threshold"))
     )
@@ -110,13 +112,20 @@ def read_summary(run: Path) -> ResultSummary:
     return validate(ResultSummary, read_json_object(run / FINISHED), run / FINISHED)
 
 
-def summarise(path: Path, evaluation: Evaluation, probe: Probe, seconds: float) -> ResultSummary:
+def summarise(
+    path: Path,
+    evaluation: Evaluation,
+    probe: Probe,
+    seconds: float,
+    latency: float | None = None,
+) -> ResultSummary:
     """Return the headline numbers of a run."""
     threshold = evaluation.rejection.threshold
     return ResultSummary(
         **dict(evaluation.headline()),
         path=str(path),
         seconds=seconds,
+        latency=latency,
         threshold=evaluation.pairs.threshold if threshold is None else threshold,
         probe_heads=tuple(ProbeHeadScore(**asdict(head)) for head in probe.heads),
     )
@@ -169,9 +178,18 @@ def describe(summary: ResultSummary, recipe: Recipe | None = None) -> str:
         f"unknown (similarity below {summary.threshold:.3f}; change it with --false-rejection)",
         "",
         f"time      {format_duration(summary.seconds)}",
-        f"model     {path / 'model'}",
+        f"model     {path / 'model'}{_model_facts(summary)}",
         *(f"report    {page}" for page in path.glob("report.html")),
         f"predict   scs predict {quoted} image.jpg",
         f"evaluate  scs evaluate {quoted}",
     ]
     return "\n".join(lines)
+
+
+def _model_facts(summary: ResultSummary) -> str:
+    """Return the size of the model and the time of a prediction, as far as they are known."""
+    file = Path(summary.path) / "model" / "weights.safetensors"
+    facts = [f"{file.stat().st_size / 1e6:.1f} MB"] if file.exists() else []
+    if summary.latency is not None:
+        facts.append(f"{1000 * summary.latency:.0f} ms per image")
+    return f" ({', '.join(facts)})" if facts else ""

@@ -1,5 +1,6 @@
 """Predictions of a trained model for the splits of its run, and their evaluation."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -31,6 +32,7 @@ class SplitPredictions:
 
 
 RunPredictions = Mapping[str, SplitPredictions]
+TIMED_IMAGES = 4
 
 
 def evaluated_split(features: RunFeatures) -> Literal["test", "val"]:
@@ -46,6 +48,17 @@ def predict_splits(model: Model, features: RunFeatures) -> dict[str, SplitPredic
         embedded = EmbeddedImages(split.labels, *model.fields(view))
         predictions[name] = SplitPredictions(embedded, model.decide(view))
     return predictions
+
+
+def prediction_latency(model: Model, images: ImageDataset, features: RunFeatures) -> float:
+    """Return the mean seconds to classify one image of the evaluated split, after reading it."""
+    indices = features[evaluated_split(features)].indices[:TIMED_IMAGES]
+    opened = [images.open(int(index)) for index in indices]
+    model.predict(opened[0])  # the first prediction also loads libraries
+    start = time.perf_counter()
+    for image in opened:
+        model.predict(image)
+    return (time.perf_counter() - start) / len(opened)
 
 
 def evaluate_run(
