@@ -47,8 +47,8 @@ def main() -> None:
             measured = measure(images, Path(folder) / str(seed), arguments.held_out, seed, options)
             for row, values in measured.items():
                 scores[row].append(values)
-    print(f"{arguments.data}: {len(images.classes)} classes, {arguments.held_out} of them added")
-    print(f"later; {arguments.seeds} seeds\n")
+    counts = f"{len(images.classes)} classes, {arguments.held_out} of them added later"
+    print(f"{arguments.data}: {counts}; seeds: {arguments.seeds}\n")
     print("| test accuracy, % | old classes | new classes | all |\n|---|---|---|---|")
     for row, runs in scores.items():
         cells = (spread(values) for values in zip(*runs, strict=True))
