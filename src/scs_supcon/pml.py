@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -79,18 +78,16 @@ class MetricLearningLoss(losses.BaseMetricLossFunction):  # type: ignore[misc]
         method: PairLoss = pair_loss(self, "indices_tuple")
         if len(indices) == 3:
             anchors, positives, negatives = indices
-            first, second = torch.cat([anchors, anchors]), torch.cat([positives, negatives])
+            negative_anchors = anchors
         else:
             anchors, positives, negative_anchors, negatives = indices
-            first = torch.cat([anchors, negative_anchors])
-            second = torch.cat([positives, negatives])
-        same = torch.arange(len(first), device=first.device) < len(positives)
         if labels is None:
             rows = flatten_embeddings(embeddings)
         else:
             rows, labels = flatten(embeddings, labels)
         references = rows if ref_emb is None else ref_emb
-        return method.loss_on_pairs(rows, (first, second), same, references, labels)
+        lists = (anchors, positives), (negative_anchors, negatives)
+        return method.loss_on_lists(rows, *lists, references, labels)
 
 
 class CrossBatchMemory(losses.CrossBatchMemory):  # type: ignore[misc]

@@ -131,9 +131,9 @@ def test_a_gpu_waits_at_most_three_times_per_step(
     `tolist` is counted as well: it is not an operation of its own on a CPU.
     """
     from scs_supcon.kernels import autograd, bias, dense, distances, sigmoid
-    from scs_supcon.methods.shared import pair_scalars
+    from scs_supcon.methods.shared import base, pair_scalars
 
-    for module in (autograd, bias, dense, distances, sigmoid, pair_scalars):
+    for module in (autograd, bias, dense, distances, sigmoid, pair_scalars, base):
         monkeypatch.setattr(module, "reads_are_free", lambda _: False)
     monkeypatch.setattr(sigmoid, "_use_triton", lambda *_: True)
     monkeypatch.setattr(sigmoid, "_fused", fused)

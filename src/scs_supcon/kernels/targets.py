@@ -14,11 +14,12 @@ Rows are computed in chunks, which the backward pass computes again, so that mem
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.kernels.autograd import forbid_double_backward, full_precision
 from scs_supcon.kernels.bias import EXACT_PAIRS, solve_bias
 from scs_supcon.kernels.dense import Weighting, softplus
 from scs_supcon.kernels.soft import in_chunks, row_chunks
@@ -36,12 +37,14 @@ class PairTargets:
         target: returns q `(k, m)` of k rows, given their indices; booleans, or numbers in [0, 1].
         weight: returns w `(k, m)`, booleans or numbers; None if all are 1.
         one_set: whether the references are the rows themselves.
+        hard: whether q is boolean and w, except for pairs (u, u), 0 or 1.
     """
 
     shape: tuple[int, int]
     target: Callable[[Tensor], Tensor]
     weight: Callable[[Tensor], Tensor | None]
     one_set: bool = True
+    hard: bool = False
 
     def of(self, rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
         """Return q and w of some rows; w as numbers."""
@@ -53,11 +56,14 @@ class PairTargets:
         """Return Σ w and Σ w q in float64."""
         total = torch.zeros(2, dtype=torch.float64, device=device)
         for rows in row_chunks(self.shape, chunk, device):
-            q, w = self.of(rows, torch.float64)
-            ones = torch.ones((), dtype=torch.float64, device=device).expand(q.shape)
-            w = ones if w is None else w
-            total[0] += w.sum()
-            total[1] += (w * q).sum()
+            q, w = self.target(rows), self.weight(rows)
+            total[0] += q.numel() if w is None else w.sum(dtype=torch.float64)
+            if w is None:
+                total[1] += q.sum(dtype=torch.float64)
+            elif w.dtype == q.dtype == torch.bool:
+                total[1] += (w & q).sum()
+            else:
+                total[1] += (w.double() * q).sum()
         return total[0], total[1]
 
 
@@ -70,9 +76,10 @@ def targeted_sigmoid_loss(
     *,
     weighting: Weighting = "all",
     margin: float = 0.0,
+    mean: bool = False,
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss of each row `(n,)`, whose *mean* is the loss, and b.
+    """Return the loss of each row `(n,)`, whose mean is the loss, and b.
 
     Args:
         queries: `(n, d)` rows.
@@ -84,6 +91,7 @@ def targeted_sigmoid_loss(
             positive part divided by Σ w q plus half of the negative part divided by Σ w (1 − q). A
             divisor of 0 counts as 1.
         margin: m.
+        mean: return the mean instead of the loss of each row. It takes less time and memory.
         chunk: pairs held in memory at once; affects memory, not the result.
     """
     n = len(queries)
@@ -92,6 +100,12 @@ def targeted_sigmoid_loss(
         if b is None:
             b = t.new_tensor(_solve(queries, references, targets, float(t.detach()), margin))
         attract, repel = (w.to(queries.dtype) for w in _weights(total, positive, weighting))
+
+        if mean and targets.hard:
+            loss: Tensor = _HardPairs.apply(
+                queries, references, t, b, targets, attract, repel, weighting, margin, chunk
+            )
+            return loss, b
 
         def cost(rows: Tensor) -> Tensor:
             r = queries.index_select(0, rows) @ references.T
@@ -110,19 +124,103 @@ def targeted_sigmoid_loss(
         sums = [
             in_chunks(cost, rows, n) for rows in row_chunks(targets.shape, chunk, queries.device)
         ]
-        return torch.cat(sums).mul(n).to(queries.dtype), b
+        values = torch.cat(sums).to(queries.dtype)
+        return (values.sum() if mean else values * n), b
+
+
+class _HardPairs(torch.autograd.Function):
+    """The sigmoid loss of pairs that are positive or negative; see `kernels.sigmoid`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        queries: Tensor,
+        references: Tensor,
+        t: Tensor,
+        b: Tensor,
+        targets: PairTargets,
+        attract: Tensor,
+        repel: Tensor,
+        weighting: Weighting,
+        margin: float,
+        chunk: int,
+    ) -> Tensor:
+        by_queries, by_references = torch.zeros_like(queries), torch.zeros_like(references)
+        total = torch.zeros(3, dtype=torch.float64, device=queries.device)  # value, by t, by b
+        scale, threshold = t.to(queries), 40.0 if queries.dtype == torch.float64 else 20.0
+        for rows in row_chunks(targets.shape, chunk, queries.device):
+            c = queries.index_select(0, rows)
+            q, w = targets.of(rows, c.dtype)
+            x = torch.addmm(-b.to(c).reshape(1), c * scale, references.T)
+            if margin:
+                x.sub_(q * (scale * margin))
+            sign = torch.where(q, -1.0, 1.0).to(c.dtype)
+            x.mul_(sign)
+            cost = torch.nn.functional.softplus(x, threshold=threshold)
+            zeta = x.sigmoid_().mul_(sign)
+            if w is not None:
+                cost.mul_(w)
+                zeta.mul_(w)
+            if weighting == "balanced":
+                weights = torch.where(q, attract, repel)
+                cost.mul_(weights)
+                zeta.mul_(weights)
+            total[0] += cost.sum(1).sum(dtype=torch.float64)
+            product = zeta @ references
+            total[1] += (c * product).sum(dtype=torch.float64)
+            if margin:
+                total[1] -= margin * (zeta * q).sum(dtype=torch.float64)
+            total[2] -= zeta.sum(1).sum(dtype=torch.float64)
+            by_queries.index_copy_(0, rows, product * scale)
+            if ctx.needs_input_grad[1]:
+                by_references.addmm_(zeta.T, c * scale)
+        if weighting != "balanced":
+            total, by_queries, by_references = (
+                x * attract.to(x) for x in (total, by_queries, by_references)
+            )
+        ctx.save_for_backward(by_queries, by_references, total)
+        ctx.scalars = t, b
+        return total[0].to(queries.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        forbid_double_backward()
+        by_queries, by_references, total = ctx.saved_tensors
+        t, b = ctx.scalars
+        need_queries, need_references, need_t, need_b, *_ = ctx.needs_input_grad
+        return (
+            by_queries * grad if need_queries else None,
+            by_references * grad if need_references else None,
+            (total[1] * grad).to(t) if need_t else None,
+            (total[2] * grad).to(b) if need_b else None,
+            *[None] * 6,
+        )
 
 
 def targeted_softmax_loss(
-    x: Tensor, references: Tensor, targets: PairTargets, temperature: float, *, chunk: int = CHUNK
+    x: Tensor,
+    references: Tensor,
+    targets: PairTargets,
+    temperature: float,
+    weights: Tensor | None = None,
+    *,
+    mean: bool = False,
+    chunk: int = CHUNK,
 ) -> Tensor:
-    """Return the InfoNCE loss of each row `(n,)`; 0 for a row without positives.
+    """Return the InfoNCE loss of each row `(n,)`, times its weight; 0 for rows without positives.
 
         log Σ_v exp(x_u·x_v/τ) over pairs with w > 0 − Σ_v w q x_u·x_v/τ / Σ_v w q
 
-    A pair (u, u) never counts if the references are the rows themselves.
+    A pair (u, u) never counts if the references are the rows themselves. The weights of rows have a
+    mean of 1. With `mean`, the mean over rows is returned, which takes less time and memory.
     """
     n = len(x)
+    if mean and targets.hard:
+        with full_precision(x):
+            loss: Tensor = _HardSoftmax.apply(
+                x, references, targets, 1 / temperature, weights, chunk
+            )
+            return loss
 
     def losses(rows: Tensor) -> Tensor:
         logits = x.index_select(0, rows) @ references.T / temperature
@@ -141,7 +239,64 @@ def targeted_softmax_loss(
 
     with full_precision(x):
         chunks = row_chunks(targets.shape, chunk, x.device)
-        return torch.cat([in_chunks(losses, rows, n) for rows in chunks])
+        values = torch.cat([in_chunks(losses, rows, n) for rows in chunks])
+    values = values if weights is None else values * weights
+    return values.sum() / max(n, 1) if mean else values
+
+
+class _HardSoftmax(torch.autograd.Function):
+    """The mean InfoNCE loss of pairs that are positive or negative; see `kernels.softmax`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        references: Tensor,
+        targets: PairTargets,
+        scale: float,
+        weights: Tensor | None,
+        chunk: int,
+    ) -> Tensor:
+        n = max(len(x), 1)
+        by_x, by_references = torch.zeros_like(x), torch.zeros_like(references)
+        total = torch.zeros((), dtype=torch.float64, device=x.device)
+        for rows in row_chunks(targets.shape, chunk, x.device):
+            z = x.index_select(0, rows)
+            q, w = targets.target(rows), targets.weight(rows)
+            logits = torch.mm(z * scale, references.T)
+            if w is not None:
+                kept = w if w.dtype == torch.bool else w > 0
+                q = q & kept
+                logits.masked_fill_(~kept, -torch.inf)
+            if targets.one_set:
+                itself = _self_pairs(rows, targets.shape[1])
+                q = q & ~itself
+                logits.masked_fill_(itself, -torch.inf)
+            count = q.sum(1)
+            share = torch.where(count > 0, 1 / (n * count.clamp_min(1)), 0).to(x.dtype)
+            omega = (count > 0).to(x.dtype) / n
+            if weights is not None:
+                omega, share = omega * weights[rows], share * weights[rows]
+            log_z = logits.logsumexp(1).masked_fill(count == 0, 0)
+            positive = torch.where(q, logits, 0).sum(1, dtype=torch.float64)
+            total += (log_z.double() * omega - positive * share).sum()
+            p = logits.sub_(log_z[:, None]).exp_().mul_(omega[:, None])
+            p.sub_(q * share[:, None])
+            by_x.index_copy_(0, rows, p @ references)
+            if ctx.needs_input_grad[1]:
+                by_references.addmm_(p.T, z)
+        ctx.save_for_backward(by_x.mul_(scale), by_references.mul_(scale))
+        return total.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        forbid_double_backward()
+        by_x, by_references = ctx.saved_tensors
+        return (
+            by_x * grad if ctx.needs_input_grad[0] else None,
+            by_references * grad if ctx.needs_input_grad[1] else None,
+            *[None] * 4,
+        )
 
 
 def targeted_style_distance(
@@ -153,7 +308,24 @@ def targeted_style_distance(
     """
     n = len(style)
 
+    def listed(rows: Tensor) -> Tensor:
+        q, w = targets.target(rows), targets.weight(rows)
+        if w is not None:
+            q = q & (w if w.dtype == torch.bool else w > 0)
+        if targets.one_set:
+            q = q & ~_self_pairs(rows, n)
+        u, v = q.nonzero().unbind(1)
+        # In pieces: their number is that of the positive pairs, which may be all.
+        sums = style.new_zeros(len(rows))
+        for piece in torch.split(torch.arange(len(u), device=u.device), LISTED // style.shape[1]):
+            i, j = u[piece], v[piece]
+            gap = style.index_select(0, rows[i]) - references.index_select(0, j)
+            sums = sums.index_add(0, i, torch.linalg.vector_norm(gap, dim=1))
+        return sums / q.sum(1).clamp_min(1)
+
     def distances(rows: Tensor) -> Tensor:
+        if targets.hard:
+            return listed(rows)
         q, w = targets.of(rows, style.dtype)
         q = q.to(style.dtype) if w is None else w * q
         if targets.one_set:
@@ -201,24 +373,25 @@ def _solve(
     count = max(min(n, EXACT_PAIRS // max(m, 1)), min(n, 1))
     rows = torch.arange(count, device=queries.device) * n // max(count, 1)
     logits = queries[rows] * t @ references.T
-    q, w = targets.of(rows, torch.float64)
+    q, w = targets.target(rows), targets.weight(rows)
+    if q.dtype == torch.bool and (w is None or w.dtype == torch.bool):
+        if margin:
+            logits.sub_(q * (t * margin))
+        kept = logits if w is None else logits[w]
+        return solve_bias(kept, float((q if w is None else q & w).sum()))
     q = q.to(torch.float64)
-    w = torch.ones_like(q) if w is None else w
+    w = torch.ones_like(q) if w is None else w.double()
     total, positive = float(w.sum()), float((w * q).sum())
     if not total:
         return 0.0
     # Half a pair of mean weight stands for the pair that keeps the share away from 0 and 1.
     unit = total / float((w > 0).sum())
-    values, weights = (
-        (logits, w)
-        if not margin
-        else (
-            torch.stack([logits - t * margin, logits]),
-            torch.stack([w * q, w * (1 - q)]),
-        )
-    )
-    kept = weights > 0
-    values, weights = values[kept], (weights[kept] / total).to(values.dtype)
+    both, shares = logits, w
+    if margin:
+        both = torch.stack([logits - t * margin, logits])
+        shares = torch.stack([w * q, w * (1 - q)])
+    counted = shares > 0
+    values, weights = both[counted], (shares[counted] / total).to(both.dtype)
     return solve_bias(values, positive / unit, total / unit, weights)
 
 
@@ -268,8 +441,8 @@ def matrix_targets(
 
 def listed_targets(
     shape: tuple[int, int],
-    pairs: tuple[Tensor, Tensor],
-    same: Tensor,
+    positives: tuple[Tensor, Tensor],
+    negatives: tuple[Tensor, Tensor],
     *,
     one_set: bool,
     self_weight: float = 0.0,
@@ -278,23 +451,23 @@ def listed_targets(
 
     Args:
         shape: numbers of rows and references.
-        pairs: indices of rows, indices of references.
-        same: which of the pairs are positive pairs.
+        positives: indices of rows, indices of references.
+        negatives: indices of rows, indices of references.
         one_set: whether the references are the rows themselves.
         self_weight: weight of pairs (u, u) if the references are the rows themselves.
     """
-    kept, positive = torch.zeros(2, *shape, dtype=torch.bool, device=same.device).unbind()
-    u, v = pairs
-    kept[u, v] = True
-    positive[u[same], v[same]] = True
+    positive = torch.zeros(shape, dtype=torch.bool, device=positives[0].device)
+    positive[positives] = True
+    kept = positive.clone()
+    kept[negatives] = True
     if not one_set:
-        return PairTargets(shape, lambda rows: positive[rows], lambda rows: kept[rows], False)
+        return PairTargets(shape, lambda rows: positive[rows], lambda rows: kept[rows], False, True)
     positive.fill_diagonal_(True)
 
     def weight(rows: Tensor) -> Tensor:
         return kept[rows].double().masked_fill(_self_pairs(rows, shape[0]), self_weight)
 
-    return PairTargets(shape, lambda rows: positive[rows], weight)
+    return PairTargets(shape, lambda rows: positive[rows], weight, hard=True)
 
 
 def _of_rows(

@@ -19,7 +19,7 @@ from scs_supcon.kernels.targets import (
 )
 from scs_supcon.methods.shared.base import check_not_negative, check_positive, flatten
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
-from scs_supcon.methods.shared.pair_loss import PairLoss, Reduction, weighted_rows
+from scs_supcon.methods.shared.pair_loss import PairLoss, Reduction, mean_one, weighted_rows
 from scs_supcon.nn.head import Normalise
 
 
@@ -100,8 +100,10 @@ class CSSupCon(PairLoss, CommonStyleMethod):
         ref_common, ref_style = (common, style) if references is rows else self.fields(references)
 
         def supcon(x: Tensor, y: Tensor) -> Tensor:
-            loss = targeted_softmax_loss(x, y, targets, self.temperature)
-            return weighted_rows(loss, weights)
+            mean = self.reduction == "mean"
+            return targeted_softmax_loss(
+                x, y, targets, self.temperature, mean_one(weights), mean=mean
+            )
 
         terms = {"contrast": supcon(common, ref_common)}
         if self.alpha and style.shape[1]:

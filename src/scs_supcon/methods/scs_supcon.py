@@ -332,7 +332,14 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
         ref_common, ref_style = (common, style) if references is rows else self.fields(references)
         t, b = self._scalars()
         contrast, b = targeted_sigmoid_loss(
-            common, ref_common, targets, t, b, weighting=self.pairs, margin=self.margin
+            common,
+            ref_common,
+            targets,
+            t,
+            b,
+            weighting=self.pairs,
+            margin=self.margin,
+            mean=self.reduction == "mean",
         )
         self._store(b)
         terms = {"contrast": contrast}

@@ -15,7 +15,7 @@ from scs_supcon.kernels import softmax_pair_loss
 from scs_supcon.kernels.gather import GradientReduction, Group
 from scs_supcon.kernels.targets import PairTargets, targeted_softmax_loss
 from scs_supcon.methods.shared.base import check_positive, flatten, set_processes
-from scs_supcon.methods.shared.pair_loss import PairLoss, Reduction, weighted_rows
+from scs_supcon.methods.shared.pair_loss import PairLoss, Reduction, mean_one
 from scs_supcon.nn.head import unit
 
 
@@ -74,8 +74,11 @@ class SupCon(PairLoss):
         """As in `PairLoss`; the denominator is the sum over pairs with a weight above 0."""
         z = unit(rows)
         others = z if references is rows else unit(references)
-        contrast = targeted_softmax_loss(z, others, targets, self.temperature)
-        return {"contrast": self.loss_scale * weighted_rows(contrast, weights)}
+        mean = self.reduction == "mean"
+        contrast = targeted_softmax_loss(
+            z, others, targets, self.temperature, mean_one(weights), mean=mean
+        )
+        return {"contrast": self.loss_scale * contrast}
 
     def loss_with_references(
         self, embeddings: Tensor, labels: Tensor, ref_emb: Tensor, ref_labels: Tensor

@@ -274,7 +274,7 @@ def test_equal_weights_and_targets_from_labels_change_nothing(
 
 
 def kwdefaults(chunk: int) -> dict[str, Any]:
-    return {"weighting": "all", "margin": 0.0, "chunk": chunk}
+    return {"weighting": "all", "margin": 0.0, "mean": False, "chunk": chunk}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import NonFiniteError, UserError
 from scs_supcon.kernels import several_processes
-from scs_supcon.kernels.autograd import wide
+from scs_supcon.kernels.autograd import reads_are_free, wide
 from scs_supcon.kernels.gather import GradientReduction, Group, scale_for_reduction
 from scs_supcon.nn.network import Network, Output, ProbeInput
 
@@ -455,6 +455,8 @@ def _check_numbers(embeddings: Tensor, labels: Tensor | None) -> None:
     total = embeddings.detach().sum(dtype=wide(embeddings))
     if labels is None or not len(labels):
         values = [total.item(), 0.0]
+    elif reads_are_free(total):
+        values = [total.item(), labels.min().item()]
     else:
         values = torch.stack([total, labels.min().to(total)]).tolist()
     if not math.isfinite(values[0]):

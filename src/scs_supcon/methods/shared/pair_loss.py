@@ -45,10 +45,12 @@ class PairLoss(Method):
         """Check and store the options."""
         check_one_of("reduction", reduction, ("mean", "none"))
         self.ignore_index, self.reduction = ignore_index, reduction
-        if class_weights is not None:
-            class_weights = torch.as_tensor(class_weights, dtype=torch.float64)
-            _check_weights("class_weights", class_weights, class_weights.shape[:1])
-        self.register_buffer("class_weights", class_weights, persistent=False)
+        if class_weights is None:
+            self.class_weights = None
+            return
+        weights = torch.as_tensor(class_weights, dtype=torch.float64)
+        _check_weights("class_weights", weights, weights.shape[:1])
+        self.register_buffer("class_weights", weights, persistent=False)
 
     def forward(
         self,
@@ -104,7 +106,7 @@ class PairLoss(Method):
         targets: PairTargets,
         weights: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Return terms with one value per row, whose mean over rows is the term.
+        """Return terms with one value per row, whose mean over rows is the term, or its mean.
 
         Args:
             rows: `(n, D)` embeddings.
@@ -136,17 +138,29 @@ class PairLoss(Method):
             ref_emb: `(M, D)` references; may be the embeddings themselves.
             labels: `(N,)`, to count positive pairs; default: all of them are listed.
         """
+        u, v = pairs
+        positives, negatives = (u[same], v[same]), (u[~same], v[~same])
+        return self.loss_on_lists(embeddings, positives, negatives, ref_emb, labels)
+
+    def loss_on_lists(
+        self,
+        embeddings: Tensor,
+        positives: tuple[Tensor, Tensor],
+        negatives: tuple[Tensor, Tensor],
+        ref_emb: Tensor,
+        labels: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """As `loss_on_pairs`, with a list of positive and a list of negative pairs."""
         one_set = ref_emb is embeddings
-        listed = listed_targets(
-            (len(embeddings), len(ref_emb)), pairs, same, one_set=one_set, self_weight=0.0
-        )
+        shape = len(embeddings), len(ref_emb)
+        listed = listed_targets(shape, positives, negatives, one_set=one_set)
         if one_set and self.include_self:
             share = 1.0
             if labels is not None:
                 _, positive = listed.totals(embeddings.device)
                 _, most, _ = count_pairs(labels.to(embeddings.device), include_self=False)
                 share = float(positive) / most if most else 1.0
-            listed = listed_targets(listed.shape, pairs, same, one_set=True, self_weight=share)
+            listed = listed_targets(shape, positives, negatives, one_set=True, self_weight=share)
         return self._reduced(self.row_terms(embeddings, ref_emb, listed))
 
     def without_ignored(
@@ -250,15 +264,24 @@ class PairLoss(Method):
     def _reduced(self, terms: dict[str, Tensor]) -> dict[str, Tensor]:
         if self.reduction == "none":
             return terms
-        return {name: term.sum() / max(len(term), 1) for name, term in terms.items()}
+        return {
+            name: term.sum() / max(len(term), 1) if term.dim() else term
+            for name, term in terms.items()
+        }
+
+
+def mean_one(weights: Tensor | None) -> Tensor | None:
+    """Return weights, scaled to a mean of 1."""
+    if weights is None:
+        return None
+    total = weights.sum()
+    return weights * len(weights) / torch.where(total > 0, total, 1)
 
 
 def weighted_rows(values: Tensor, weights: Tensor | None) -> Tensor:
     """Return values of rows times their weights, which are scaled to a mean of 1."""
-    if weights is None:
-        return values
-    total = weights.sum()
-    return values * (weights * len(weights) / torch.where(total > 0, total, 1))
+    factors = mean_one(weights)
+    return values if factors is None else values * factors
 
 
 def _restored(term: Tensor, kept: Tensor, views: int) -> Tensor:
