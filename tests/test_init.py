@@ -31,3 +31,13 @@ def test_every_public_name_can_be_imported() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'SCSSupConn'"):
         _ = scs_supcon.SCSSupConn
+
+
+def test_a_missing_package_is_explained() -> None:
+    code = "import sys; sys.modules['pydantic'] = None; import scs_supcon; scs_supcon.train"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: scs_supcon.train needs pydantic, which is not installed")
+    assert "scs-supcon[train]" in last

@@ -69,4 +69,13 @@ def __getattr__(name: str) -> Any:
     """Return a public name, whose module is imported on first use."""
     if name not in _MODULES:
         raise AttributeError(f"module 'scs_supcon' has no attribute {name!r}")
-    return getattr(import_module(f"scs_supcon.{_MODULES[name]}"), name)
+    try:
+        module = import_module(f"scs_supcon.{_MODULES[name]}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("scs_supcon"):
+            raise
+        raise ImportError(
+            f"scs_supcon.{name} needs {error.name}, which is not installed: "
+            "pip install 'scs-supcon[train]'. The losses need only PyTorch and NumPy."
+        ) from error
+    return getattr(module, name)

@@ -270,3 +270,13 @@ def test_optimisers_of_other_libraries_do_not_decay_t_and_b() -> None:
     optim = pytest.importorskip("timm.optim")
     kept, decayed = optim.param_groups_weight_decay(model, 0.1)
     assert {id(p) for p in kept["params"]} == expected and len(decayed["params"]) == 1
+
+
+def test_repr_shows_the_arguments() -> None:
+    assert repr(SCSSupCon(192, margin=0.2)) == (
+        "SCSSupCon(common_dim=192, learn=(), bias='solve', pairs='positives', margin=0.2, "
+        "t=10, b=0)"
+    )
+    assert repr(scs_supcon.SupCon(0.07, ignore_index=-1)) == (
+        "SupCon(temperature=0.07, ignore_index=-1)"
+    )

@@ -190,6 +190,15 @@ class Method(nn.Module):
         """
         return total(self.loss_terms, embeddings, labels)
 
+    def extra_repr(self) -> str:
+        """Return the arguments of the constructor that differ from their defaults."""
+        values = vars(self)
+        return ", ".join(
+            f"{name}={values[name]!r}"
+            for name, parameter in constructor_parameters(type(self)).items()
+            if name in values and values[name] != parameter.default
+        )
+
     def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
         """Return the named terms whose sum is the loss."""
         raise NotImplementedError

@@ -85,6 +85,11 @@ class PairScalars(Method):
         b = self.b.detach().reshape(())
         return b / self.t if self.scale == "multiply" else b * self.t
 
+    def extra_repr(self) -> str:
+        """Return the arguments of the constructor, and the current t and b."""
+        scalars = f"t={float(self.t):.4g}, b={float(self.b.detach()):.4g}"
+        return ", ".join(filter(None, [super().extra_repr(), scalars]))
+
     def scalars(self) -> dict[str, float]:
         """Return t, b and the boundary."""
         t, b, boundary = torch.stack([self.t, self.b.detach().reshape(()), self.boundary]).tolist()
