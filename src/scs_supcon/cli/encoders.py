@@ -23,7 +23,7 @@ def encoders(as_json: Json = False) -> None:
         echo(json.dumps([vars(choice) for choice in ENCODERS], indent=1))
         return
     width = max(len(choice.name) for choice in ENCODERS)
-    echo(f"{'--encoder':<{width}} {'':>9} {'pixels':>6} {'M par.':>7} {'img/s':>6} {'top 1':>6}")
+    echo(f"{'--encoder':<{width}} {'':>10} {'pixels':>6} {'M par.':>7} {'img/s':>6} {'top 1':>6}")
     for c in ENCODERS:
         alias = f"({c.alias})" if c.alias else ""
         numbers = f"{c.image_size:>6} {c.parameters:>7.1f} {c.images_per_second:>6.1f}"
