@@ -23,7 +23,7 @@ def test_version_prints_the_version(scs):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["predict", "{run}", "{shapes}", "--format", "xml"], "choose table, csv or jsonl"),
+        (["predict", "{run}", "{shapes}", "--format", "xml"], "choose table, csv, jsonl, summary or html"),
         (["predict", "{run}", "{shapes}", "--topk", "0"], "topk must be at least 1"),
         (["predict", "{run}", "{run}/*.jpeg"], "no images at"),
         (["predict", "{shapes}", "{shapes}"], "has no model"),
