@@ -4,7 +4,7 @@ import pytest
 
 from scs_supcon.cli import app
 
-COMMANDS = sorted(command.callback.__name__ for command in app.registered_commands)
+COMMANDS = sorted(c.callback.__name__.replace("_", "-") for c in app.registered_commands)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -23,7 +23,7 @@ def test_version_prints_the_version(scs):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["predict", "{run}", "{shapes}", "--format", "xml"], "choose table, csv, jsonl, summary or html"),
+        (["predict", "{run}", "{shapes}", "--format", "xml"], "choose table, csv, jsonl, summary"),
         (["predict", "{run}", "{shapes}", "--topk", "0"], "topk must be at least 1"),
         (["predict", "{run}", "{run}/*.jpeg"], "no images at"),
         (["predict", "{shapes}", "{shapes}"], "has no model"),
