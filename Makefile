@@ -17,20 +17,25 @@ demo: $(READY) ## install, train on the handwritten digits, show the result
 	$(BIN)/scs train digits --out runs/digits
 
 test: $(READY) ## install, run all tests except those of the browser and the docs
-	$(BIN)/python -m pytest -n 2 -m "not browser and not docs"
+	$(BIN)/python -m pytest -n 2 -m "not browser and not docs and not scale"
 
 test-fast: $(READY) ## run the quick tests
-	$(BIN)/python -m pytest -n 2 -m "not slow and not browser and not docs"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not browser and not docs and not scale"
 
 test-browser: $(READY) ## open reports in a real Chromium (CHROMIUM=path of another one)
 	$(PIP) --editable '.[all,browser]'
 	$(BIN)/python -m pytest tests/browser
 
+test-scale: $(READY) ## test with real SLURM, PostgreSQL and two network nodes (as root, on Debian)
+	-apt-get install -y -qq slurm-wlm munge postgresql iproute2 > /dev/null
+	$(PIP) --editable '.[all,scale]'
+	$(BIN)/python -m pytest tests/scale
+
 test-min: ## run the quick tests with the lowest supported versions, in .venv-min
 	$(PYTHON) tools/lowest_versions.py > .venv-min.txt
 	$(PYTHON) -m venv .venv-min
 	.venv-min/bin/python -m pip install --quiet --constraint .venv-min.txt --editable '.[all,dev]'
-	.venv-min/bin/python -m pytest -n 2 -m "not slow and not browser and not docs"
+	.venv-min/bin/python -m pytest -n 2 -m "not slow and not browser and not docs and not scale"
 
 check: $(READY) ## check format, lint, types, import directions and vocabulary
 	$(BIN)/ruff format --check .
@@ -71,4 +76,4 @@ dist: ## build sdist and wheel in dist/, install the wheel in a new environment 
 	build/dist-env/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[train]"
 	cd build && dist-env/bin/python ../tools/test_wheel.py
 
-.PHONY: help demo test test-fast test-browser test-min check fix bench torture audit docs dist
+.PHONY: help demo test test-fast test-browser test-scale test-min check fix bench torture audit docs dist

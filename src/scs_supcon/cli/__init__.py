@@ -19,6 +19,7 @@ from scs_supcon.cli import (
     runs,
     search,
     serve,
+    slurm,
     train,
     tune,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "runs",
     "search",
     "serve",
+    "slurm",
     "train",
     "tune",
 ]
