@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from cluster_commands import needs_root, wait_until
 
 NODES = ("scs-node-1", "scs-node-2")

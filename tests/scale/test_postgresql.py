@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from cluster_commands import needs_root, run, scs_command, wait_until
 
 

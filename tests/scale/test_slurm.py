@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from cluster_commands import SHORT, needs_root, run, wait_until
 
 CONFIG = """\
