@@ -18,12 +18,7 @@ from torch import Tensor, nn
 
 from scs_supcon.methods.scs_supcon import SCSSupCon
 from scs_supcon.methods.shared.base import Batch, Method, check_not_negative
-from scs_supcon.methods.shared.classifier import (
-    ClassifierOnFeatures,
-    cross_entropy,
-    soft_cross_entropy,
-)
-from scs_supcon.methods.shared.joint import gather
+from scs_supcon.methods.shared.classifier import ClassifierOnFeatures
 
 
 class SCSJoint(ClassifierOnFeatures, SCSSupCon):
@@ -43,14 +38,8 @@ class SCSJoint(ClassifierOnFeatures, SCSSupCon):
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
         output = network(batch.images)
         terms = self.batch_terms(output.embeddings, batch)
-        terms = {name: self.eta * term for name, term in terms.items()}
-        logits = self.logits(self._gather(output.features))
-        soft = batch.label_probabilities
-        if soft is None:
-            loss = cross_entropy(logits, self._gather(batch.labels.long().repeat(self.views)))
-        else:
-            loss = soft_cross_entropy(logits, self._gather(soft.repeat(self.views, 1)))
-        return terms | {"classify": loss}
+        scaled = {name: self.eta * term for name, term in terms.items()}
+        return scaled | {"classify": self.classification_loss(output.features, batch)}
 
     def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
         """Return groups with weight decay for the classifier, but not for t' and b."""
@@ -59,6 +48,3 @@ class SCSJoint(ClassifierOnFeatures, SCSSupCon):
     def pair_parameters(self) -> tuple[float, float] | None:
         """Return None: t and b belong to common fields, and the classifier sees features."""
         return None
-
-    def _gather(self, rows: Tensor) -> Tensor:
-        return gather(self.scaled(rows), self.views, self.group) if self.gathers else rows

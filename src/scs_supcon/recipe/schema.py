@@ -219,6 +219,8 @@ class PretrainRecipe(Section):
     """MixUp: each image is blended with another one by a share from Beta(α, α); 0: none."""
     cutmix: NonNegative = 0.0
     """CutMix: α as for MixUp; each image gets a rectangle of another one. If both: one a batch."""
+    cross_entropy: NonNegative = 0.0
+    """Weight κ of the cross-entropy of a classifier of the features, added to the loss; 0: none."""
     ema: Momentum = 0.0
     """Decay of the running average of the weights, which replaces them at the end; 0: none."""
     patience: Epochs = 0

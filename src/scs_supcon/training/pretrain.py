@@ -30,6 +30,7 @@ from scs_supcon.methods import (
 )
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
 from scs_supcon.methods.shared.heads import HeadEnsemble
+from scs_supcon.methods.shared.with_classifier import WithClassifier
 from scs_supcon.progress import Display
 from scs_supcon.recipe import PretrainRecipe, Recipe
 from scs_supcon.runs.run_dir import RunDir
@@ -196,7 +197,9 @@ def make_method(recipe: Recipe, world_size: int = 1) -> Method:
     for member in members:
         member.gather_across_devices = member.gather_across_devices or world_size > 1
         member.gradient_reduction = "sum"  # as `distributed.sum_gradients` does
-    return members[0] if len(members) == 1 else HeadEnsemble(members)
+    method = members[0] if len(members) == 1 else HeadEnsemble(members)
+    weight = recipe.pretrain.cross_entropy
+    return WithClassifier(method, weight) if weight else method
 
 
 def set_up_method(

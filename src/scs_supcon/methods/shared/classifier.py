@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from scs_supcon.errors import UserError
 from scs_supcon.kernels import full_precision
 from scs_supcon.methods.shared.base import Batch, Method, TaskInfo, after_setup, like
-from scs_supcon.methods.shared.joint import JointMethod
+from scs_supcon.methods.shared.joint import JointMethod, gather
 from scs_supcon.nn.network import ProbeInput
 
 
@@ -30,6 +30,17 @@ class ClassifierOnFeatures(Method):
         layer = after_setup(self, self.classifier)
         with full_precision(features):
             return F.linear(features.to(layer.weight.dtype), layer.weight, layer.bias)
+
+    def classification_loss(self, features: Tensor, batch: Batch) -> Tensor:
+        """Return the cross-entropy of the features of all views, for hard or soft labels."""
+
+        def joined(rows: Tensor) -> Tensor:
+            return gather(self.scaled(rows), self.views, self.group) if self.gathers else rows
+
+        logits, soft = self.logits(joined(features)), batch.label_probabilities
+        if soft is None:
+            return cross_entropy(logits, joined(batch.labels.long().repeat(self.views)))
+        return soft_cross_entropy(logits, joined(soft.repeat(self.views, 1)))
 
     def class_logits(self, features: Tensor, embeddings: Tensor) -> Tensor | None:
         return None if self.classifier is None else self.logits(features)

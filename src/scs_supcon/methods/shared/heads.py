@@ -59,7 +59,7 @@ class HeadEnsemble(Method):
         return self
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
-        output = _Shared(network, batch.images)
+        output = SharedOutput(network, batch.images)
         return _sums(
             [
                 member.training_step(batch, _HeadOutput(output, k))
@@ -109,17 +109,18 @@ class HeadEnsemble(Method):
         return torch.stack(weights).mean(0), torch.stack(biases).mean(0)
 
 
-class _Shared:
+class SharedOutput(nn.Module):
     """The output of the whole network for the images of a batch, or some views, computed once.
 
     A second pass would take time and update running statistics again.
     """
 
     def __init__(self, network: nn.Module, images: Tensor) -> None:
+        super().__init__()
         self.network, self.storage = network, images.untyped_storage().data_ptr()
         self._outputs: dict[tuple[int, torch.Size], Output] = {}
 
-    def __call__(self, images: Tensor) -> Output:
+    def forward(self, images: Tensor) -> Output:
         if images.untyped_storage().data_ptr() != self.storage:  # not a part of the batch
             return self._apply(images)
         part = images.data_ptr(), images.shape
@@ -135,7 +136,7 @@ class _Shared:
 class _HeadOutput(nn.Module):
     """The network of one head: returns its part of the shared output."""
 
-    def __init__(self, output: _Shared, head: int) -> None:
+    def __init__(self, output: SharedOutput, head: int) -> None:
         super().__init__()
         self.output, self.head = output, head
 

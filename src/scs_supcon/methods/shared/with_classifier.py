@@ -1,0 +1,78 @@
+"""Train a linear classifier of the features together with any method.
+
+    L = L_method + κ · (−(1/n) Σ_i log softmax(W h_i + a)_{y_i})
+
+h are the features, W and a are the classifier. A pair loss compares an image with the few others in
+its batch, cross-entropy with all classes: an encoder learns faster from both than from pairs alone.
+"""
+
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from scs_supcon.errors import UserError
+from scs_supcon.methods.shared.base import Batch, EncodeTrainingSet, Method, TaskInfo
+from scs_supcon.methods.shared.classifier import ClassifierOnFeatures
+from scs_supcon.methods.shared.heads import HeadEnsemble, SharedOutput
+
+
+class WithClassifier(ClassifierOnFeatures):
+    """A method, and a classifier of the features whose cross-entropy is added to its loss.
+
+    Args:
+        method: the method; it must not train a classifier of its own.
+        weight: κ.
+    """
+
+    def __init__(self, method: Method, weight: float) -> None:
+        super().__init__()
+        member = method.methods[0] if isinstance(method, HeadEnsemble) else method
+        if isinstance(member, ClassifierOnFeatures) or member.uses_taps:
+            raise UserError(
+                f"pretrain.cross_entropy = {weight:g} cannot be used with {type(member).__name__}, "
+                "which trains a classifier of its own or needs taps: set it to 0"
+            )
+        self.method, self.weight = method, weight
+        self.views, self.probe_input = method.views, method.probe_input
+        self.trains_head = method.trains_head
+        self.supports_soft_labels = method.supports_soft_labels
+        self.gather_across_devices = method.gather_across_devices
+
+    def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
+        """Return the terms of the method alone: there are no features to classify."""
+        return self.method.loss_terms(embeddings, labels)
+
+    def setup(self, task: TaskInfo) -> Self:
+        """Set up the method and create the classifier."""
+        self.method.setup(task)
+        return super().setup(task)
+
+    def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
+        output = SharedOutput(network, batch.images)
+        terms = self.method.training_step(batch, output)
+        loss = self.classification_loss(output(batch.images).features, batch)
+        return terms | {"classify": self.weight * loss}
+
+    def on_epoch_start(self, epoch: int, encode_training_set: EncodeTrainingSet) -> None:
+        self.method.on_epoch_start(epoch, encode_training_set)
+
+    def after_step(self, network: nn.Module, progress: float) -> None:
+        self.method.after_step(network, progress)
+
+    def scalars(self) -> dict[str, float]:
+        return self.method.scalars()
+
+    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+        """Return the groups of the method, and of the classifier with weight decay."""
+        groups = self.method.param_groups(lr, weight_decay)
+        if self.classifier is None:
+            return groups
+        weight, bias = self.classifier.weight, self.classifier.bias
+        return [
+            *groups,
+            {"params": [weight], "lr": lr, "weight_decay": weight_decay},
+            {"params": [bias], "lr": lr, "weight_decay": 0.0},
+        ]
+
+    def pair_parameters(self) -> tuple[float, float] | None:
+        return self.method.pair_parameters()
