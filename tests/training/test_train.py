@@ -20,6 +20,7 @@ from scs_supcon.inference.onnx import export_onnx
 from scs_supcon.methods import available
 from scs_supcon.recipe import from_toml, write_toml
 from scs_supcon.runs.run_dir import RunDir
+from scs_supcon.recipe.recommended import values_before_cross_entropy
 from scs_supcon.training.train import resolved_recipe, train
 
 PRESETS = ("scs_supcon@solved", "scs_supcon@paper", "scs_supcon@siglip")
@@ -109,6 +110,22 @@ def test_a_directory_with_another_recipe_is_an_error(finished, shapes, train_sma
         UserError, match=r"(?s)a different recipe:.*seed: 0 then, 1 now.*--overwrite"
     ):
         train_small(shapes, finished, seed=1)
+
+
+def test_a_run_keeps_the_recommended_recipe_it_was_started_with(
+    shapes, train_small, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "scs_supcon.training.train.recommended_values", values_before_cross_entropy
+        )
+        first = train_small(shapes, tmp_path / "run")
+    again = train_small(shapes, tmp_path / "run")
+    assert again.recipe == first.recipe
+    assert again.recipe.pretrain.cross_entropy == 0
+    assert train_small(shapes, tmp_path / "new").recipe.pretrain.cross_entropy > 0
+    with pytest.raises(UserError, match="pretrain.lr: 0.1 then, 0.2 now"):
+        train_small(shapes, tmp_path / "run", ["pretrain.lr=0.2"])
 
 
 def test_overwriting_starts_again_and_keeps_other_files(finished, shapes, train_small, tmp_path):

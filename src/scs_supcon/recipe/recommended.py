@@ -9,9 +9,11 @@ a style field. What was changed, and the measurements behind it, are in docs/rec
 - a style field from features whose class is erased, which tells images of a class apart.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from scs_supcon.recipe.toml import Values
+
+RecommendedValues = Callable[[Mapping[str, object]], Values]
 
 METHOD = "scs_supcon"
 
@@ -47,3 +49,29 @@ def recommended_values(encoder: Mapping[str, object]) -> Values:
         "method": {"options": {"style": "instance"}},
         "fusion": {"whitened": True, "folds": 0, "classifier": "linear"},
     }
+
+
+def values_before_cross_entropy(encoder: Mapping[str, object]) -> Values:
+    """Return the settings of the first version of the recommended recipe."""
+    if encoder["frozen"]:
+        return {
+            "head": {
+                "heads": 4,
+                "hidden": 512,
+                "common_dim": 128,
+                "style_dim": 32,
+                "style_input": "erased",
+            },
+            "method": {"options": {"style": "instance", "style_weight": 1.0}},
+            "pretrain": {"epochs": 40},
+            "fusion": {"whitened": True, "folds": 5},
+        }
+    return {
+        "head": {"style_input": "erased"},
+        "method": {"options": {"style": "instance"}},
+        "fusion": {"whitened": True, "folds": 0, "classifier": "linear"},
+    }
+
+
+EARLIER: tuple[RecommendedValues, ...] = (values_before_cross_entropy,)
+"""Earlier versions of `recommended_values`: a run is resumed with the one it was started with."""

@@ -29,7 +29,11 @@ from scs_supcon.nn.timm_models import data_config, has_small_stem, is_convolutio
 from scs_supcon.recipe import paper
 from scs_supcon.recipe.defaults import complete_options, preset_name
 from scs_supcon.recipe.encoders import ALIASES, SMALL_IMAGE, default_encoder
-from scs_supcon.recipe.recommended import is_recommended, recommended_values
+from scs_supcon.recipe.recommended import (
+    RecommendedValues,
+    is_recommended,
+    recommended_values,
+)
 from scs_supcon.recipe.schema import Recipe
 from scs_supcon.recipe.toml import Values, make_recipe, merge, override
 
@@ -144,6 +148,7 @@ def resolve_recipe(
     files: InputFiles | None = None,
     *,
     has_gpu: bool = False,
+    recommend: RecommendedValues = recommended_values,
 ) -> Recipe:
     """Return the complete recipe of a run.
 
@@ -152,6 +157,7 @@ def resolve_recipe(
         facts: facts about the data.
         files: contents of the files that the options name; none by default.
         has_gpu: whether the run computes on a GPU.
+        recommend: the recommended recipe, or an earlier version of it.
 
     Raises:
         UserError: an option is invalid, or options contradict each other or the data.
@@ -168,7 +174,7 @@ def resolve_recipe(
         convolutional = is_convolutional(encoder["name"])
         base = paper.paper_values(options.source, facts.native_size, convolutional)
     elif is_recommended(requested.get("method", {}), files.recipe):
-        base = recommended_values(encoder)
+        base = recommend(encoder)
     method = _method(merge(base.pop("method", {}), requested.get("method", {})))
     schedule = merge(base.get("pretrain", {}), requested.get("pretrain", {}))
     defaults = merge(

@@ -182,7 +182,7 @@ class RunDir:
     def _start_or_resume(self, recipe: str, overwrite: bool) -> None:
         if (self.path / RECIPE).exists():
             self._check_is_run()
-            differences = _differences(self.path / RECIPE, recipe)
+            differences = recipe_differences(self.path / RECIPE, recipe)
             # Nothing is lost by restarting a run that has not saved a checkpoint.
             if (differences and self._nothing_saved()) or (
                 overwrite and (differences or self.finished is not None)
@@ -262,7 +262,8 @@ class RunDir:
         remove_empty_folders(self.path, FOLDERS)
 
 
-def _differences(file: Path, recipe: str) -> list[str]:
+def recipe_differences(file: Path, recipe: str) -> list[str]:
+    """Return a line for each value in which a stored recipe differs from another one, as TOML."""
     try:
         then = read_stored_values(file)
     except RecordError as error:

@@ -16,10 +16,10 @@ from scs_supcon.device import Compute, find_compute, first_process, has_gpu
 from scs_supcon.io.records import RecordError
 from scs_supcon.nn.weights import fetch_weights
 from scs_supcon.progress import Display
-from scs_supcon.recipe import Recipe, Values, make_recipe, merge
+from scs_supcon.recipe import Recipe, Values, make_recipe, merge, write_toml
 from scs_supcon.recipe.defaults import complete_old_values, keep_old_defaults
 from scs_supcon.recipe.encoders import explain_default
-from scs_supcon.recipe.recommended import METHOD, is_recommended
+from scs_supcon.recipe.recommended import EARLIER, METHOD, is_recommended, recommended_values
 from scs_supcon.recipe.resolve import (
     DatasetFacts,
     InputFiles,
@@ -31,6 +31,7 @@ from scs_supcon.recipe.resolve import (
 from scs_supcon.recipe.toml import read_stored_values
 from scs_supcon.report import build_report
 from scs_supcon.runs.layout import FINISHED, RECIPE, check_new_run
+from scs_supcon.runs.run_dir import recipe_differences
 from scs_supcon.training.input_files import read_input_files
 from scs_supcon.training.pipeline import run
 from scs_supcon.training.result import RunResult
@@ -185,22 +186,33 @@ def _resolve(
 ) -> Recipe:
     then = _recipe_of_run(out)
     requested = requested_values(options, files)
-    if (
-        then
-        and "fusion" not in then
-        and not files.named_recipe
-        and is_recommended(requested.get("method", {}), files.recipe)
-    ):
+    recommended = not files.named_recipe and is_recommended(
+        requested.get("method", {}), files.recipe
+    )
+    if recommended and then and "fusion" not in then:
         options = replace(options, method=f"{METHOD}@solved")  # the default of older versions
     if "name" in then.get("encoder", {}) and "name" not in requested.get("encoder", {}):
         options = replace(options, encoder=then["encoder"]["name"])  # whatever the default is now
-    facts = DatasetFacts.of(images)
-    recipe = resolve_recipe(options, facts, files, has_gpu=has_gpu(compute.device))
-    if then:
-        now = recipe.model_dump(exclude_none=True)
-        old_values = complete_old_values(then, now)
-        recipe = make_recipe(keep_old_defaults(now, old_values, requested))
-    return recipe
+    facts, recipes = DatasetFacts.of(images), []
+    for recommend in [recommended_values, *(EARLIER if recommended and then else ())]:
+        recipe = resolve_recipe(
+            options, facts, files, has_gpu=has_gpu(compute.device), recommend=recommend
+        )
+        if then:
+            now = recipe.model_dump(exclude_none=True)
+            old_values = complete_old_values(then, now)
+            recipe = make_recipe(keep_old_defaults(now, old_values, requested))
+        recipes.append(recipe)
+    return _recipe_of_same_values(recipes, out)
+
+
+def _recipe_of_same_values(recipes: Sequence[Recipe], out: Path | None) -> Recipe:
+    """Return the recipe that a run was started with, or the first one."""
+    if out is not None and len(recipes) > 1:
+        for recipe in recipes:
+            if not recipe_differences(out / RECIPE, write_toml(recipe)):
+                return recipe
+    return recipes[0]
 
 
 def _recipe_of_run(run: Path | None) -> Values:
