@@ -219,8 +219,10 @@ class PretrainRecipe(Section):
     """MixUp: each image is blended with another one by a share from Beta(α, α); 0: none."""
     cutmix: NonNegative = 0.0
     """CutMix: α as for MixUp; each image gets a rectangle of another one. If both: one a batch."""
-    cross_entropy: NonNegative = 0.0
-    """Weight κ of the cross-entropy of a classifier of the features, added to the loss; 0: none."""
+    cross_entropy: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the cross-entropy of a classifier of the features in the loss; 0: none."""
+    views: Count | None = None
+    """Views of each image in a step; omitted: as many as the method asks for."""
     ema: Momentum = 0.0
     """Decay of the running average of the weights, which replaces them at the end; 0: none."""
     patience: Epochs = 0

@@ -277,9 +277,12 @@ def _stage_2(
             features = with_fused_inputs(features, network.projection, probe_input, fused, recipe)
     probes = fit_probes(fabric, run_dir, features, classes, recipe, display)
     chosen = class_means or probes[0]
+    learned_pairs = method.pair_parameters()
     if fused is None:
         val_rows = (val.features[:, 0], val.probe_inputs[:, 0], val.labels)
-        chosen, probe_input = choose_classifier(probes[0], method, probe_input, val_rows)
+        chosen, classified = choose_classifier(probes[0], method, probe_input, val_rows)
+        if classified != probe_input:  # t and b belong to the common field
+            probe_input, learned_pairs = classified, None
     model = Model.from_training(
         recipe=recipe,
         classes=images.classes,
@@ -290,7 +293,7 @@ def _stage_2(
         train=(train.features[:, 0], train.labels),
         val=(val.features[:, 0], val.labels),
         train_names=[images.names[index] for index in train.indices],
-        learned_pairs=method.pair_parameters(),
+        learned_pairs=learned_pairs,
         fused=fused,
     )
     return model, chosen, probes, features

@@ -195,11 +195,12 @@ def make_method(recipe: Recipe, world_size: int = 1) -> Method:
     if recipe.pretrain.mixup or recipe.pretrain.cutmix:
         check_soft_labels(members[0])
     for member in members:
+        member.views = recipe.pretrain.views or member.views
         member.gather_across_devices = member.gather_across_devices or world_size > 1
         member.gradient_reduction = "sum"  # as `distributed.sum_gradients` does
     method = members[0] if len(members) == 1 else HeadEnsemble(members)
-    weight = recipe.pretrain.cross_entropy
-    return WithClassifier(method, weight) if weight else method
+    share = recipe.pretrain.cross_entropy
+    return WithClassifier(method, share) if share else method
 
 
 def set_up_method(

@@ -14,7 +14,7 @@ from scs_supcon.nn.head import Projection, ProjectionHeads
 from scs_supcon.nn.network import Network
 
 LABELS = torch.tensor([0, 2, 1, 1])
-WEIGHT = 0.7
+SHARE = 0.7
 
 
 def build(name: str = "scs_supcon", heads: int = 1) -> tuple[WithClassifier, Method, Network]:
@@ -30,7 +30,7 @@ def build(name: str = "scs_supcon", heads: int = 1) -> tuple[WithClassifier, Met
         return members[0] if heads == 1 else HeadEnsemble(members)
 
     task = TaskInfo(network, LABELS, 3, 5, 8, epochs=1)
-    both = WithClassifier(make(), WEIGHT).setup(task)
+    both = WithClassifier(make(), SHARE).setup(task)
     return both, make().setup(task), network
 
 
@@ -56,7 +56,7 @@ def cross_entropy(method: WithClassifier, features: Tensor, p: Tensor) -> float:
 
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("heads", [1, 3])
-def test_the_loss_is_that_of_the_method_plus_cross_entropy(heads: int, soft: bool) -> None:
+def test_the_loss_is_that_of_the_method_and_cross_entropy(heads: int, soft: bool) -> None:
     both, alone, network = build(heads=heads)
     p = torch.rand(4, 3, dtype=torch.float64).softmax(1) if soft else None
     example = batch(soft=p) if heads == 1 else batch()
@@ -64,11 +64,11 @@ def test_the_loss_is_that_of_the_method_plus_cross_entropy(heads: int, soft: boo
     expected = alone.training_step(example, network)
     assert terms.keys() == {*expected, "classify"}
     for name, value in expected.items():
-        torch.testing.assert_close(terms[name], value)
+        torch.testing.assert_close(terms[name], (1 - SHARE) * value)
     targets = torch.eye(3)[LABELS] if example.label_probabilities is None else p
     assert targets is not None
     loss = cross_entropy(both, network(example.images).features, targets.repeat(2, 1))
-    assert terms["classify"].item() == pytest.approx(WEIGHT * loss, rel=1e-10)
+    assert terms["classify"].item() == pytest.approx(SHARE * loss, rel=1e-10)
 
 
 def test_gradcheck() -> None:
@@ -118,7 +118,7 @@ def test_the_classifier_sees_the_features_and_has_weight_decay() -> None:
 
 @pytest.mark.parametrize("name", ["baseline", "scs_joint", "selfcon"])
 def test_a_method_with_its_own_classifier_or_taps_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match=r"pretrain.cross_entropy = 2 cannot be used with"):
-        WithClassifier(build_method(name), 2.0)
+    with pytest.raises(UserError, match=r"pretrain.cross_entropy = 0.5 cannot be used with"):
+        WithClassifier(build_method(name), 0.5)
     with pytest.raises(UserError, match="cannot be used with"):
-        WithClassifier(HeadEnsemble([build_method(name), build_method(name)]), 2.0)
+        WithClassifier(HeadEnsemble([build_method(name), build_method(name)]), 0.5)

@@ -1,6 +1,6 @@
 """Train a linear classifier of the features together with any method.
 
-    L = L_method + κ · (−(1/n) Σ_i log softmax(W h_i + a)_{y_i})
+    L = (1 − κ) L_method − κ (1/n) Σ_i log softmax(W h_i + a)_{y_i}
 
 h are the features, W and a are the classifier. A pair loss compares an image with the few others in
 its batch, cross-entropy with all classes: an encoder learns faster from both than from pairs alone.
@@ -21,18 +21,18 @@ class WithClassifier(ClassifierOnFeatures):
 
     Args:
         method: the method; it must not train a classifier of its own.
-        weight: κ.
+        share: κ, the share of the cross-entropy in the loss.
     """
 
-    def __init__(self, method: Method, weight: float) -> None:
+    def __init__(self, method: Method, share: float) -> None:
         super().__init__()
         member = method.methods[0] if isinstance(method, HeadEnsemble) else method
         if isinstance(member, ClassifierOnFeatures) or member.uses_taps:
             raise UserError(
-                f"pretrain.cross_entropy = {weight:g} cannot be used with {type(member).__name__}, "
+                f"pretrain.cross_entropy = {share:g} cannot be used with {type(member).__name__}, "
                 "which trains a classifier of its own or needs taps: set it to 0"
             )
-        self.method, self.weight = method, weight
+        self.method, self.share = method, share
         self.views, self.probe_input = method.views, method.probe_input
         self.trains_head = method.trains_head
         self.supports_soft_labels = method.supports_soft_labels
@@ -51,7 +51,8 @@ class WithClassifier(ClassifierOnFeatures):
         output = SharedOutput(network, batch.images)
         terms = self.method.training_step(batch, output)
         loss = self.classification_loss(output(batch.images).features, batch)
-        return terms | {"classify": self.weight * loss}
+        scaled = {name: (1 - self.share) * term for name, term in terms.items()}
+        return scaled | {"classify": self.share * loss}
 
     def on_epoch_start(self, epoch: int, encode_training_set: EncodeTrainingSet) -> None:
         self.method.on_epoch_start(epoch, encode_training_set)
