@@ -7,6 +7,7 @@ import pytest
 
 from scs_supcon.recipe import write_toml
 from scs_supcon.recipe.resolve import DatasetFacts, InputFiles, TrainOptions, resolve_recipe
+from scs_supcon.training.pretrain import make_method
 
 LARGE = DatasetFacts(
     native_size=300, labels=np.repeat(np.arange(5), 20), classes=("a", "b", "c", "d", "e")
@@ -33,6 +34,20 @@ def test_a_trained_encoder_has_one_head_and_chooses_on_validation_images():
     assert not recipe.encoder.frozen
     assert (recipe.head.heads, recipe.fusion.whitened, recipe.fusion.folds) == (1, True, 0)
     assert recipe.head.style_input == "erased"
+
+
+@pytest.mark.parametrize("options", [{"from_scratch": True}, {"unfreeze": True}, {"frozen": False}])
+def test_a_trained_encoder_also_learns_from_cross_entropy_with_one_view(options):
+    recipe = resolve(**options)
+    assert (recipe.pretrain.cross_entropy, recipe.pretrain.views) == (0.9, 1)
+    assert make_method(recipe).views == 1
+    plain = resolve(method="scs_supcon@solved", **options)
+    assert (plain.pretrain.cross_entropy, plain.pretrain.views) == (0, None)
+    assert make_method(plain).views == 2
+
+
+def test_a_frozen_encoder_has_no_cross_entropy():
+    assert resolve().pretrain.cross_entropy == 0
 
 
 @pytest.mark.parametrize(

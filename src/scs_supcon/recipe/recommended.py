@@ -1,12 +1,21 @@
 """The recommended recipe: the settings of a run whose method is not given with a preset.
 
 It is the paper's method in kind: a sigmoid on labelled pairs with a visible boundary, a common and
-a style field. What was changed, and the measurements behind it, are in docs/recommended.md:
+a style field. What was changed, and the measurements behind it, are in docs/recommended.md.
+
+A frozen encoder has
 
 - four heads side by side, joined to one field, because single heads scatter by a point;
 - the common field fused with the whitened features of the encoder, classified by class means;
 - calibration, rejection and the boundary of pairs from images that were held out;
 - a style field from features whose class is erased, which tells images of a class apart.
+
+An encoder that is trained has
+
+- the cross-entropy of a classifier of the features in its loss, because pairs alone are slow;
+- one view of each image, as cross-entropy has: two views of one image teach less than two images;
+- one head, fused with the whitened features and classified linearly;
+- a style field of the final features whose class is erased: their principal directions.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,7 +55,8 @@ def recommended_values(encoder: Mapping[str, object]) -> Values:
         }
     return {
         "head": {"style_input": "erased"},
-        "method": {"options": {"style": "instance"}},
+        "method": {"options": {"style": "instance", "style_weight": 0.0}},
+        "pretrain": {"cross_entropy": 0.9, "views": 1},
         "fusion": {"whitened": True, "folds": 0, "classifier": "linear"},
     }
 
