@@ -1,6 +1,7 @@
 """A run of the recommended recipe with a trained encoder can do all that other runs can."""
 
 import csv
+import math
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def test_the_loss_has_pairs_and_cross_entropy_and_a_boundary(finished):
 def test_a_loaded_model_compares_images_and_has_both_fields(finished, images):
     model = load(finished)
     assert model.info.recipe.pretrain.cross_entropy > 0
-    assert -1 <= model.info.pairs.boundary <= 1
+    assert math.isfinite(model.info.pairs.boundary)
     same = model.same(images[0], images[0])
     assert same > model.same(images[0], images[-1]) > 0
     nearest = model.neighbours(images[0], 3)

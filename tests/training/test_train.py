@@ -19,8 +19,8 @@ from scs_supcon.inference import load
 from scs_supcon.inference.onnx import export_onnx
 from scs_supcon.methods import available
 from scs_supcon.recipe import from_toml, write_toml
-from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.recipe.recommended import values_before_cross_entropy
+from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.train import resolved_recipe, train
 
 PRESETS = ("scs_supcon@solved", "scs_supcon@paper", "scs_supcon@siglip")
@@ -116,15 +116,13 @@ def test_a_run_keeps_the_recommended_recipe_it_was_started_with(
     shapes, train_small, tmp_path, monkeypatch
 ):
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "scs_supcon.training.train.recommended_values", values_before_cross_entropy
-        )
+        patch.setattr("scs_supcon.training.train.recommended_values", values_before_cross_entropy)
         first = train_small(shapes, tmp_path / "run")
     again = train_small(shapes, tmp_path / "run")
     assert again.recipe == first.recipe
     assert again.recipe.pretrain.cross_entropy == 0
     assert train_small(shapes, tmp_path / "new").recipe.pretrain.cross_entropy > 0
-    with pytest.raises(UserError, match="pretrain.lr: 0.1 then, 0.2 now"):
+    with pytest.raises(UserError, match=r"pretrain\.lr: 0.1 then, 0.2 now"):
         train_small(shapes, tmp_path / "run", ["pretrain.lr=0.2"])
 
 

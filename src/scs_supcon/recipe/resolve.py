@@ -25,6 +25,7 @@ from scs_supcon.data.splits import (
 )
 from scs_supcon.errors import UserError
 from scs_supcon.methods import build_method, code_digest, is_plugin, method_class, parse
+from scs_supcon.methods.shared.classifier import ClassifierOnFeatures
 from scs_supcon.nn.timm_models import data_config, has_small_stem, is_convolutional, timm_name
 from scs_supcon.recipe import paper
 from scs_supcon.recipe.defaults import complete_options, preset_name
@@ -181,7 +182,7 @@ def resolve_recipe(
         {
             "data": _data(encoder, facts),
             "encoder": encoder,
-            "pretrain": _schedule(encoder, schedule),
+            "pretrain": _schedule(encoder, schedule, _classifies(method["name"], schedule)),
         },
         method_class(method["name"]).recipe_defaults(method.get("preset")),
         base,
@@ -379,17 +380,25 @@ def _data(encoder: Values, facts: DatasetFacts) -> dict[str, Any]:
     return preparation | dict(facts.view_defaults)
 
 
-def _schedule(encoder: Values, requested: Values) -> Values:
+def _classifies(method: str, schedule: Values) -> bool:
+    """Return whether stage 1 trains a classifier of the features, whose scale is not known."""
+    own = issubclass(method_class(method), ClassifierOnFeatures)
+    return own or bool(schedule.get("cross_entropy"))
+
+
+def _schedule(encoder: Values, requested: Values, classifies: bool) -> Values:
     """Return the schedule of stage 1; the warm-up is at most a tenth of the epochs.
 
-    The schedules of frozen and tiny encoders were chosen by experiment
+    A classifier of pretrained features diverges with the rate of the pair losses, whose embeddings
+    have unit length, and takes the encoder with it. The schedules of frozen and tiny encoders were chosen by experiment
     (docs/benchmarks/recipes.md); the others are common values.
     """
     common = {"lr": 0.1, "warmup_epochs": 2.0, "clip_norm": CLIP_NORM}
     if encoder["frozen"]:
         schedule = common | {"epochs": 60, "weight_decay": 1e-3}
     elif requested.get("head_epochs"):
-        schedule = common | {"epochs": 20, "encoder_lr": 0.1}
+        rates = {"lr": 0.01, "encoder_lr": 0.3} if classifies else {"encoder_lr": 0.1}
+        schedule = common | rates | {"epochs": 20}
     elif encoder["name"] == "tiny":
         schedule = common | {"epochs": 20}
     elif encoder["weights"] == "scratch":
