@@ -46,7 +46,7 @@ def test_both_phases_are_trained_logged_and_described(
     err = capsys.readouterr().err
     assert "stage 1   first 3 epochs of scs_supcon, head on cached features" in err
     assert "stage 1   then 2 epochs of scs_supcon, whole network" in err
-    assert run.recipe.pretrain.encoder_lr == 0.1
+    assert run.recipe.pretrain.encoder_lr == 0.3
     assert run.recipe.encoder.fixed_norm
     assert not run.recipe.encoder.frozen
 
@@ -134,7 +134,7 @@ def test_the_number_of_head_epochs_alone_unfreezes(shapes, weights):
         shapes, encoder="tiny", weights=weights, settings=["pretrain.head_epochs=7"], device="cpu"
     )
     assert not recipe.encoder.frozen
-    assert recipe.pretrain.encoder_lr == 0.1
+    assert recipe.pretrain.encoder_lr == 0.3
 
 
 def test_unfreeze_keeps_the_head_epochs_of_a_recipe_but_not_zero(shapes, weights, tmp_path):

@@ -389,9 +389,9 @@ def _classifies(method: str, schedule: Values) -> bool:
 def _schedule(encoder: Values, requested: Values, classifies: bool) -> Values:
     """Return the schedule of stage 1; the warm-up is at most a tenth of the epochs.
 
-    A classifier of pretrained features diverges with the rate of the pair losses, whose embeddings
-    have unit length, and takes the encoder with it. The schedules of frozen and tiny encoders were chosen by experiment
-    (docs/benchmarks/recipes.md); the others are common values.
+    The schedules of frozen and tiny encoders were chosen by experiment
+    (docs/benchmarks/recipes.md); the others are common values. A classifier of pretrained features
+    diverges with the rate of the pair losses, whose embeddings have unit length.
     """
     common = {"lr": 0.1, "warmup_epochs": 2.0, "clip_norm": CLIP_NORM}
     if encoder["frozen"]:
