@@ -117,7 +117,7 @@ def test_the_classifier_sees_the_features_and_has_weight_decay() -> None:
 
 
 @pytest.mark.parametrize("name", ["baseline", "scs_joint", "selfcon"])
-def test_a_method_with_its_own_classifier_or_taps_is_refused(name: str) -> None:
+def test_a_method_with_its_own_classifier_or_taps_is_an_error(name: str) -> None:
     with pytest.raises(UserError, match=r"pretrain.cross_entropy = 0.5 cannot be used with"):
         WithClassifier(build_method(name), 0.5)
     with pytest.raises(UserError, match="cannot be used with"):
