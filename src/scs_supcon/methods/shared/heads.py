@@ -122,13 +122,13 @@ class SharedOutput(nn.Module):
 
     def forward(self, images: Tensor) -> Output:
         if images.untyped_storage().data_ptr() != self.storage:  # not a part of the batch
-            return self._apply(images)
+            return self._compute(images)
         part = images.data_ptr(), images.shape
         if part not in self._outputs:
-            self._outputs[part] = self._apply(images)
+            self._outputs[part] = self._compute(images)
         return self._outputs[part]
 
-    def _apply(self, images: Tensor) -> Output:
+    def _compute(self, images: Tensor) -> Output:
         output: Output = self.network(images)
         return output
 
