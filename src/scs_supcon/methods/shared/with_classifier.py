@@ -36,7 +36,8 @@ class WithClassifier(ClassifierOnFeatures):
         self.views, self.probe_input = method.views, method.probe_input
         self.trains_head = method.trains_head
         self.supports_soft_labels = method.supports_soft_labels
-        self.gather_across_devices = method.gather_across_devices
+        self.gather_across_devices = member.gather_across_devices
+        self.gradient_reduction, self.group = member.gradient_reduction, member.group
 
     def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
         """Return the terms of the method alone: there are no features to classify."""
