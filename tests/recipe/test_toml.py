@@ -52,9 +52,9 @@ def test_a_recipe_survives_a_round_trip_through_toml(
 def test_every_key_is_written_with_a_comment() -> None:
     optional = {"folds": 5, "fold": 4, "images_per_class": 9, "split_seed": 1, "fold_from": "train"}
     data = {"data": BIRDS["data"] | optional | {"content": "0" * 64}}
-    lines = write_toml(
-        make_recipe({**data, "method": {"preset": "paper", "code": "0" * 64}})
-    ).splitlines()
+    method = {"preset": "paper", "code": "0" * 64}
+    recipe = make_recipe({**data, "method": method, "pretrain": {"views": 1}})
+    lines = write_toml(recipe).splitlines()
     for section in SECTIONS.values():
         for key, info in section.model_fields.items():
             number = next(i for i, line in enumerate(lines) if line.startswith(f"{key} = "))
