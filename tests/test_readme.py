@@ -52,7 +52,7 @@ def test_the_readme_shows_the_loss_and_training():
 
 
 def test_the_commands_and_options_exist(scs):
-    verbs = set(re.findall(r"\bscs ([a-z]+)", TEXT))
+    verbs = set(re.findall(r"\bscs ([a-z]+(?:-[a-z]+)*)", TEXT))
     assert {"train", "predict"} <= verbs
     helps = {verb: scs(verb, "--help") for verb in verbs}
     assert all(result.code == 0 for result in helps.values()), helps
