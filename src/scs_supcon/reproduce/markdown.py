@@ -110,17 +110,19 @@ def scale_epochs(plan: Plan) -> int:
 
 
 def number_table(plan: Plan, numbers: Sequence[Number]) -> str:
-    """Return a table with three columns per column: ours, on the features, and the paper's."""
+    """Return a table: per column ours, on the features, and the paper's if it has one."""
     header, ruler = ["method"], ["---"]
+    shown = 3 if plan.experiment.published else 2
     for column in dict.fromkeys(number.column.name for number in numbers):
         paper = next(n.column.paper.name for n in numbers if n.column.name == column)
-        header += [escape_markdown(column), "on the features", f"paper: {escape_markdown(paper)}"]
-        ruler += ["---:"] * 3
-    adapted = {row.name for row in plan.rows if method_class(parse(row.method)[0]).adapted}
+        titles = [escape_markdown(column), "on the features", f"paper: {escape_markdown(paper)}"]
+        header += titles[:shown]
+        ruler += ["---:"] * shown
+    adapted = _adapted(plan)
     rows: dict[str, list[str]] = {}
     for number in numbers:
         name = f"{number.row} (adapted)" if number.row in adapted else number.row
-        rows.setdefault(name, []).extend(_number_cells(number))
+        rows.setdefault(name, []).extend(_number_cells(number)[:shown])
     lines = [header, ruler, *([escape_markdown(row), *cells] for row, cells in rows.items())]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -201,13 +203,20 @@ def _number_cells(number: Number) -> list[str]:
     return [f"{number.mean:.2f}{spread} {links}".rstrip(), features, published]
 
 
+def _adapted(plan: Plan) -> set[str]:
+    return {row.name for row in plan.rows if method_class(parse(row.method)[0]).adapted}
+
+
 def _explanation(plan: Plan) -> str:
     kind = "folds" if plan.experiment.folds else "seeds"
+    adapted = (
+        " *Adapted*: the original method is for other data, or its details could not be checked."
+    )
     return (
         f"Test accuracy in per cent: mean ± standard deviation, then the {kind} as links to their "
         "recipes, which contain the command. *On the features*: a linear classifier on the "
-        "features of the trained encoder, so that all methods are compared at the same place. "
-        "*Adapted*: the original method is for other data, or its details could not be checked."
+        "features of the trained encoder, so that all methods are compared at the same place."
+        + (adapted if _adapted(plan) else "")
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scs_supcon.benchmark import statistics
+from scs_supcon.benchmark.compare import ComparisonReport
 from scs_supcon.benchmark.figures import cd_diagram
 from scs_supcon.benchmark.results import CellResult
 from scs_supcon.benchmark.statistics import Nemenyi
@@ -162,17 +163,27 @@ def _ranks(plan: Plan, out: Path, resources: Resources) -> Outcome:
         published,
         out / "figures" / "published",
     )
-    ours = make_plan(plan.experiment.table, plan.options)
-    quiet = replace(resources, display=Display(quiet=True), train=False)
-    report = quiet.compare(ours.table(), out / "comparison")
-    if report.comparison.ranks is None:
-        lines.append(f"No diagram of our runs: run `scs reproduce {ours.name}` first.")
+    table_name = plan.experiment.table
+    report = _finished_table(table_name, plan, out, resources)
+    if report is None or report.comparison.ranks is None:
+        lines.append(f"No diagram of our runs: run `scs reproduce {table_name}` first.")
     else:
         over = report.comparison.ranks_over
-        sentence = f"Mean ranks over the {over} of {ours.name}, scale {plan.options.scale}."
+        sentence = f"Mean ranks over the {over} of {table_name}, scale {plan.options.scale}."
         lines += _rank_part("Our runs", sentence, report.comparison.ranks, out / "figures" / "ours")
     write_text(out / "README.md", "\n\n".join(lines) + "\n")
     return Outcome(plan.name, out, published.sentence, {})
+
+
+def _finished_table(
+    name: str, plan: Plan, out: Path, resources: Resources
+) -> ComparisonReport | None:
+    """Return the comparison of the finished runs of a table; None without its data."""
+    quiet = replace(resources, display=Display(quiet=True), train=False)
+    try:
+        return quiet.compare(make_plan(name, plan.options).table(), out / "comparison")
+    except UserError:
+        return None
 
 
 def _rank_part(title: str, sentence: str, result: Nemenyi, stem: Path) -> list[str]:
