@@ -1,5 +1,8 @@
 """Properties of every command: help, version, one-sentence errors, shared options."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from scs_supcon.cli import app
@@ -93,3 +96,10 @@ def test_an_option_marked_with_a_recipe_key_sets_it(scs, shapes):
     assert "micro_batch = 4" in result.out
     both = ("--micro-batch", "4", "--set", "pretrain.micro_batch=2", "--print-recipe")
     assert "micro_batch = 2" in scs("train", shapes, *both).out
+
+
+def test_commands_print_through_one_function():
+    """Names may contain control characters, which `echo` and `Display` write as escapes."""
+    files = (Path(__file__).parents[2] / "src" / "scs_supcon" / "cli").glob("*.py")
+    printing = [f.name for f in files if re.search(r"(?<![\w.])print\(", f.read_text())]
+    assert printing == ["app.py"], "use echo"

@@ -1,8 +1,16 @@
+import os
+import signal
 import sys
 
 import pytest
+from torch.utils.data import DataLoader, Dataset
 
-from scs_supcon.data.dataloader import explain_killed_workers, worker_context
+from scs_supcon.data.dataloader import (
+    announce,
+    explain_killed_workers,
+    start_worker,
+    worker_context,
+)
 from scs_supcon.errors import UserError
 
 
@@ -31,3 +39,23 @@ def test_workers_are_forked_only_on_linux(
     monkeypatch.setattr(sys, "platform", platform)
     assert worker_context(2) == context
     assert worker_context(0) is None
+
+
+class _Killer(Dataset[int]):
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        announce("birds/wren\x1b.png")
+        os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
+def test_the_file_that_a_killed_worker_was_reading_is_named() -> None:
+    loader = DataLoader(_Killer(), num_workers=1, worker_init_fn=start_worker)
+    with (
+        pytest.raises(UserError, match=r"while it was reading birds/wren.*\.png"),
+        explain_killed_workers(),
+    ):
+        list(loader)

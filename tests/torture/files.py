@@ -120,7 +120,7 @@ def _model_values(chance: random.Random, work: Path, run: Path, image: Path, wan
     if chance.random() < 0.7:
         document = json.loads(info.read_text())
         name = change(chance, document)
-        info.write_text(_json(document))
+        info.write_text(as_json(document))
     else:
         name = "header"
         weights.write_bytes(_with_header(chance, weights.read_bytes()))
@@ -144,7 +144,7 @@ def _run_values(chance: random.Random, work: Path, run: Path, image: Path, want:
     elif name.endswith("json"):
         document = json.loads(file.read_text())
         key = change(chance, document)
-        file.write_text(_json(document))
+        file.write_text(as_json(document))
     else:
         values = tomllib.loads(file.read_text())
         key = change(chance, values)
@@ -261,7 +261,7 @@ def change(chance: random.Random, document: Any) -> str:
         return ".".join(map(str, path))[:80]
 
 
-def _json(document: Any) -> str:
+def as_json(document: Any) -> str:
     """Return JSON; values that are nested too deep for the writer are written by hand."""
     return json.dumps(_shallow(document)).replace('"DEEP"', "[" * 20_000)
 

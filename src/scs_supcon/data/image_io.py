@@ -1,6 +1,7 @@
 """Decode image files from untrusted sources: few formats, limited size, always upright RGB."""
 
 import io
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -265,15 +266,19 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB" and not image.has_transparency_data:
         return image
     limits = _limits(image) if image.mode in ("I", "F") else (0.0, 0.0)
-    width, height = image.size
-    rows = max(1, STRIP_PIXELS // width)
-    if height <= rows:
+    if image.width * image.height <= STRIP_PIXELS:
         return _convert(image, limits)
     converted = Image.new("RGB", image.size)
-    for top in range(0, height, rows):
-        strip = image.crop((0, top, width, min(height, top + rows)))
+    for top, strip in _strips(image):
         converted.paste(_convert(strip, limits), (0, top))
     return converted
+
+
+def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """Yield parts of an image with their first row."""
+    rows = max(1, STRIP_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        yield top, image.crop((0, top, image.width, min(image.height, top + rows)))
 
 
 def _convert(image: Image.Image, limits: tuple[float, float]) -> Image.Image:
@@ -291,10 +296,11 @@ def _convert(image: Image.Image, limits: tuple[float, float]) -> Image.Image:
 
 def _limits(image: Image.Image) -> tuple[float, float]:
     """Return the smallest and the largest finite value."""
-    values = np.asarray(image)
-    if image.mode == "F":
-        values = np.nan_to_num(values)
-    return float(values.min()), float(values.max())
+    low, high = math.inf, -math.inf
+    for _, strip in _strips(image):
+        values = np.nan_to_num(np.asarray(strip, dtype=np.float64))
+        low, high = min(low, float(values.min())), max(high, float(values.max()))
+    return low, high
 
 
 def _stretch(image: Image.Image, low: float, high: float) -> Image.Image:
