@@ -61,10 +61,8 @@ def test_a_damaged_search_is_an_error_or_read(search, name):
         if attempt % 2:
             file.write_bytes(damaged(chance, content))
         else:
-            whole = name == "search.json"
-            documents = [
-                json.loads(part) for part in ([content] if whole else content.splitlines())
-            ]
+            lines = [content] if name == "search.json" else content.splitlines()
+            documents = [json.loads(line) for line in lines]
             change(chance, documents)
             file.write_text("\n".join(map(as_json, documents)) + "\n")
         try:
