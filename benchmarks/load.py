@@ -84,7 +84,7 @@ def loss(_folder: Path, scale: float) -> str:
     value.backward()
     assert rows.grad is not None
     assert bool(rows.grad.isfinite().all())
-    return f"N = {n:,}, D = 128, {classes:,} classes: loss {float(value):.4f}"
+    return f"N = {n:,}, D = 128, {classes:,} classes: loss {float(value.detach()):.4f}"
 
 
 def features(folder: Path, scale: float) -> str:

@@ -150,6 +150,26 @@ def test_absurd_numbers_are_errors_before_training(scs, shapes, tmp_path, settin
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("option", ["learn=3", "style_t='x'", "t0='x'", "beta=[1]"])
+def test_options_of_a_wrong_type_are_errors(scs, shapes, tmp_path, option):
+    (tmp_path / "r.toml").write_text(f"[method]\nname = 'scs_supcon'\noptions = {{ {option} }}\n")
+    result = scs("train", shapes, "--recipe", tmp_path / "r.toml", "--print-recipe")
+    assert result.code == 2
+    assert "Traceback" not in result.err
+    assert option.partition("=")[0] in result.err
+
+
+def test_integers_instead_of_weights_are_an_error(model):
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(model / "weights.safetensors")
+    tensors["classifier/bias"] = tensors["classifier/bias"].long()
+    save_file(tensors, model / "weights.safetensors")
+    seal(model)
+    with pytest.raises(UserError, match=r"classifier/bias in the weights has the type torch.int64"):
+        load(model)
+
+
 def test_odd_output_folders_are_errors(scs, shapes, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     paths = (tmp_path / "file", tmp_path / "file" / "x", tmp_path / ("x" * 300))

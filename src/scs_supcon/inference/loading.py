@@ -32,6 +32,7 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     """
     info, tensors = read_package(path)
     recipe = info.recipe
+    _check_types(path, tensors)
     _check_shapes(path, info, tensors)
     network = build_network(recipe)
     encoder, projection = cast("Encoder", network.encoder), None
@@ -60,6 +61,14 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     return Model(info, encoder, projection, rule, gallery, whitening)
 
 
+def _check_types(path: str | Path, tensors: Mapping[str, Tensor]) -> None:
+    """Raise an error for integers where there should be floats; modules convert their own."""
+    for name, tensor in tensors.items():
+        own = name.startswith(("encoder/", "head/")) or name == "gallery/labels"
+        if not own and not tensor.is_floating_point():
+            raise UserError(f"{path}: {name} in the weights has the type {tensor.dtype}")
+
+
 def _check_shapes(path: str | Path, info: ModelInfo, tensors: Mapping[str, Tensor]) -> None:
     """Raise an error unless the weights have the shapes that the recipe describes.
 
@@ -81,7 +90,8 @@ def _check_shapes(path: str | Path, info: ModelInfo, tensors: Mapping[str, Tenso
 
 def _load_whitening(path: str | Path, tensors: dict[str, Tensor], width: int) -> Whitening:
     mean, matrix = (tensors.pop(f"whitening/{name}", None) for name in ("mean", "matrix"))
-    if mean is None or matrix is None or matrix.ndim != 2 or {len(mean), len(matrix)} != {width}:
+    fits = mean is not None and matrix is not None and mean.shape == (width,) and matrix.ndim == 2
+    if mean is None or matrix is None or not fits or len(matrix) != width:
         raise UserError(f"{path}: the whitening in the weights does not fit {width} features")
     return Whitening(mean, matrix)
 

@@ -6,6 +6,8 @@ Methods outside this package are given by module or file, such as `my_lab.losses
 
 import inspect
 import pkgutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -83,7 +85,18 @@ def build_method(name: str, preset: str | None = None, **options: Any) -> Method
         if "preset" not in parameters:
             raise UserError(f"method {name} has no presets: use {name!r} without @{preset}")
         options["preset"] = preset
-    return method(**options)
+    with _explain_types(name, options):
+        return method(**options)
+
+
+@contextmanager
+def _explain_types(name: str, options: Mapping[str, Any]) -> Iterator[None]:
+    """Raise a `UserError` for options of a wrong type, which files may contain."""
+    try:
+        yield
+    except TypeError as error:
+        given = ", ".join(f"{option}={value!r}" for option, value in options.items())
+        raise UserError(f"method {name} cannot use these options ({given}): {error}") from error
 
 
 def method_defaults(
@@ -101,7 +114,8 @@ def method_defaults(
         options: values that override the defaults, also of options that depend on them.
     """
     method = method_class(name)
-    values = method.effective_options(preset, options)
+    with _explain_types(name, options):
+        values = method.effective_options(preset, options)
     left_out = (*DETERMINED_BY_RUN, *(PAIR_OPTIONS if issubclass(method, PairLoss) else ()))
     return {
         option: list(value) if isinstance(value, tuple) else value
