@@ -231,7 +231,8 @@ def completed(study: Any) -> list[Trial]:
     for trial in study.get_trials(deepcopy=False):
         if trial.state.name != "COMPLETE":
             continue
-        values = {"loss": trial.value} | trial.user_attrs  # the loss of a trial before version 0.3
+        stored = trial.values or [None]  # the loss of a trial before version 0.3
+        values = {"loss": stored[0]} | trial.user_attrs
         try:
             attributes = validate(TrialAttributes, values, f"trial {trial.number} of the study")
         except RecordError as error:
