@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from scs_supcon.cli.app import app
+from scs_supcon.cli.app import app, echo
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_text
 
@@ -80,9 +80,9 @@ def slurm(
         raise UserError(f"--tasks {tasks}: only {', '.join(SHARED)} share their work; use 1")
     arguments = [command, *context.args]
     write_text(script, slurm_script(arguments, tasks, shlex.split(sbatch), script.with_suffix("")))
-    print(f"wrote {script}")
+    echo(f"wrote {script}")
     if not no_submit:
-        print(_submit(script))
+        echo(_submit(script))
 
 
 def slurm_script(
