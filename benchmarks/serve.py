@@ -6,7 +6,8 @@
 Both servers run in processes of their own and are measured in turns, so that other programs disturb
 both alike. Clients are threads of one further process with open connections; each sends the image
 again as soon as it has its answer. The plain handler decodes, crops and classifies one image per
-request in a thread, without limits, checks, batches or neighbours.
+request in a thread, without limits, checks, batches or neighbours. On a busy machine compare the
+processor time: many threads get a larger share of the cores than one.
 """
 
 import argparse
@@ -22,6 +23,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+
+import psutil
 
 SECONDS = 8.0
 
@@ -39,6 +42,7 @@ def plain_app(file):
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     metadata = json.loads(session.get_modelmeta().custom_metadata_map["scs_supcon"])
     steps, classes = metadata["preprocessing"], metadata["classes"]
@@ -77,6 +81,11 @@ def start(command):
         except OSError:
             assert process.poll() is None, "the server did not start"
             time.sleep(0.2)
+
+
+def processor_seconds(process):
+    times = process.cpu_times()
+    return times.user + times.system
 
 
 def load(port, content, clients, seconds):
@@ -123,7 +132,9 @@ def main():
     }
     content = options.image.read_bytes()
     servers = {name: start(command) for name, command in commands.items()}
+    processes = {name: psutil.Process(process.pid) for name, (process, _) in servers.items()}
     rates = {name: [] for name in servers}
+    costs = {name: [] for name in servers}
     durations = {name: [] for name in servers}
     try:
         for _, port in servers.values():
@@ -131,7 +142,9 @@ def main():
         for number in range(options.rounds):
             order = list(servers.items())
             for name, (_, port) in order if number % 2 else reversed(order):
+                before = processor_seconds(processes[name])
                 rate, seconds = load(port, content, options.clients, SECONDS)
+                costs[name].append((processor_seconds(processes[name]) - before) / len(seconds))
                 rates[name].append(rate)
                 durations[name] += seconds
     finally:
@@ -144,10 +157,14 @@ def main():
         spread = f"{min(rates[name]):.1f} to {max(rates[name]):.1f}"
         p95 = statistics.quantiles(durations[name], n=20)[-1]
         print(f"{name:<16} {statistics.median(rates[name]):6.1f} predictions/s ({spread}), "
-              f"median {statistics.median(durations[name]):.3f} s, p95 {p95:.3f} s")  # fmt: skip
-    pairs = zip(*rates.values(), strict=True)
-    ratio = statistics.median(plain / ours for ours, plain in pairs)
-    print(f"time per prediction relative to the plain handler: {ratio:.2f} (median of the rounds)")
+              f"median {statistics.median(durations[name]):.3f} s, p95 {p95:.3f} s, "
+              f"{1000 * statistics.median(costs[name]):.1f} ms of processor time each")  # fmt: skip
+    for title, (ours, plain) in (
+        ("time", [[1 / rate for rate in rates[name]] for name in servers]),
+        ("processor time", [costs[name] for name in servers]),
+    ):
+        ratio = statistics.median(a / b for a, b in zip(ours, plain, strict=True))
+        print(f"{title} per prediction relative to the plain handler: {ratio:.2f}")
 
 
 if __name__ == "__main__":

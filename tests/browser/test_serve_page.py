@@ -142,12 +142,12 @@ def read_neighbours(page, folder):
 
 
 def fix_labels(page, run, planted):
-    """Accept all suggestions, then correct the rest by hand, by keys and in bulk."""
+    """Accept all suggestions in bulk, correct the rest, and try keys and undo."""
     page.locator(".cell").first.wait_for()
     page.click("#select-all")
     page.click("#accept")
     page.locator("#count", has_text="0 of").wait_for()
-    # What the suggestions missed or got wrong is given its label by keys.
+    # What the suggestions missed or got wrong is corrected through the API.
     names = page.evaluate("fetch('/api/data').then(r => r.json())")
     truth = {}
     for number, name in enumerate(names["names"]):
@@ -155,15 +155,20 @@ def fix_labels(page, run, planted):
         current = names["classes"][names["labels"][number]]
         if current != planted.get(name, original):
             truth[name] = planted.get(name, original)
+    for label in set(truth.values()):
+        numbers = [names["names"].index(name) for name, true in truth.items() if true == label]
+        page.evaluate(
+            """body => fetch("/api/corrections", {
+                method: "POST", headers: {"content-type": "application/json"},
+                body: JSON.stringify(body),
+            })""",
+            {"images": numbers, "label": label},
+        )
+    page.reload()
     page.select_option("#show", "all")
     page.select_option("#sort", "name")
+    page.locator(".cell").first.wait_for()
     page.locator("#grid").focus()
-    for name, label in truth.items():
-        page.keyboard.press("Home")
-        for _ in range(names["names"].index(name)):
-            page.keyboard.press("ArrowRight")
-        with page.expect_response("**/api/corrections"):
-            page.keyboard.press(label)
     with page.expect_response("**/api/corrections"):
         page.keyboard.press("x")
     with page.expect_response("**/api/corrections/undo"):

@@ -15,15 +15,17 @@ class Overloaded(Exception):
 
 
 class Batcher(Generic[Item, Result]):
-    """Computes single items in batches, in one thread.
+    """Computes single items in batches, in one or more threads.
 
-    A batch starts as soon as the model is free, so that a single request does not wait for others.
+    A batch starts as soon as a thread is free, so that a single request does not wait for others.
+    Several threads divide the waiting items among them.
 
     Args:
         compute: returns one result per item, in their order.
         max_batch: largest number of items in a batch.
         max_waiting: number of waiting items above which `submit` raises `Overloaded`.
         on_batch: called with the size of each batch.
+        threads: number of batches that are computed at the same time.
     """
 
     def __init__(
@@ -33,13 +35,15 @@ class Batcher(Generic[Item, Result]):
         max_batch: int = 32,
         max_waiting: int = 1024,
         on_batch: Callable[[int], None] = lambda size: None,
+        threads: int = 1,
     ) -> None:
         self._compute = compute
         self._max_batch, self._max_waiting, self._on_batch = max_batch, max_waiting, on_batch
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
         self._arrived = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="model")
-        self._task: asyncio.Task[None] | None = None
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="model")
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def waiting(self) -> int:
@@ -54,8 +58,8 @@ class Batcher(Generic[Item, Result]):
         """
         if len(self._waiting) + len(items) > self._max_waiting:
             raise Overloaded
-        if self._task is None:
-            self._task = asyncio.create_task(self._work())
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._work()) for _ in range(self._threads)]
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in items]
         self._waiting += zip(items, futures, strict=True)
@@ -64,28 +68,29 @@ class Batcher(Generic[Item, Result]):
 
     async def close(self) -> None:
         """Stop computing; waiting items are cancelled."""
-        if self._task is not None:
-            self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._task
+                await task
         for _, future in self._waiting:
             future.cancel()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             await self._arrived.wait()
-            batch = [pair for pair in self._waiting[: self._max_batch] if not pair[1].done()]
-            del self._waiting[: self._max_batch]
+            size = min(self._max_batch, -(-len(self._waiting) // self._threads))
+            batch = [pair for pair in self._waiting[:size] if not pair[1].done()]
+            del self._waiting[:size]
             if not self._waiting:
                 self._arrived.clear()
-            if not batch:  # all of them were cancelled
+            if not batch:  # another thread took them, or all of them were cancelled
                 continue
             self._on_batch(len(batch))
             items = [item for item, _ in batch]
             try:
-                results = await loop.run_in_executor(self._thread, self._compute, items)
+                results = await loop.run_in_executor(self._pool, self._compute, items)
             except Exception as error:
                 for _, future in batch:
                     if not future.done():

@@ -30,6 +30,7 @@ class OnnxPredictor:
 
     def __init__(self, session: Any, metadata: Mapping[str, Any], gallery: TrainingGallery) -> None:
         self._session, self.gallery = session, gallery
+        self.threads = _cores()
         self._outputs = [output.name for output in session.get_outputs()]
         steps, pairs = metadata["preprocessing"], metadata.get("pairs")
         self._crop = CentreCrop(steps["short_side"], steps["centre_crop"], steps["interpolation"])
@@ -99,6 +100,11 @@ class GalleryImages:
             return file.getvalue()
 
 
+def _cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def load_onnx(file: Path) -> tuple[OnnxPredictor, GalleryImages]:
     """Load an exported model, and the gallery beside it if there is one.
 
@@ -111,8 +117,9 @@ def load_onnx(file: Path) -> tuple[OnnxPredictor, GalleryImages]:
         raise UserError(f"{file} does not exist: write it with `scs export RUN --onnx`")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    if hasattr(os, "sched_getaffinity"):  # onnxruntime counts cores that this process may not use
-        options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    # One thread per batch, several batches at a time: the threads of one batch would wait for each
+    # other, and onnxruntime lets them use as much processor time for waiting as for the model.
+    options.intra_op_num_threads = 1
     try:
         session = onnxruntime.InferenceSession(
             str(file), options, providers=["CPUExecutionProvider"]

@@ -82,6 +82,7 @@ class Predictor(Protocol):
         boundary: similarity at which two images are as likely of one class as not; None if unknown.
         gallery: the training images.
         facts: encoder, method and results, for people and programs.
+        threads: number of threads that may call `decide` at the same time.
     """
 
     classes: tuple[str, ...]
@@ -89,6 +90,7 @@ class Predictor(Protocol):
     boundary: float | None
     gallery: TrainingGallery
     facts: Mapping[str, Any]
+    threads: int
 
     def prepare(self, image: Image.Image) -> Pixels:
         """Return the pixels (size, size, 3) that the model sees."""

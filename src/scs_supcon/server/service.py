@@ -60,7 +60,7 @@ class ModelService:
         self.limits, self.monitor = limits or Limits(), Monitor()
         self._pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="decode")
         self._batcher: Batcher[_Task, ImageDecision] = Batcher(
-            _decide, on_batch=self.monitor.batches.observe
+            _decide, on_batch=self.monitor.batches.observe, threads=predictor.threads
         )
 
     @property

@@ -32,6 +32,7 @@ class TorchPredictor:
 
     def __init__(self, model: Model, gallery: TrainingGallery) -> None:
         self.model, self.gallery = model, gallery
+        self.threads = 1  # `decide` uses several threads itself
         self.classes = model.classes
         self.thresholds: Floats = model.classifier.rule.thresholds.numpy()
         self.boundary: float | None = model.info.pairs.boundary
