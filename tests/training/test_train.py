@@ -63,7 +63,7 @@ def test_a_loaded_model_repeats_the_predictions_of_training(finished, shapes):
         again = np.array([probabilities[name] for name in model.classes], dtype=np.float32)
         assert np.array_equal(again, np.array(row["probabilities"], dtype=np.float32))
         assert record.label == row["prediction"]
-        assert record.similarity == row["similarity"]
+        assert record.similarity == pytest.approx(row["similarity"], rel=1e-6)
         assert record.unknown == row["unknown"]
 
 
