@@ -129,6 +129,17 @@ def ddp_of_each(rank: int, world: int) -> Model:
     return model
 
 
+def metric_learning(rank: int, world: int) -> Model:
+    """pytorch-metric-learning's wrapper gathers the rows; loss outside."""
+    from scs_supcon.pml import DistributedLossWrapper, MetricLearningLoss
+
+    model = Model(gather_across_devices=False)
+    encoder = DistributedDataParallel(model.encoder)
+    loss = DistributedLossWrapper(MetricLearningLoss(model.loss))
+    descend(model, lambda x, y: loss(encoder(x), y), *share(rank, world))
+    return model
+
+
 def fsdp_outside(rank: int, world: int) -> Model:
     """fully_shard(encoder), loss outside."""
     from torch.distributed.fsdp import fully_shard
@@ -254,6 +265,10 @@ ARRANGEMENTS: dict[str, tuple[str | None, Callable[[int, int], Model]]] = {
     "Accelerate, loss not prepared": ("accelerate", lambda r, w: accelerate(r, w, False)),
     "Accelerate, loss prepared": ("accelerate", lambda r, w: accelerate(r, w, True)),
     "Hugging Face Trainer": ("transformers", trainer),
+    "`scs_supcon.pml.DistributedLossWrapper`, DistributedDataParallel": (
+        "pytorch_metric_learning",
+        metric_learning,
+    ),
 }
 
 
