@@ -22,7 +22,7 @@ from scs_supcon import CSSupCon, MetricLearningLoss, SCSSupCon, SupCon
 from scs_supcon.pml import CrossBatchMemory
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks" / "memory_bank.md"
-ROWS, MEMORY, WIDTH, CLASSES, ROUNDS = 128, 8192, 256, 100, 5
+ROWS, MEMORY, WIDTH, CLASSES, ROUNDS = 128, 8192, 256, 100, 3
 THEIRS = "pytorch-metric-learning SupCon"
 MEMORIES: dict[str, Callable[[], torch.nn.Module]] = {
     THEIRS: lambda: losses.CrossBatchMemory(losses.SupConLoss(), WIDTH, MEMORY),
