@@ -231,6 +231,16 @@ def test_a_batch_has_at_most_all_training_images(images):
     assert recipe.pretrain.batch_size == (split_dataset(images, recipe) == "train").sum() == 42
 
 
+@pytest.mark.parametrize(("batch_size", "epochs"), [(None, 100), (100, 100), (10, 60)])
+def test_few_images_get_more_epochs_with_a_frozen_encoder(images, weights, batch_size, epochs):
+    pretrain = resolve(
+        images, method="supcon", encoder="tiny", weights=weights, frozen=True, batch_size=batch_size
+    ).pretrain
+    assert pretrain.epochs == epochs  # 100 steps of one batch; 60 epochs of five batches
+    explicit = resolve(images, encoder="tiny", weights=weights, frozen=True, epochs=3).pretrain
+    assert explicit.epochs == 3
+
+
 def test_methods_set_defaults_of_the_head(images):
     overlap = resolve(images, method="cs_supcon_overlap").head
     assert (overlap.style_dim, overlap.overlap, overlap.centre) == (92, 28, True)

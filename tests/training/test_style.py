@@ -37,6 +37,18 @@ def test_all_directions_are_used_if_none_reveals_the_class() -> None:
     assert not (head.eval()(torch.randn(5, 16))[:, 6:] == 0).any()
 
 
+def test_directions_that_change_with_the_view_are_left_out() -> None:
+    labels = torch.arange(300) % 3
+    generator = torch.Generator().manual_seed(1)
+    views = features_of(labels, own_directions=False).repeat(1, 3, 1)
+    views[:, :, 4:] = torch.randn(300, 3, 12, generator=generator)  # other values in every view
+    head = Projection(16, 18, centre=True, erased_dim=12)
+    used = fit_style_field(head, views, labels, 3)
+    assert MIN_DIRECTIONS <= used < 12
+    style = unit(head.eval()(views.flatten(0, 1))[:, 6:].detach()).view(300, 3, 12)
+    assert float((style[:, 1] * style[:, 2]).sum(1).mean()) > 0.3
+
+
 def test_a_head_without_style_and_no_images_are_left_alone() -> None:
     labels = torch.arange(30) % 3
     features = features_of(labels, own_directions=True)

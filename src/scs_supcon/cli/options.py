@@ -167,8 +167,8 @@ def _recipe_options(
         int | None,
         typer.Option(
             min=0,
-            help="Epochs of stage 1. Default: 60 with a frozen encoder, 20 with --unfreeze, 50 "
-            "with pretrained weights, 200 from scratch (tiny: 20).",
+            help="Epochs of stage 1. Default: 40 or 60 with a frozen encoder, more with few "
+            "images; 20 with --unfreeze, 50 with pretrained weights, 200 from scratch (tiny: 20).",
             rich_help_panel=TRAINING,
         ),
     ] = None,

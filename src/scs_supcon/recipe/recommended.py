@@ -49,7 +49,7 @@ def recommended_values(encoder: Mapping[str, object]) -> Values:
                 "style_dim": 32,
                 "style_input": "erased",
             },
-            "method": {"options": {"style": "instance", "style_weight": 1.0}},
+            "method": {"options": {"style": "instance", "style_weight": 0.05}},
             "pretrain": {"epochs": 40},
             "fusion": {"whitened": True, "folds": 5},
         }

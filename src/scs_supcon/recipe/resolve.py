@@ -5,6 +5,7 @@ method; the recipe file; the options. `resolve_recipe` reads no files, and resol
 recipe does not change it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,7 @@ DEFAULT_METHOD = "scs_supcon"
 # Only explosions are clipped: gradients usually have norms of 0.5 to 4, and the first steps of the
 # circle losses norms above 100. A norm that clips every step would act as a learning rate.
 CLIP_NORM = 10.0
+FROZEN_STEPS = 100  # at least, with a frozen encoder: few images make few steps per epoch
 HEAD_EPOCHS = 20  # of the head alone, with --unfreeze
 UNFREEZE_BATCH_SIZE = 64  # the features of a whole network take hundreds of times more memory
 
@@ -199,6 +201,10 @@ def resolve_recipe(
     batches = _batches(recipe, labels)
     if is_paper:
         batches = {"batch_size": min(recipe.pretrain.batch_size, len(labels))}
+    elif recipe.encoder.frozen:
+        size = requested.get("pretrain", {}).get("batch_size", batches["batch_size"])
+        enough = math.ceil(FROZEN_STEPS / math.ceil(len(labels) / size))
+        batches["epochs"] = max(recipe.pretrain.epochs, enough)
     return make_recipe(merge(defaults, {"pretrain": batches}, requested))
 
 

@@ -1,0 +1,213 @@
+"""Write the tables of docs/recommended.md from the records of the study.
+
+    python experiments/recommended/tables.py            rewrite the tables of the page
+    python experiments/recommended/tables.py --check    exit with 1 if the page would change
+
+A table of the page stands between two comments: `<!-- table: KIND RECORD -->` and
+`<!-- end of table -->`. RECORD is a folder in results/. The kinds are:
+
+- accuracy: results.csv of `scs compare`. Every method is compared with the control (the first row)
+  on the same seeds and folds: difference, interval and p of a t-test corrected for overlapping
+  training sets (Nadeau and Bengio), p corrected by Holm over the methods of a column.
+- measures: measures.csv, one line per run; means over the runs of a group, with the range.
+"""
+
+import argparse
+import csv
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import rankdata
+
+from scs_supcon.benchmark.statistics import corrected_t, holm
+
+FOLDER = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[2] / "docs" / "recommended.md"
+BLOCK = re.compile(r"(<!-- table: (\w+) (\S+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+MINUS = "−"
+
+Key = tuple[str, str]  # seed and fold
+Scores = dict[str, dict[Key, float]]  # by method
+
+
+PROBE = "linear probe"
+
+
+def read_scores(folder: Path) -> dict[str, Scores]:
+    """Return the accuracies in per cent, by column, method, and seed with fold.
+
+    Every run also measures the tuned linear probe and kNN on the features of its encoder. Those of
+    the control are used if the encoder is frozen and the probe is not a row of its own.
+    """
+    columns: dict[str, Scores] = {}
+    frozen = all(column.get("frozen") for column in _settings(folder)["columns"])
+    for row in _read_csv(folder / "results.csv"):
+        scores = columns.setdefault(row["column"], {})
+        runs = scores.setdefault(row["method"], {})
+        if row["status"] == "done":
+            key = row["seed"], row["fold"]
+            runs[key] = 100 * float(row["accuracy"])
+            for name, measured in (
+                (PROBE, row.get("linear_probe_of_encoder")),
+                ("kNN on the features", row.get("knn_on_encoder")),
+            ):
+                if measured and frozen:
+                    scores.setdefault(name, {}).setdefault(key, 100 * float(measured))
+    return columns
+
+
+def accuracy_table(folder: Path) -> str:
+    """Return one table per column, the methods by mean, each against the control."""
+    settings = _settings(folder)
+    control = settings.get("control") or settings["methods"][0]["name"]
+    overlap = 1 / (settings["folds"] - 1) if "folds" in settings else 0.0
+    expected = settings.get("folds", 1) * settings.get("seeds", 1)
+    columns = read_scores(folder)
+    parts = []
+    for name, scores in columns.items():
+        title = f"**{name}**\n\n" if len(columns) > 1 else ""
+        parts.append(title + _column_table(scores, control, overlap, expected))
+    return "\n".join(parts)
+
+
+def _column_table(scores: Scores, control: str, overlap: float, expected: int) -> str:
+    others = {name: runs for name, runs in scores.items() if name != control and runs}
+    tests = {}
+    for name, runs in others.items():
+        keys = sorted(set(scores[control]) & set(runs))
+        if len(keys) > 1:
+            pair = [scores[control][key] for key in keys], [runs[key] for key in keys]
+            tests[name] = corrected_t(*pair, test_per_train=overlap, names=(control, name))
+    adjusted = dict(zip(tests, holm([test.p for test in tests.values()]), strict=True))
+    ranks = _mean_ranks(scores, control)
+    lines = [
+        f"| method | test accuracy, % | mean rank | {control} minus it | p (Holm) |",
+        "|---|---|---|---|---|",
+    ]
+    for name in sorted(scores, key=lambda name: -_mean(scores[name].values())):
+        if not scores[name]:
+            continue
+        cells = [_named(name, control), _spread(list(scores[name].values()), expected)]
+        cells.append(f"{ranks[name]:.1f}" if name in ranks else "")
+        test = tests.get(name)
+        cells += [_difference(test.mean, test.low, test.high)] if test else [""]
+        cells.append(_p(adjusted[name]) if test else "")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _mean_ranks(scores: Scores, control: str) -> dict[str, float]:
+    """Return the mean ranks over the runs of the control, of methods that have them all."""
+    keys = sorted(scores[control])
+    complete = {name: runs for name, runs in scores.items() if runs.keys() >= set(keys)}
+    table = np.array([[runs[key] for key in keys] for runs in complete.values()])
+    ranks = rankdata(-table, axis=0).mean(1)
+    return dict(zip(complete, ranks.tolist(), strict=True))
+
+
+def measures_table(folder: Path) -> str:
+    """Return the means over runs of each measure, with the range if there are several runs.
+
+    The columns of measures.csv up to "run" name the group; the others are numbers.
+    """
+    rows = _read_csv(folder / "measures.csv")
+    header = list(rows[0])
+    position = header.index("run")
+    names, measures = header[:position], header[position + 1 :]
+    groups: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    lines = [f"| {' | '.join([*names, 'runs', *measures])} |"]
+    lines.append("|" + "---|" * (len(names) + 1 + len(measures)))
+    for group, runs in groups.items():
+        cells = [*group, str(len(runs))]
+        for measure in measures:
+            values = [float(run[measure]) for run in runs if run[measure]]
+            cells.append(_range(values))
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+KINDS: dict[str, Callable[[Path], str]] = {"accuracy": accuracy_table, "measures": measures_table}
+
+
+def rewrite(text: str, folder: Path = FOLDER) -> str:
+    """Return the page with all its tables written from the records."""
+
+    def replace(match: re.Match[str]) -> str:
+        start, kind, record, _, end = match.groups()
+        return f"{start}\n{KINDS[kind](folder / record)}\n{end}"
+
+    return BLOCK.sub(replace, text)
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((folder / "comparison.toml").read_text(encoding="utf-8"))
+
+
+def _read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _named(name: str, control: str) -> str:
+    return f"**{name}**" if name == control else name
+
+
+def _mean(values: object) -> float:
+    numbers = list(values)  # type: ignore[call-overload]
+    return float(np.mean(numbers)) if numbers else -np.inf
+
+
+def _spread(values: Sequence[float], expected: int) -> str:
+    missing = "" if len(values) == expected else f" ({len(values)} of {expected})"
+    deviation = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.1f}{deviation}{missing}"
+
+
+def _difference(mean: float, low: float, high: float) -> str:
+    return f"{_signed(mean)} ({_signed(low)} to {_signed(high)})"
+
+
+def _signed(value: float) -> str:
+    text = f"{value:+.1f}".replace("-", MINUS)
+    return text if float(f"{value:.1f}") else "0.0"
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _range(values: Sequence[float]) -> str:
+    if not values:
+        return ""
+    mean = _short(float(np.mean(values)))
+    if len(values) == 1:
+        return mean
+    return f"{mean} ({_short(min(values))} to {_short(max(values))})"
+
+
+def _short(value: float) -> str:
+    return f"{value:.3f}".replace("-", MINUS)
+
+
+def main() -> None:
+    """Rewrite or check the page."""
+    parser = argparse.ArgumentParser(description="Write the tables of docs/recommended.md.")
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    check = parser.parse_args().check
+    before = PAGE.read_text(encoding="utf-8")
+    after = rewrite(before)
+    if not check:
+        PAGE.write_text(after, encoding="utf-8")
+    elif before != after:
+        sys.exit("docs/recommended.md differs from the records: run tables.py without --check")
+
+
+if __name__ == "__main__":
+    main()
