@@ -49,12 +49,13 @@ def train(rank: int, world_size: int) -> tuple[float, Tensor]:
 
 
 def main() -> None:
-    """Train on all processes, then on the first one alone, and compare."""
+    """Train on all processes, then on the whole batch in each of them, and compare."""
     dist.init_process_group("gloo")  # "nccl" if the encoder is on GPUs
     rank, world_size = dist.get_rank(), dist.get_world_size()
     value, weights = train(rank, world_size)
+    # Every process does it: t and b are kept equal on all of them, which needs all of them.
+    single_value, single_weights = train(0, 1)
     if rank == 0:
-        single_value, single_weights = train(0, 1)
         difference = float((weights - single_weights).abs().max())
         print(f"loss on {world_size} processes {value:.6f}, on one {single_value:.6f}")
         print(f"largest difference between their weights after {STEPS} steps: {difference:.1e}")

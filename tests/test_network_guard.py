@@ -47,6 +47,7 @@ def test_loopback_and_unix_sockets_are_allowed(tmp_path):
 
 
 def test_an_offline_command_uses_no_network(scs, shapes, tmp_path):
-    result = scs("train", shapes, "--out", tmp_path / "run", "--encoder", "resnet18", "--offline")
+    pretrained = ("--encoder", "resnet18", "--set", "encoder.weights=pretrained", "--offline")
+    result = scs("train", shapes, "--out", tmp_path / "run", *pretrained)
     assert result.code == 2
     assert "have not been downloaded yet" in result.err or "no pretrained" in result.err

@@ -117,5 +117,5 @@ def test_the_old_name_of_shapes_keeps_the_image_names_of_old_runs() -> None:
     assert old.names[0] == "drawn/0001"
     assert new.names[0] == "shapes/0001"
     assert old.open(7).tobytes() == new.open(7).tobytes()
-    with pytest.raises(UserError, match=r"or digits or shapes$"):
+    with pytest.raises(UserError, match=r"name of a dataset \(digits, shapes, "):
         load_images("nothing-like-it")

@@ -531,7 +531,7 @@ def test_shards_have_a_format_version(tmp_path: Path) -> None:
     [
         ({"views": None}, "it has no views"),
         ({"features": None}, "it has no features"),
-        ({"features": np.zeros((1, 1, 3), dtype=np.float32)}, r"have shape \(1, 1, 3\), expected"),
+        ({"features": np.zeros((1, 1, 3), dtype=np.float32)}, r"have shape \(1, 1, 3\)"),
     ],
 )
 def test_shards_of_another_format_are_ignored_with_a_warning(

@@ -66,7 +66,8 @@ def test_ctrl_c_between_the_loops_stops_the_run(shapes, train_small, tmp_path, m
 def test_the_dimensions_of_the_head_define_the_fields(finished):
     recipe = from_toml((finished / "recipe.toml").read_text())
     head = recipe.head.model_copy(update={"common_dim": 10, "overlap": 3})
-    method = make_method(recipe.model_copy(update={"head": head}))
+    pairs_alone = recipe.pretrain.model_copy(update={"cross_entropy": 0.0})
+    method = make_method(recipe.model_copy(update={"head": head, "pretrain": pairs_alone}))
     assert (method.common_dim, method.overlap) == (10, 3)
 
 
@@ -74,8 +75,9 @@ def test_the_dimensions_of_the_head_define_the_fields(finished):
 def test_several_processes_gather_their_batches(finished, name):
     recipe = from_toml((finished / "recipe.toml").read_text())
     method = recipe.method.model_copy(update={"name": name, "preset": None, "options": {}})
+    plain = recipe.pretrain.model_copy(update={"cross_entropy": 0.0, "views": None})
     for world in (1, 2):
-        built = make_method(recipe.model_copy(update={"method": method}), world)
+        built = make_method(recipe.model_copy(update={"method": method, "pretrain": plain}), world)
         assert built.gather_across_devices == (world > 1)
 
 

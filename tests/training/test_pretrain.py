@@ -248,7 +248,7 @@ class RecordingDisplay(Display):
 
     @contextmanager
     def progress(self, title):
-        yield lambda done, total: self.calls.append((done, total))
+        yield lambda done, total, note="": self.calls.append((done, total))
 
 
 def train(folder, network, method, settings, training_set=None, display=None):

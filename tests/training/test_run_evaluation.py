@@ -104,9 +104,10 @@ def test_a_method_without_style_has_no_leakage(shapes, train_small, tmp_path):
     assert evaluation.baselines.knn_on_probe_input == pytest.approx(expected)
 
 
-def test_two_stage_methods_have_four_baselines(evaluation):
+def test_the_default_has_the_baselines_of_its_encoder_and_of_its_classifiers(evaluation):
     assert set(evaluation.baselines.measured()) == {
-        *("knn_on_probe_input", "nearest_class_mean", "linear_probe_of_encoder", "knn_on_encoder")
+        *("knn_on_probe_input", "nearest_class_mean", "linear_probe_of_encoder", "knn_on_encoder"),
+        *("own_classifier", "probe"),
     }
 
 

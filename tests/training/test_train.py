@@ -375,6 +375,8 @@ def folder_with_a_class_that_is_only_tested(tmp_path):
 
 def folder_without_a_readable_image(tmp_path):
     data = folder_with_one_class(tmp_path)
+    for number in range(9):
+        Image.new("RGB", (16, 16), (number, 0, 0)).save(data / "only" / f"{number}.png")
     (data / "bad").mkdir()
     (data / "bad" / "a.png").write_bytes(b"?")
     return data
@@ -414,13 +416,13 @@ def test_bad_data_is_an_error_and_creates_no_directory(make, message, train_smal
         ({"method": "scs_supcon@papper"}, "preset must be .*, got 'papper'"),
         ({"method": "supcon@paper"}, "method supcon has no presets"),
         ({"encoder": "resnet19"}, "unknown encoder 'resnet19'"),
-        ({"from_scratch": True, "weights": "w.safetensors"}, "use one of them"),
+        ({"from_scratch": True, "weights": __file__}, "use one of them"),
         ({"settings": ["pretrain.lrr=1"]}, "unknown key 'lrr' in .pretrain.; did you mean 'lr'"),
         ({"settings": ["method.options.tt=1"]}, "method scs_supcon has no option 'tt'"),
         ({"settings": ["pretrain.precision=16-mixed"]}, "16-mixed needs a GPU"),
         ({"frozen": True}, "--frozen requires an encoder with weights"),
         ({"device": "cuba"}, "device 'cuba' is not available"),
-        ({"recipe": "gone.toml"}, "cannot read the recipe gone.toml"),
+        ({"recipe": "gone.toml"}, "cannot read the recipe: gone.toml does not exist"),
         ({"init_from": "gone"}, "gone does not exist"),
         ({"weights": "gone.safetensors"}, "cannot read gone.safetensors"),
     ],

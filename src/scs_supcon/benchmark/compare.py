@@ -81,7 +81,7 @@ def compare(
         train: False to use the finished runs only.
         accept_old: use runs that were made by other numeric code.
     """
-    for folder in (out, runs):  # before hours of training
+    for folder in (out, runs) if train else (out,):  # before hours of training
         make_folder(folder)
     cells, sources = plan(table, runs, compute, jobs, display, accept_old=accept_old)
     left_out = [detail for source in sources.values() for detail in source.left_out]
