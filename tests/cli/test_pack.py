@@ -22,7 +22,7 @@ def test_unusable_images_are_left_out_and_the_result_is_a_dataset(birds, scs):
     result = scs("pack", "birds", "packed")
     assert result.code == 0
     assert "left out: birds/auk/bad.png is not a JPEG" in result.out
-    assert "packed 10 images of 2 classes: 1 shards in packed" in result.out
+    assert "packed 10 images of 2 classes: 1 shard in packed" in result.out
     checked = scs("doctor", "packed")
     assert "10 images in 2 classes" in checked.out
 

@@ -42,6 +42,5 @@ def pack(
     for problem in problems:
         if problem.kind in UNUSABLE:
             echo(f"left out: {problem.detail}")
-    echo(
-        f"packed {len(images):,} images of {len(images.classes)} classes: {shards} shards in {out}"
-    )
+    files = "1 shard" if shards == 1 else f"{shards:,} shards"
+    echo(f"packed {len(images):,} images of {len(images.classes)} classes: {files} in {out}")
