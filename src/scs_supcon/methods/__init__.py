@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from scs_supcon.errors import UserError, did_you_mean, unknown_method
+from scs_supcon.io.values import Option
 from scs_supcon.methods.shared.base import (
     Batch,
     EncodeTrainingSet,
@@ -25,8 +26,6 @@ from scs_supcon.methods.shared.pair_loss import OPTIONS as PAIR_OPTIONS
 from scs_supcon.methods.shared.pair_loss import PairLoss
 from scs_supcon.methods.shared.plugins import code_digest, is_plugin, plugin_class
 from scs_supcon.nn.network import Network, Output
-
-OptionValue = bool | int | float | str | list[Any]
 
 DETERMINED_BY_RUN = (
     *("preset", "gather_across_devices", "gradient_reduction", "group", "common_dim", "overlap"),
@@ -90,7 +89,7 @@ def build_method(name: str, preset: str | None = None, **options: Any) -> Method
 
 
 @contextmanager
-def _explain_types(name: str, options: Mapping[str, Any]) -> Iterator[None]:
+def _explain_types(name: str, options: Mapping[str, object]) -> Iterator[None]:
     """Raise a `UserError` for options of a wrong type, which files may contain."""
     try:
         yield
@@ -99,9 +98,7 @@ def _explain_types(name: str, options: Mapping[str, Any]) -> Iterator[None]:
         raise UserError(f"method {name} cannot use these options ({given}): {error}") from error
 
 
-def method_defaults(
-    name: str, preset: str | None = None, **options: OptionValue
-) -> dict[str, OptionValue]:
+def method_defaults(name: str, preset: str | None = None, **options: Option) -> dict[str, Option]:
     """Return every option of a method with its effective value, as plain TOML values.
 
     `build_method(name, preset, **method_defaults(name, preset))` equals
@@ -129,7 +126,6 @@ __all__ = [
     "EncodeTrainingSet",
     "Method",
     "Network",
-    "OptionValue",
     "Output",
     "TaskInfo",
     "available",

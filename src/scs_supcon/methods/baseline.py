@@ -8,11 +8,11 @@ smoothing. The paper mentions dropout before the layer for convolutional encoder
 so there is no dropout here.
 """
 
-from typing import Any
+from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from scs_supcon.methods.shared.base import Batch, flatten_soft_labels
+from scs_supcon.methods.shared.base import Batch, Options, flatten_soft_labels
 from scs_supcon.methods.shared.classifier import (
     ClassifierMethod,
     cross_entropy,
@@ -32,7 +32,7 @@ class Baseline(ClassifierMethod):
     supports_soft_labels = True
 
     @classmethod
-    def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:
+    def recipe_defaults(cls, preset: str | None) -> Mapping[str, Options]:
         """Return settings without centring, which is for contrastive methods."""
         return {"head": {"centre": False}}
 

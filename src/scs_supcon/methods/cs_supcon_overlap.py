@@ -3,9 +3,11 @@
 The loss of `cs_supcon`; of 256 columns, c has 0…191 and s has 164…255, so 28 are shared.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from scs_supcon.methods.cs_supcon import CSSupCon
+from scs_supcon.methods.shared.base import Options
 
 
 class CSSupConOverlap(CSSupCon):
@@ -18,7 +20,7 @@ class CSSupConOverlap(CSSupCon):
     """
 
     @classmethod
-    def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:
+    def recipe_defaults(cls, preset: str | None) -> Mapping[str, Options]:
         return {"head": {"centre": True, "style_dim": 92, "overlap": 28}}
 
     def __init__(self, common_dim: int | None = None, *, overlap: int = 28, **options: Any) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from scs_supcon.methods.scs_supcon import SCSSupCon
 from scs_supcon.methods.shared.base import Batch, Method, check_not_negative
 from scs_supcon.methods.shared.classifier import ClassifierOnFeatures
+from scs_supcon.methods.shared.weight_decay import ParameterGroup
 
 
 class SCSJoint(ClassifierOnFeatures, SCSSupCon):
@@ -41,7 +42,7 @@ class SCSJoint(ClassifierOnFeatures, SCSSupCon):
         scaled = {name: self.eta * term for name, term in terms.items()}
         return scaled | {"classify": self.classification_loss(output.features, batch)}
 
-    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[ParameterGroup]:
         """Return groups with weight decay for the classifier, but not for t' and b."""
         return Method.param_groups(self, lr, weight_decay)
 

@@ -56,6 +56,8 @@ from scs_supcon.kernels.targets import (
 )
 from scs_supcon.methods.shared.base import (
     Batch,
+    Options,
+    OptionValue,
     TaskInfo,
     after_setup,
     check_not_negative,
@@ -71,12 +73,19 @@ from scs_supcon.methods.shared.common_style import CommonStyleMethod
 from scs_supcon.methods.shared.joint import gather as gather_with_gradient
 from scs_supcon.methods.shared.memory_bank import MemoryBank
 from scs_supcon.methods.shared.pair_loss import PairLoss, Reduction, weighted_rows
-from scs_supcon.methods.shared.pair_scalars import Bias, PairScalars, Scale, resolve_bias
+from scs_supcon.methods.shared.pair_scalars import (
+    Bias,
+    PairPreset,
+    PairScalars,
+    Scale,
+    resolve_bias,
+)
 from scs_supcon.nn.head import Normalise
 
+Preset = Literal["solved", "paper", "siglip"]
 StyleTerm = Literal["distance", "instance"]
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, PairPreset] = {
     # b solved at every step, t fixed (docs/paper_choices.md).
     "solved": {"pairs": "positives", "t0": 10.0, "b0": 0.0, "learn": (), "bias": "solve"},
     # Eq. 4 as printed.
@@ -136,15 +145,15 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
     supports_soft_labels = True
 
     @classmethod
-    def effective_options(cls, preset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    def effective_options(cls, preset: str | None, options: Options) -> dict[str, OptionValue]:
         """As in `Method`; `bias` and `learn` follow each other if only one of them is given."""
         values = super().effective_options(preset, options)
-        defaults = PRESETS[preset or "solved"]
-        bias, learn = resolve_bias(defaults, options.get("learn"), options.get("bias"))
+        given: Any = options.get("learn"), options.get("bias")  # checked by `resolve_bias`
+        bias, learn = resolve_bias(PRESETS[preset or "solved"], *given)
         return values | {"bias": bias, "learn": learn}
 
     @classmethod
-    def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:
+    def recipe_defaults(cls, preset: str | None) -> Mapping[str, Options]:
         """Centre the embeddings for the solved boundary, so that similarities lie around 0."""
         return {"head": {"centre": preset in (None, "solved")}}
 
@@ -152,7 +161,7 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
         self,
         common_dim: int | None = None,
         *,
-        preset: str = "solved",
+        preset: Preset = "solved",
         t0: float | None = None,
         b0: float | None = None,
         beta: float = 1e-3,

@@ -8,8 +8,9 @@ other sections that have changed, so that the command that started a run still r
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scs_supcon.io.values import Option
 from scs_supcon.methods import method_class, method_defaults
-from scs_supcon.recipe.schema import SECTIONS, Option
+from scs_supcon.recipe.schema import SECTIONS
 from scs_supcon.recipe.toml import merge
 
 _SCS: dict[str, Option] = {

@@ -7,6 +7,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from scs_supcon.io.values import Option
+
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Degrees: TypeAlias = Annotated[float, Field(ge=0, le=180)]
 Momentum: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
@@ -19,7 +21,6 @@ Views: TypeAlias = Annotated[int, Field(ge=1, le=1000)]
 FEW = Field(min_length=1, max_length=100)
 Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**32)]
 Augment: TypeAlias = Literal["jitter", "trivial", "rand"]
-Option: TypeAlias = bool | int | float | str | list[bool | int | float | str]
 
 # Names of methods appear in reports and model cards, so they must not contain markup.
 METHOD_PATTERN = r"""^([a-z0-9_]+|([A-Za-z]:)?[^:<>"'`|\x00-\x1f\x7f]+:[A-Za-z_][A-Za-z0-9_]*)$"""

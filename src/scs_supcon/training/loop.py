@@ -15,9 +15,9 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from scs_supcon.errors import NonFiniteError, UserError
+from scs_supcon.methods.shared.weight_decay import ParameterGroup
 from scs_supcon.training.distributed import local_parameters, share_buffers, sum_gradients
 
-ParameterGroup = dict[str, Any]
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
 
@@ -238,7 +238,7 @@ def parameter_groups(
     vectors = [p for p in undecayed if p.requires_grad]
     rates = rates or {}
     plain: list[ParameterGroup] = [
-        {"params": chosen, "weight_decay": decay} | ({"lr": lr * rate} if rate != 1 else {})
+        {"params": chosen, "weight_decay": decay, **({"lr": lr * rate} if rate != 1 else {})}
         for rate in sorted({rates.get(p, 1.0) for p in (*matrices, *vectors)}, reverse=True)
         for parameters, decay in ((matrices, weight_decay), (vectors, 0.0))
         if (chosen := [p for p in parameters if rates.get(p, 1.0) == rate])
@@ -250,7 +250,11 @@ def make_optimizer(
     name: str, groups: Sequence[ParameterGroup], lr: float, momentum: float = 0.9
 ) -> torch.optim.Optimizer:
     """Return SGD or AdamW; a group with its own `lr` keeps its ratio to the schedule."""
-    scaled = [{**group, "lr_scale": group.get("lr", lr) / lr if lr else 1.0} for group in groups]
+    scaled: list[ParameterGroup] = []
+    for group in groups:
+        rate = group.get("lr", lr)
+        assert not isinstance(rate, Sequence)
+        scaled.append({**group, "lr_scale": rate / lr if lr else 1.0})
     if name == "sgd":
         return torch.optim.SGD(scaled, lr=lr, momentum=momentum)
     if name == "adamw":

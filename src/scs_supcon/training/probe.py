@@ -20,6 +20,7 @@ from scs_supcon.data.transforms import seeded
 from scs_supcon.errors import UserError
 from scs_supcon.inference.classifier import LinearClassifier, fit_temperature
 from scs_supcon.methods import Method
+from scs_supcon.methods.shared.weight_decay import ParameterGroup
 from scs_supcon.nn.network import ProbeInput
 from scs_supcon.progress import Display, ProgressCallback
 from scs_supcon.recipe import ProbeRecipe, Recipe
@@ -287,7 +288,7 @@ def _make_stage(
     train = data.train.to(fabric.device)
     labels = data.train_labels.to(fabric.device)
     per_epoch = math.ceil(len(train) / recipe.batch_size)
-    groups = [{"params": list(bank.parameters()), "weight_decay": 0.0}]
+    groups: list[ParameterGroup] = [{"params": list(bank.parameters()), "weight_decay": 0.0}]
     optimizer: Any = fabric.setup_optimizers(make_optimizer("sgd", groups, 1.0, recipe.momentum))
 
     def batches(epoch: int, skip: int) -> Iterator[ProbeBatch]:

@@ -4,18 +4,22 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import NonFiniteError, UserError
+from scs_supcon.io.values import Option, Scalar
 from scs_supcon.kernels import several_processes
 from scs_supcon.kernels.autograd import reads_are_free, wide
 from scs_supcon.kernels.gather import GradientReduction, Group, scale_for_reduction
+from scs_supcon.methods.shared.weight_decay import ParameterGroup
 from scs_supcon.nn.network import Network, Output, ProbeInput
 
 Module = TypeVar("Module")
+OptionValue: TypeAlias = Option | tuple[Scalar, ...] | None
+Options: TypeAlias = Mapping[str, OptionValue]
 
 SUM_TOLERANCE = 1e-2  # of the sum of label probabilities, which may be in half precision
 
@@ -141,16 +145,16 @@ class Method(nn.Module):
     gradient_reduction: GradientReduction = "mean"
     group: Group = None
     supports_soft_labels = False
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     adapted = False
 
     @classmethod
-    def effective_options(cls, preset: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    def effective_options(cls, preset: str | None, options: Options) -> dict[str, OptionValue]:
         """Return all options of the constructor with their effective values.
 
         `options` override the preset, which overrides the defaults of the constructor.
         """
-        defaults = {
+        defaults: dict[str, Any] = {
             name: parameter.default
             for name, parameter in constructor_parameters(cls).items()
             if parameter.default is not parameter.empty
@@ -162,7 +166,7 @@ class Method(nn.Module):
         return defaults | dict(options)
 
     @classmethod
-    def recipe_defaults(cls, preset: str | None) -> dict[str, dict[str, Any]]:
+    def recipe_defaults(cls, preset: str | None) -> Mapping[str, Options]:
         """Return recipe settings that suit the method, such as `{"head": {"overlap": 28}}`.
 
         By default the embeddings are centred, as for every contrastive method: a comparison should
@@ -222,12 +226,12 @@ class Method(nn.Module):
         """Return numbers to log after each epoch."""
         return {}
 
-    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[ParameterGroup]:
         """Return parameter groups for an optimiser, with weight decay for matrices only."""
         learnable = [p for p in self.parameters() if p.requires_grad]
         matrices = [p for p in learnable if p.ndim > 1]
         others = [p for p in learnable if p.ndim <= 1]
-        groups = [
+        groups: list[ParameterGroup] = [
             {"params": matrices, "lr": lr, "weight_decay": weight_decay},
             {"params": others, "lr": lr, "weight_decay": 0.0},
         ]

@@ -1,13 +1,14 @@
 """Train several projection heads side by side, each with a method of its own."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
 from scs_supcon.methods.shared.base import Batch, EncodeTrainingSet, Method, TaskInfo
+from scs_supcon.methods.shared.weight_decay import ParameterGroup
 from scs_supcon.nn.head import ProjectionHeads
 from scs_supcon.nn.network import Network, Output, ProbeInput
 
@@ -80,7 +81,7 @@ class HeadEnsemble(Method):
         values = [member.scalars() for member in self.methods]
         return {name: sum(value[name] for value in values) / len(values) for name in values[0]}
 
-    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[ParameterGroup]:
         """Return the parameter groups of all members."""
         return [g for member in self.methods for g in member.param_groups(lr, weight_decay)]
 

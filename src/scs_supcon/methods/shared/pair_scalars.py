@@ -9,13 +9,14 @@ if the module is converted to half precision, where small updates would be round
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
+from scs_supcon.kernels import Weighting
 from scs_supcon.kernels.autograd import reads_are_free, transformed
 from scs_supcon.kernels.gather import (
     average_gradients,
@@ -25,12 +26,23 @@ from scs_supcon.kernels.gather import (
 )
 from scs_supcon.methods.shared.base import Method, check_not_negative, check_one_of, check_positive
 from scs_supcon.methods.shared.unused_parameters import UnusedParameterCheck
+from scs_supcon.methods.shared.weight_decay import ParameterGroup
 
 Scale = Literal["multiply", "divide"]
 Bias = Literal["learn", "fixed", "solve"]
 
 LOG_MAX_SCALE = math.log(100.0)  # t' is limited so that similarities are multiplied by at most 100
 NAMES = ("log_t", "b")
+
+
+class PairPreset(TypedDict):
+    """Arguments of a sigmoid pair loss that belong together."""
+
+    pairs: Weighting
+    t0: float
+    b0: float
+    learn: tuple[str, ...]
+    bias: Bias
 
 
 class PairScalars(Method):
@@ -95,16 +107,15 @@ class PairScalars(Method):
         t, b, boundary = torch.stack([self.t, self.b.detach().reshape(()), self.boundary]).tolist()
         return {"t": t, "b": b, "boundary": boundary}
 
-    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[ParameterGroup]:
         """Return t' and b for an optimiser, without weight decay, which would pull t towards 1."""
-        groups = super().param_groups(lr, 0.0)
+        if self.lr_t == self.lr_b == 1:
+            return super().param_groups(lr, 0.0)
         factors = {self.log_t: self.lr_t, self.b: self.lr_b}
-        if set(factors.values()) == {1.0}:
-            return groups
         return [
-            group | {"params": [parameter], "lr": lr * factors.get(parameter, 1.0)}
-            for group in groups
-            for parameter in group["params"]
+            {"params": [p], "lr": lr * factors.get(p, 1.0), "weight_decay": 0.0}
+            for p in sorted(self.parameters(), key=lambda p: p.ndim <= 1)  # as in `Method`
+            if p.requires_grad
         ]
 
     def _scalars(self) -> tuple[Tensor, Tensor | None]:
@@ -190,7 +201,7 @@ def _use_float32_if_needed(scalars: Iterable[Tensor], fn: Callable[[Tensor], Ten
 
 
 def resolve_bias(
-    preset: Mapping[str, Any], learn: Sequence[str] | None, bias: Bias | None
+    preset: PairPreset, learn: Sequence[str] | None, bias: Bias | None
 ) -> tuple[Bias, tuple[str, ...]]:
     """Return (bias, learn): arguments override the preset, and both must agree."""
     if bias is not None:

@@ -1,11 +1,15 @@
 """Parameter groups for any optimiser, in which t and b are not decayed."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
+
+ParameterGroup: TypeAlias = dict[str, Sequence[Tensor] | float]
+"""`params`, and optionally `lr` and `weight_decay`, as the optimisers of torch expect."""
 
 
-def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[ParameterGroup]:
     """Return two groups of parameters: matrices with weight decay, all others without.
 
     The others are biases, the weights of normalisation layers, and t and b of a loss, which decay

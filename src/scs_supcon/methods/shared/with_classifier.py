@@ -6,7 +6,7 @@ h are the features, W and a are the classifier. A pair loss compares an image wi
 its batch, cross-entropy with all classes: an encoder learns faster from both than from pairs alone.
 """
 
-from typing import Any, Self
+from typing import Self
 
 from torch import Tensor, nn
 
@@ -14,6 +14,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.methods.shared.base import Batch, EncodeTrainingSet, Method, TaskInfo
 from scs_supcon.methods.shared.classifier import ClassifierOnFeatures
 from scs_supcon.methods.shared.heads import HeadEnsemble, SharedOutput
+from scs_supcon.methods.shared.weight_decay import ParameterGroup
 
 
 class WithClassifier(ClassifierOnFeatures):
@@ -64,7 +65,7 @@ class WithClassifier(ClassifierOnFeatures):
     def scalars(self) -> dict[str, float]:
         return self.method.scalars()
 
-    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[dict[str, Any]]:
+    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[ParameterGroup]:
         """Return the groups of the method, and of the classifier with weight decay."""
         groups = self.method.param_groups(lr, weight_decay)
         if self.classifier is None:
