@@ -24,7 +24,7 @@ def traced(x: Tensor) -> bool:
 
     Gradients written by hand and numbers read on the host then have to be avoided.
     """
-    return torch.compiler.is_compiling() or transformed(x)
+    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def transformed(x: Tensor) -> bool:

@@ -13,6 +13,8 @@ from torch.nn import functional as F
 from scs_supcon.kernels.autograd import full_precision, reads_are_free, traced
 from scs_supcon.kernels.bias import solve_bias, solve_bias_on_device
 
+FEW_ROWS = 64  # up to this size a second product costs less than a gradient in Python (measured)
+
 Weighting = Literal["all", "balanced", "positives"]
 Number = TypeVar("Number", float, Tensor)
 
@@ -40,7 +42,9 @@ def dense_sigmoid_loss(
             flat = None if others is None else others.flatten()
             b = solve_bias_on_device(logits.detach(), positive, total, flat).to(t)
         return _weighted_cost(logits, same, b, total, positive, weighting, include_self), b
-    count, positives = same.numel() - excluded, int(same.sum()) - excluded
+    count = same.numel() - excluded
+    # The mean over all pairs does not depend on the number of positive pairs.
+    positives = 0 if b is not None and weighting == "all" else int(same.sum()) - excluded
     if b is None:
         counted = logits.detach() if include_self else logits.detach()[~_diagonal(labels)]
         b = t.new_tensor(solve_bias(counted, positives))
@@ -83,8 +87,8 @@ def dense_style_distance(style: Tensor, labels: Tensor) -> Tensor:
     u, v = same.triu(1).nonzero().unbind(1)
     # A Gram matrix would be inaccurate: two views of an image are near-duplicates.
     distance = torch.linalg.vector_norm(style.index_select(0, u) - style.index_select(0, v), dim=1)
-    count = same.sum(1, dtype=style.dtype).index_select(0, u) - 1
-    return torch.dot(distance, 2 / (count * len(style)))
+    weight = (2 / max(style.shape[0], 1)) / (same.sum(1, dtype=style.dtype) - 1)
+    return torch.dot(distance, weight.index_select(0, u))
 
 
 def _traced_style_distance(style: Tensor, same: Tensor) -> Tensor:
@@ -98,6 +102,8 @@ def _traced_style_distance(style: Tensor, same: Tensor) -> Tensor:
 
 def similarities(x: Tensor) -> Tensor:
     """Return x xᵀ. The gradient needs one product instead of two and ignores autocast."""
+    if x.shape[0] <= FEW_ROWS and not torch.is_autocast_enabled(x.device.type):
+        return x @ x.T
     if traced(x):
         with full_precision(x):
             return x @ x.T

@@ -26,7 +26,7 @@ from scs_supcon.kernels.dense import dense_style_distance
 from scs_supcon.kernels.gather import Group, arrange_pairs, several_processes
 from scs_supcon.kernels.layout import PairLabels, members
 
-DENSE_ROWS = 64  # up to this size the dense form is no slower (measured)
+DENSE_ROWS = 128  # up to this size the dense form is no slower (measured)
 PIECE = 1 << 19  # pairs held at once: 4 MiB of float64
 TINY = 1e-37  # below any distance of two different rows; its inverse is a finite float32
 LISTED = 1 << 20  # numbers in the differences of listed pairs: 4 MiB of float32
@@ -55,7 +55,7 @@ def style_distance(
         piece: pairs held in memory at once; affects speed and memory, not the result.
     """
     gather = gather and several_processes(group)
-    small = traced(style) or len(style) <= DENSE_ROWS
+    small = style.shape[0] <= DENSE_ROWS or traced(style)
     if piece is None and references is None and not gather and small:
         return dense_style_distance(style, labels)
     queries, others, pairs = arrange_pairs(

@@ -98,7 +98,7 @@ def sigmoid_pair_loss(  # noqa: PLR0913
 
 def _dense(common: Tensor) -> bool:
     """Return whether whole matrices are used: small batches, and whatever torch traces."""
-    return traced(common) or (reads_are_free(common) and len(common) <= DENSE_ROWS)
+    return (common.shape[0] <= DENSE_ROWS and reads_are_free(common)) or traced(common)
 
 
 def _use_triton(queries: Tensor, others: Tensor | None) -> bool:

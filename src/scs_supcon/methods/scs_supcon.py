@@ -19,7 +19,6 @@ loss on same-class pairs, in which the views of one image are positive (`kernels
     + λ (1/#positive) Σ_uv softplus(∓(t_s s_u·s_v − b_s)),   b_s solved
 """
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
@@ -31,10 +30,7 @@ from torch import Tensor, nn
 from scs_supcon.errors import UserError
 from scs_supcon.kernels import (
     Weighting,
-    count_pairs,
-    expected_positives,
     gather_rows,
-    mean_cosines,
     sigmoid_pair_loss,
     soft_sigmoid_loss,
     soft_style_distance,
@@ -71,6 +67,7 @@ from scs_supcon.methods.shared.base import (
 from scs_supcon.methods.shared.classifier import check_labels
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
 from scs_supcon.methods.shared.joint import gather as gather_with_gradient
+from scs_supcon.methods.shared.last_batch import LastBatch
 from scs_supcon.methods.shared.memory_bank import MemoryBank
 from scs_supcon.methods.shared.pair_loss import PairLoss, Reduction, weighted_rows
 from scs_supcon.methods.shared.pair_scalars import (
@@ -230,8 +227,8 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
         self.set_pair_options(ignore_index, class_weights, reduction)
         self.bank: MemoryBank | None = None
         self._to_push: tuple[Tensor, Tensor] | None = None
-        self._last_labels: tuple[Tensor, Tensor | None] | None = None  # of rows and references
-        self._last_rows: tuple[Tensor, Tensor] | None = None  # of this process, and their labels
+        # No attribute of the module itself, which is slower to set than a small batch can afford.
+        self._last_batch = LastBatch()
         self._style_scalars = {"style_pairs": 0.0}  # of the last batch
         self._warned = False
 
@@ -268,16 +265,20 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
             sample_weights=sample_weights,
             pair_targets=pair_targets,
             pair_weights=pair_weights,
-            traceable=self.traceable(embeddings, sample_weights, pair_targets, pair_weights),
+            traceable=self.traceable,
         )
 
-    def traceable(self, embeddings: Tensor, *options: Tensor | None) -> bool:
+    def traceable(
+        self,
+        embeddings: Tensor,
+        labels: Tensor | None,
+        image_ids: Tensor | None = None,
+        **options: Tensor | None,
+    ) -> bool:
         """As in `PairLoss`; without the terms that need lists of images or classes."""
-        if not torch.compiler.is_compiling():
-            return False
         extras = self.style_scatter or self.style_floor or self.style_decorrelation or self.memory
         plain = self.style == "distance" and not extras
-        return plain and super().traceable(embeddings, *options)
+        return plain and super().traceable(embeddings, labels, **options)
 
     def loss_terms(
         self,
@@ -409,8 +410,8 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
         rows, p = flatten_soft_labels(embeddings, label_probabilities)
         rows = self.scaled(rows)
         (common, style), labels = self.fields(rows), p.argmax(1)
-        self._last_labels = self._joined(labels) if self.gathers else labels, None
-        self._last_rows = common.detach(), p
+        all_labels = self._joined(labels) if self.gathers else labels
+        self._last_batch.store(all_labels, None, common.detach(), p)
         terms = {"contrast": self._soft_contrast(common, p)}
         if not style.shape[1]:
             return terms
@@ -430,24 +431,8 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
         return self.loss_on_pairs(*arguments)
 
     def scalars(self) -> dict[str, float]:
-        """Return t, b, the boundary, and statistics of the pairs in the last batch.
-
-        The mean cosines are those of pairs of two different rows of this process.
-        """
-        values = super().scalars()
-        if self._last_labels is not None:
-            total, same, without = count_pairs(*self._last_labels, include_self=self.include_self)
-            values["positive_share"] = same / max(total, 1)
-            values["anchors_without_positives"] = float(without)
-        if self._last_rows is not None:
-            rows, labels = self._last_rows
-            if labels.dim() == 2:  # soft labels
-                pairs = len(rows) * (len(rows) - (not self.include_self))
-                share = expected_positives(labels, self.include_self) / max(pairs, 1)
-                values["positive_share"] = share
-            positive, negative = mean_cosines(*self._last_rows)
-            cosines = {"positive_cosine": positive, "negative_cosine": negative}
-            values |= {name: value for name, value in cosines.items() if not math.isnan(value)}
+        """Return t, b, the boundary, and statistics of the pairs in the last batch."""
+        values = super().scalars() | self._last_batch.scalars(self.include_self)
         return values | (self._style_scalars if self.style == "instance" else {})
 
     def _terms(
@@ -458,13 +443,13 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
         reference_labels: Tensor | None = None,
     ) -> dict[str, Tensor]:
         gather = self.gathers and references is None
-        self._last_labels = (
+        common, style = self.fields(rows)
+        self._last_batch.store(
             gather_rows(labels, group=self.group)[0][0] if gather else labels,
             reference_labels,
+            None if traced(common) else common.detach(),
+            labels,
         )
-        common, style = self.fields(rows)
-        if not traced(common):
-            self._last_rows = common.detach(), labels
         ref_common, ref_style = (None, None) if references is None else self.fields(references)
         if references is None and self.bank is not None and self.training:
             contrast = self._contrast_with_memory(common, labels, self.bank)
@@ -534,8 +519,7 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
 
     def _share_of_positives(self) -> float:
         """Return the weight of all positive pairs of the last batch in the contrast."""
-        assert self._last_labels is not None
-        all_pairs, positive, _ = count_pairs(*self._last_labels, include_self=self.include_self)
+        all_pairs, positive, _ = self._last_batch.count(self.include_self)
         return pair_weights(all_pairs, positive, self.pairs)[0] * positive
 
     def _image_ids(self, embeddings: Tensor, image_ids: Tensor | None) -> Tensor | None:

@@ -156,6 +156,9 @@ def fields(
     embeddings: Tensor, common_dim: int, overlap: int = 0, normalise: Normalise = "separate"
 ) -> tuple[Tensor, Tensor]:
     """Return the common and the style field, normalised separately, jointly or not at all."""
+    if normalise == "separate" and not overlap and not traced(embeddings):
+        both: tuple[Tensor, Tensor] = _UnitFields.apply(embeddings, common_dim)
+        return both
     if normalise == "joint":
         embeddings = unit(embeddings)
     common, style = split(embeddings, common_dim, overlap)
@@ -190,10 +193,41 @@ class _Unit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         x, y, length = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: y and length as functions of x
-            y, length = _plain_unit(x)
-            return (grad - y * (grad * y).sum(1, keepdim=True)) / length
+        if torch.is_grad_enabled():  # create_graph=True
+            return _differentiable_gradient(grad, x)
         return unit_gradient(grad, y, length)
+
+
+class _UnitFields(torch.autograd.Function):
+    """Split and `unit` in one step, which saves a tenth of the time of a small batch."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, common_dim: int) -> tuple[Tensor, Tensor]:
+        common, common_length = to_unit(x[:, :common_dim])
+        style, style_length = to_unit(x[:, common_dim:])
+        ctx.save_for_backward(x, common, common_length, style, style_length)
+        return common, style
+
+    @staticmethod
+    def backward(ctx: Any, grad_common: Tensor, grad_style: Tensor) -> tuple[Tensor, None]:
+        x, common, common_length, style, style_length = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True
+            k = common.shape[1]
+            fields = (grad_common, x[:, :k]), (grad_style, x[:, k:])
+            return torch.cat([_differentiable_gradient(g, part) for g, part in fields], 1), None
+        return torch.cat(
+            [
+                unit_gradient(grad_common, common, common_length),
+                unit_gradient(grad_style, style, style_length),
+            ],
+            1,
+        ), None
+
+
+def _differentiable_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """Return the gradient of `unit` as a function of x, for second derivatives."""
+    y, length = _plain_unit(x)
+    return (grad - y * (grad * y).sum(1, keepdim=True)) / length
 
 
 def to_unit(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,7 +237,7 @@ def to_unit(x: Tensor) -> tuple[Tensor, Tensor]:
     """
     length = _lengths(x)
     # A row too short for a finite gradient, or whose length overflows, counts as zero.
-    length = length.masked_fill(length < 2 * torch.finfo(x.dtype).tiny, torch.inf).to(x.dtype)
+    length = torch.threshold_(length, 2 * torch.finfo(x.dtype).tiny, torch.inf).to(x.dtype)
     return x / length, length
 
 

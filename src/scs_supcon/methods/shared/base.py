@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from scs_supcon.errors import NonFiniteError, UserError
 from scs_supcon.io.values import Option, Scalar
 from scs_supcon.kernels import several_processes
-from scs_supcon.kernels.autograd import reads_are_free, wide
+from scs_supcon.kernels.autograd import reads_are_free
 from scs_supcon.kernels.gather import GradientReduction, Group, scale_for_reduction
 from scs_supcon.methods.shared.weight_decay import ParameterGroup
 from scs_supcon.nn.network import Network, Output, ProbeInput
@@ -300,20 +300,20 @@ def probe_input_for(
 def total(
     compute_terms: Callable[..., dict[str, Tensor]],
     *arguments: Any,
-    traceable: bool = False,
-    **options: Any,
+    traceable: Callable[..., bool] | None = None,
+    **options: Tensor | None,
 ) -> Tensor:
     """Return the sum of the loss terms.
 
     Args:
         compute_terms: returns the terms.
         arguments: of compute_terms.
-        traceable: whether `torch.compile` can compile compute_terms; otherwise they stay outside
-            of the graph. `torch.compiler.disable` is not used as a decorator, which would load the
-            compiler on import.
+        traceable: returns whether `torch.compile` can compile compute_terms for these arguments;
+            otherwise they stay outside of the graph. `torch.compiler.disable` is not used as a
+            decorator, which would load the compiler on import.
         options: of compute_terms.
     """
-    if torch.compiler.is_compiling() and not traceable:
+    if torch.compiler.is_compiling() and not (traceable and traceable(*arguments, **options)):
         compute_terms = torch.compiler.disable(compute_terms)  # type: ignore[no-untyped-call]
     first, *others = compute_terms(*arguments, **options).values()
     return sum(others, start=first)
@@ -464,9 +464,10 @@ def _check_numbers(embeddings: Tensor, labels: Tensor | None) -> None:
     """
     if torch.compiler.is_compiling():
         return
-    # The sum is NaN or infinite if any number is, and is faster than checking each number.
-    total = embeddings.detach().sum(dtype=wide(embeddings))
-    if labels is None or not len(labels):
+    # The sum is NaN or infinite if any number is, and is faster than checking each number. It may
+    # also overflow, so the numbers themselves decide.
+    total = embeddings.detach().sum()
+    if labels is None or not labels.shape[0]:
         values = [total.item(), 0.0]
     elif reads_are_free(total):
         values = [total.item(), labels.min().item()]
@@ -494,7 +495,7 @@ def _check_label_tensor(labels: Tensor, embeddings: Tensor) -> None:
         )
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise UserError(f"labels must be integers, got {labels.dtype}: use labels.long()")
-    if len(labels) != len(embeddings):
+    if labels.shape[0] != embeddings.shape[0]:
         raise UserError(
             f"the number of labels ({len(labels)}) must equal the number of rows of embeddings "
             f"({len(embeddings)})"

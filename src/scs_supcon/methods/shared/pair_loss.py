@@ -69,15 +69,15 @@ class PairLoss(Method):
             sample_weights=sample_weights,
             pair_targets=pair_targets,
             pair_weights=pair_weights,
-            traceable=self.traceable(embeddings, sample_weights, pair_targets, pair_weights),
+            traceable=self.traceable,
         )
 
-    def traceable(self, embeddings: Tensor, *options: Tensor | None) -> bool:
+    def traceable(
+        self, embeddings: Tensor, labels: Tensor | None, **options: Tensor | None
+    ) -> bool:
         """Return whether `torch.compile` can compile the loss: plain batches, not too large."""
-        if not torch.compiler.is_compiling():
-            return False
         rows = embeddings.numel() // max(embeddings.shape[-1], 1)
-        plain = not any(x is not None for x in options) and not self.needs_targets(None)
+        plain = not self.needs_targets(None, *options.values())
         return plain and rows <= TRACED_ROWS and not self.gathers and self.ignore_index is None
 
     def loss_terms(
@@ -174,10 +174,12 @@ class PairLoss(Method):
 
     def needs_targets(self, labels: Tensor | None, *options: Tensor | None) -> bool:
         """Return whether a batch needs targets and weights of pairs."""
+        for option in options:  # `any` would cost more than the rest
+            if option is not None:
+                return True
         return (
             self.reduction == "none"
             or self.class_weights is not None
-            or any(x is not None for x in options)
             or (isinstance(labels, Tensor) and labels.dim() == 2 and labels.shape[1] > 1)
         )
 

@@ -120,27 +120,29 @@ class PairScalars(Method):
 
     def _scalars(self) -> tuple[Tensor, Tensor | None]:
         """Return the factor of the similarity, t or 1/t, and b unless it is to be solved."""
-        self._limit_t()
-        log_t: Tensor = self.log_t
-        b = self.b
+        log_t, b = self.log_t, self.b
+        self._limit(log_t)
         learning = self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        if learning and self._drifts():
-            log_t, b = self._averaged(log_t, b)
-        log_t, b = (divided_gradient(x, self.gradient_divisor) for x in (log_t, b))
-        t = (log_t if self.scale == "multiply" else -log_t).exp().reshape(())
-        b = b.reshape(())
+        shared_t, shared_b = self._averaged(log_t, b) if learning and self._drifts() else (log_t, b)
+        shared_t = divided_gradient(shared_t, self.gradient_divisor)
+        t = (shared_t if self.scale == "multiply" else -shared_t).exp().reshape(())
         if learning:
-            self._unused.track("log_t", self.log_t, t)
-            self._unused.track("b", self.b, b)
-        return t, None if self.bias == "solve" else b
+            self._unused.track("log_t", log_t, t)
+        if self.bias == "solve":
+            return t, None
+        shared_b = divided_gradient(shared_b, self.gradient_divisor).reshape(())
+        if learning:
+            self._unused.track("b", b, shared_b)
+        return t, shared_b
 
-    def _limit_t(self) -> None:
+    def _limit(self, log_t: Tensor) -> None:
         """Limit t' itself: a clamped copy would have no gradient."""
-        limit = LOG_MAX_SCALE * self._sign
-        if reads_are_free(self.log_t) and self.log_t.item() * self._sign <= LOG_MAX_SCALE:
+        sign = self._sign
+        if reads_are_free(log_t) and log_t.item() * sign <= LOG_MAX_SCALE:
             return
+        limit = LOG_MAX_SCALE * sign
         with torch.no_grad():
-            self.log_t.clamp_(**({"max": limit} if self._sign > 0 else {"min": limit}))
+            log_t.clamp_(**({"max": limit} if sign > 0 else {"min": limit}))
 
     def _drifts(self) -> bool:
         """Whether each process would change t and b by the gradient of its own rows.
