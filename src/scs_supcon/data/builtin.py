@@ -9,6 +9,7 @@ class information in the style field.
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from scs_supcon.data.dataset import ImageDataset
+from scs_supcon.io.values import Value
 
 # Digits fill the image, change their meaning when mirrored, and have no colour.
-DIGITS_VIEWS: dict[str, object] = {
+DIGITS_VIEWS: dict[str, Value] = {
     "image_size": 16,
     "crop_pct": 1.0,
     "crop_scale": (0.7, 1.0),
@@ -48,7 +50,7 @@ def dataset_from_arrays(
     pixels: NDArray[np.uint8],
     labels: NDArray[np.int64],
     classes: tuple[str, ...],
-    view_defaults: dict[str, object],
+    view_defaults: Mapping[str, Value],
 ) -> ImageDataset:
     """Return a dataset of arrays, whose images are named "name/0001", "name/0002" and so on."""
     reader = ImageArrays(pixels)
@@ -82,7 +84,7 @@ def digits() -> ImageDataset:
 SHAPES = ("bar", "circle", "cross", "square", "star", "triangle")
 COLOURS = ("blue", "green", "orange", "purple", "red")
 SIDE = 32
-SHAPES_VIEWS: dict[str, object] = {
+SHAPES_VIEWS: dict[str, Value] = {
     "image_size": SIDE,
     "crop_pct": 1.0,
     "crop_scale": (0.5, 1.0),

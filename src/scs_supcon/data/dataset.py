@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from scs_supcon.errors import UserError
+from scs_supcon.io.values import Value
 
 SPLITS = ("train", "val", "test")
 
@@ -173,7 +174,7 @@ class ImageDataset:
     open: Opener
     file_hash: Callable[[int], str]
     native_size: int
-    view_defaults: Mapping[str, object] = field(default_factory=dict)
+    view_defaults: Mapping[str, Value] = field(default_factory=dict)
     notes: tuple[Problem, ...] = ()
     paths: tuple[Path, ...] | None = None
     content: Callable[[int], bytes] | None = None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scs_supcon.errors import UserError
+from scs_supcon.io.values import ValueTree
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -83,7 +84,7 @@ def read_json(path: Path) -> Any:
     return parse_json(read_bytes(path), path)
 
 
-def read_json_object(path: Path, *, finite: bool = False) -> dict[str, Any]:
+def read_json_object(path: Path, *, finite: bool = False) -> ValueTree:
     """Return the content of a JSON file, which must be an object."""
     return parse_json_object(read_bytes(path), path, finite=finite)
 
@@ -104,9 +105,7 @@ def parse_json(content: str | bytes, name: str | Path, *, finite: bool = False) 
     return value
 
 
-def parse_json_object(
-    content: str | bytes, name: str | Path, *, finite: bool = False
-) -> dict[str, Any]:
+def parse_json_object(content: str | bytes, name: str | Path, *, finite: bool = False) -> ValueTree:
     """Return the object of a JSON document, as `parse_json` does."""
     value = parse_json(content, name, finite=finite)
     if not isinstance(value, dict):
@@ -114,12 +113,12 @@ def parse_json_object(
     return value
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> ValueTree:
     """Return the content of a TOML file."""
     return parse_toml(read_text(path), path)
 
 
-def parse_toml(text: str, name: str | Path = "") -> dict[str, Any]:
+def parse_toml(text: str, name: str | Path = "") -> ValueTree:
     """Return the values of a TOML document; `name` is used in errors."""
     try:
         values = tomllib.loads(text)
@@ -188,7 +187,7 @@ def check_regular(path: Path) -> None:
         raise RecordError(f"{path} is not a regular file: replace it with one")
 
 
-def table_of(values: dict[str, Any], key: str, name: str | Path) -> dict[str, Any]:
+def table_of(values: ValueTree, key: str, name: str | Path) -> ValueTree:
     """Return the table `key` of a record, or an empty one; it is an error if it is not a table."""
     value = values.get(key, {})
     if not isinstance(value, dict):

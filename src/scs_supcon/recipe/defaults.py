@@ -8,10 +8,11 @@ other sections that have changed, so that the command that started a run still r
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scs_supcon.io.values import Option
+from scs_supcon.io.typed import validate
+from scs_supcon.io.values import Option, Value
 from scs_supcon.methods import method_class, method_defaults
 from scs_supcon.recipe.schema import SECTIONS
-from scs_supcon.recipe.toml import merge
+from scs_supcon.recipe.toml import Values, merge, section, value_of
 
 _SCS: dict[str, Option] = {
     "beta": 0.001,
@@ -76,8 +77,8 @@ OLD_DEFAULTS: dict[str, Option] = {
 
 
 def keep_old_defaults(
-    now: Mapping[str, Any], then: Mapping[str, Any], requested: Mapping[str, Any]
-) -> dict[str, Any]:
+    now: Mapping[str, Value], then: Mapping[str, Value], requested: Mapping[str, Value]
+) -> Values:
     """Return the values of the recipe `now` with the old defaults that a run was started with.
 
     Args:
@@ -94,15 +95,20 @@ def keep_old_defaults(
     return kept
 
 
-def _nest(path: Sequence[str], values: dict[str, Any]) -> dict[str, Any]:
+def _nest(path: Sequence[str], values: Values) -> Values:
     """Return values inside sections: (["a", "b"], v) becomes {"a": {"b": v}}."""
     return {path[0]: _nest(path[1:], values)} if path else values
 
 
-def _section(values: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
+def _section(values: Mapping[str, Value], path: Sequence[str]) -> Mapping[str, Value]:
     for name in path:
-        values = values.get(name, {})
+        values = section(values, name)
     return values
+
+
+def options_of(method: Mapping[str, Value]) -> dict[str, Option]:
+    """Return the options in the method section of a recipe."""
+    return validate(dict[str, Option], section(method, "options"), "method.options")
 
 
 def preset_name(name: str, preset: str | None) -> str | None:
@@ -131,7 +137,7 @@ def complete_old_options(
     return complete_options(name, preset, defaults | dict(options))
 
 
-def complete_old_values(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+def complete_old_values(then: Mapping[str, Value], now: Mapping[str, Value]) -> Values:
     """Return the values of the recipe `then` with all options of its method and new fields.
 
     The default of a field that a later version added is the behaviour of earlier versions. The
@@ -139,27 +145,27 @@ def complete_old_values(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict
     never import a plug-in.
     """
     then = _with_new_fields(then, now)
-    method = then.get("method", {})
-    name = method.get("name")
-    if name is None or name != now.get("method", {}).get("name"):
+    method = section(then, "method")
+    name = value_of(method, "name", "")
+    if not name or name != section(now, "method").get("name"):
         return dict(then)
-    preset = preset_name(name, method.get("preset"))
-    options = complete_old_options(name, preset, method.get("options", {}))
+    preset = preset_name(name, value_of(method, "preset", "") or None)
+    options = complete_old_options(name, preset, options_of(method))
     complete = method | {"options": options} | ({"preset": preset} if preset is not None else {})
     return dict(then) | {"method": complete}
 
 
-def _with_new_fields(then: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+def _with_new_fields(then: Mapping[str, Value], now: Mapping[str, Value]) -> Values:
     """Return the values of `then` with the fields that only `now` sets, to their defaults."""
     complete = dict(then)
     for name in SECTIONS.keys() & now.keys() - {"method"}:
         fields = SECTIONS[name].model_fields
         defaults = {
             key: value
-            for key, value in now[name].items()
+            for key, value in section(now, name).items()
             if key in fields and _plain(fields[key].default) == value
         }
-        complete[name] = defaults | complete.get(name, {})
+        complete[name] = defaults | section(complete, name)
     return complete
 
 

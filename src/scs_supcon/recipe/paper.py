@@ -7,7 +7,7 @@ encoder of a dataset that is not in its tables, and the rows of the table for ot
 
 from typing import NamedTuple
 
-from scs_supcon.recipe.toml import Values, merge
+from scs_supcon.recipe.toml import Values, merge, section
 
 NAME = "paper"
 METHOD = "scs_supcon"
@@ -54,9 +54,8 @@ def paper_request(source: str, native_size: int, requested: Values) -> Values:
     """
     small = native_size <= SMALL_IMAGE
     encoder = ENCODERS.get(_dataset(source), "resnet18" if small else "tiny_vit_5m_224")
-    method = requested.get("method", {})
     defaults: Values = {"encoder": {"name": encoder, "frozen": False}}
-    if method.get("name", METHOD) == METHOD:
+    if section(requested, "method").get("name", METHOD) == METHOD:
         defaults["method"] = {"name": METHOD, "preset": "paper"}
     return merge(defaults, requested)
 

@@ -18,11 +18,11 @@ An encoder that is trained has
 - a style field of the final features whose class is erased: their principal directions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from scs_supcon.recipe.toml import Values
+from scs_supcon.recipe.toml import Values, section
 
-RecommendedValues = Callable[[Mapping[str, object]], Values]
+RecommendedValues = Callable[[bool], Values]
 
 METHOD = "scs_supcon"
 
@@ -34,13 +34,13 @@ def is_recommended(method: Values, recipe_file: Values) -> bool:
         method: the requested method section.
         recipe_file: values of the recipe file; a method in it is meant as it was written.
     """
-    named_in_file = "name" in recipe_file.get("method", {})
+    named_in_file = "name" in section(recipe_file, "method")
     return method.get("name", METHOD) == METHOD and "preset" not in method and not named_in_file
 
 
-def recommended_values(encoder: Mapping[str, object]) -> Values:
-    """Return the settings of the recommended recipe for an encoder section."""
-    if encoder["frozen"]:
+def recommended_values(frozen: bool) -> Values:
+    """Return the settings of the recommended recipe for a frozen or a trained encoder."""
+    if frozen:
         return {
             "head": {
                 "heads": 4,
@@ -61,9 +61,9 @@ def recommended_values(encoder: Mapping[str, object]) -> Values:
     }
 
 
-def values_before_cross_entropy(encoder: Mapping[str, object]) -> Values:
+def values_before_cross_entropy(frozen: bool) -> Values:
     """Return the settings of the first version of the recommended recipe."""
-    if encoder["frozen"]:
+    if frozen:
         return {
             "head": {
                 "heads": 4,

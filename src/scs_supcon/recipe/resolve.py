@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,12 @@ from scs_supcon.data.splits import (
     keep_per_class,
 )
 from scs_supcon.errors import UserError
+from scs_supcon.io.values import Value
 from scs_supcon.methods import build_method, code_digest, is_plugin, method_class, parse
 from scs_supcon.methods.shared.classifier import ClassifierOnFeatures
 from scs_supcon.nn.timm_models import data_config, has_small_stem, is_convolutional, timm_name
 from scs_supcon.recipe import paper
-from scs_supcon.recipe.defaults import complete_options, preset_name
+from scs_supcon.recipe.defaults import complete_options, options_of, preset_name
 from scs_supcon.recipe.encoders import ALIASES, SMALL_IMAGE, default_encoder
 from scs_supcon.recipe.recommended import (
     RecommendedValues,
@@ -37,7 +38,7 @@ from scs_supcon.recipe.recommended import (
     recommended_values,
 )
 from scs_supcon.recipe.schema import Recipe
-from scs_supcon.recipe.toml import Values, make_recipe, merge, override
+from scs_supcon.recipe.toml import Values, make_recipe, merge, override, section, value_of
 
 MAX_BATCH_SIZE = 256  # unless the user sets another one
 DEFAULT_METHOD = "scs_supcon"
@@ -126,7 +127,7 @@ class DatasetFacts:
     splits: NDArray[np.str_] | None = None
     groups: NDArray[np.str_] | None = None
     folds: NDArray[np.int64] | None = None
-    view_defaults: Mapping[str, object] = field(default_factory=dict)
+    view_defaults: Mapping[str, Value] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -170,23 +171,26 @@ def resolve_recipe(
     is_paper = files.named_recipe == paper.NAME
     if is_paper:
         requested = paper.paper_request(options.source, facts.native_size, requested)
-    unfreeze = bool(requested.get("pretrain", {}).get("head_epochs"))
-    encoder = _encoder(requested.get("encoder", {}), facts, has_gpu, unfreeze)
+    unfreeze = bool(section(requested, "pretrain").get("head_epochs"))
+    encoder = _encoder(section(requested, "encoder"), facts, has_gpu, unfreeze)
+    encoder_name, frozen = str(encoder["name"]), bool(encoder["frozen"])
     base: Values = {}
     if is_paper:
-        convolutional = is_convolutional(encoder["name"])
+        convolutional = is_convolutional(encoder_name)
         base = paper.paper_values(options.source, facts.native_size, convolutional)
-    elif is_recommended(requested.get("method", {}), files.recipe):
-        base = recommend(encoder)
-    method = _method(merge(base.pop("method", {}), requested.get("method", {})))
-    schedule = merge(base.get("pretrain", {}), requested.get("pretrain", {}))
+    elif is_recommended(section(requested, "method"), files.recipe):
+        base = recommend(frozen)
+    method = _method(merge(section(base, "method"), section(requested, "method")))
+    base.pop("method", None)
+    method_name = value_of(method, "name", DEFAULT_METHOD)
+    schedule = merge(section(base, "pretrain"), section(requested, "pretrain"))
     defaults = merge(
         {
             "data": _data(encoder, facts),
             "encoder": encoder,
-            "pretrain": _schedule(encoder, schedule, _classifies(method["name"], schedule)),
+            "pretrain": _schedule(encoder, schedule, _classifies(method_name, schedule)),
         },
-        method_class(method["name"]).recipe_defaults(method.get("preset")),
+        method_class(method_name).recipe_defaults(value_of(method, "preset", "") or None),
         base,
     )
     requested = requested | {"method": method}
@@ -202,7 +206,7 @@ def resolve_recipe(
     if is_paper:
         batches = {"batch_size": min(recipe.pretrain.batch_size, len(labels))}
     elif recipe.encoder.frozen:
-        size = requested.get("pretrain", {}).get("batch_size", batches["batch_size"])
+        size = value_of(section(requested, "pretrain"), "batch_size", _batch_size(recipe, labels))
         enough = math.ceil(FROZEN_STEPS / math.ceil(len(labels) / size))
         batches["epochs"] = max(recipe.pretrain.epochs, enough)
     return make_recipe(merge(defaults, {"pretrain": batches}, requested))
@@ -211,9 +215,9 @@ def resolve_recipe(
 def check_options(options: TrainOptions, files: InputFiles) -> None:
     """Raise a `UserError` for an invalid option, as far as it can be detected without the data."""
     requested = requested_values(options, files)
-    _method(requested.get("method", {}))
-    if "name" in requested.get("encoder", {}):
-        data_config(requested["encoder"]["name"])
+    _method(section(requested, "method"))
+    if name := value_of(section(requested, "encoder"), "name", ""):
+        data_config(name)
 
 
 def split_dataset(images: SplitColumns, recipe: Recipe) -> NDArray[np.str_]:
@@ -245,17 +249,16 @@ def requested_values(options: TrainOptions, files: InputFiles) -> Values:
     requested = override(
         merge(_initial_values(files), files.recipe, from_options), options.settings
     )
-    if options.unfreeze and not requested.get("pretrain", {}).get("head_epochs"):
+    if options.unfreeze and not section(requested, "pretrain").get("head_epochs"):
         requested = merge(requested, {"pretrain": {"head_epochs": HEAD_EPOCHS}})
-    before, after = files.recipe.get("method", {}), requested.get("method", {})
+    before, after = section(files.recipe, "method"), section(requested, "method")
     if before:
         explicit = _explicit_options(before, after)
-        chosen = override(merge(from_options, {"method": {}}), options.settings)["method"]
+        chosen = section(override(from_options, options.settings), "method")
         requested["method"] = merge(explicit, chosen)
-    _check_plugin_was_named(requested.get("method", {}).get("name", ""), options.method)
-    if "name" in requested.get("encoder", {}):
-        name = timm_name(requested["encoder"]["name"])
-        requested = merge(requested, {"encoder": {"name": name}})
+    _check_plugin_was_named(value_of(section(requested, "method"), "name", ""), options.method)
+    if name := value_of(section(requested, "encoder"), "name", ""):
+        requested = merge(requested, {"encoder": {"name": timm_name(name)}})
     return requested
 
 
@@ -265,13 +268,13 @@ def _explicit_options(before: Values, after: Values) -> Values:
     Options belong to a method and its preset. If the method changes, all options are dropped; if
     only the preset changes, options equal to the defaults of the old preset are dropped.
     """
-    name = after.get("name", DEFAULT_METHOD)
+    name = value_of(after, "name", DEFAULT_METHOD)
     if before.get("name", name) != name:
         return {}
     if is_plugin(name) or after.get("preset") == before.get("preset"):
         return before
-    options = before.get("options", {})
-    defaults = complete_options(name, before.get("preset"), {})
+    options = options_of(before)
+    defaults = complete_options(name, value_of(before, "preset", "") or None, {})
     if not defaults.keys() <= options.keys():  # not a resolved recipe: the user wrote them all
         return before
     return before | {
@@ -290,13 +293,11 @@ def _check_plugin_was_named(method: str, named: str | None) -> None:
 
 def _method(requested: Values) -> Values:
     """Return the method section with its preset, all options, and the digest of a plug-in."""
-    name = requested.get("name", DEFAULT_METHOD)
-    preset = preset_name(name, requested.get("preset"))
-    build_method(
-        name, preset, **requested.get("options", {})
-    )  # raises an error for invalid options
-    options = complete_options(name, preset, requested.get("options", {}))
-    method = requested | {"name": name, "options": options}
+    name = value_of(requested, "name", DEFAULT_METHOD)
+    preset = preset_name(name, value_of(requested, "preset", "") or None)
+    given = options_of(requested)
+    build_method(name, preset, **given)  # raises an error for invalid options
+    method = requested | {"name": name, "options": complete_options(name, preset, given)}
     if preset is not None:
         method["preset"] = preset
     if is_plugin(name):
@@ -317,7 +318,7 @@ def _option_values(options: TrainOptions, files: InputFiles) -> Values:
     frozen = False if options.unfreeze else options.frozen
     if options.weights is not None:
         weights = f"sha256:{files.weights_sha256}"
-    sections: Values = {
+    sections: dict[str, Values] = {
         "data": {"source": options.source},
         "encoder": {
             "name": ALIASES.get(options.encoder or "", options.encoder),
@@ -359,7 +360,7 @@ def _encoder(requested: Values, facts: DatasetFacts, has_gpu: bool, unfreeze: bo
     default = default_encoder(facts.native_size, len(facts), has_gpu=has_gpu, trained=trained)
     if not small and requested.get("weights", "pretrained") != "pretrained":
         default = ALIASES["fast"]  # a given file, or none, says nothing about other encoders
-    name = requested.get("name", default)
+    name = value_of(requested, "name", default)
     weights = requested.get("weights", "scratch" if name == "tiny" or small else "pretrained")
     frozen = requested.get("frozen", weights != "scratch" and not has_gpu and not unfreeze)
     if (frozen or unfreeze) and weights == "scratch":
@@ -378,9 +379,9 @@ def _encoder(requested: Values, facts: DatasetFacts, has_gpu: bool, unfreeze: bo
     }
 
 
-def _data(encoder: Values, facts: DatasetFacts) -> dict[str, Any]:
+def _data(encoder: Values, facts: DatasetFacts) -> Values:
     """Return the image preparation that fits the encoder and the dataset."""
-    preparation: dict[str, Any] = dict(data_config(encoder["name"]))
+    preparation = cast("Values", dict(data_config(str(encoder["name"]))))
     if encoder["weights"] == "scratch" and facts.native_size <= SMALL_IMAGE:
         preparation |= {"image_size": max(8, facts.native_size), "crop_pct": 1.0}
     return preparation | dict(facts.view_defaults)
@@ -411,8 +412,8 @@ def _schedule(encoder: Values, requested: Values, classifies: bool) -> Values:
         schedule = common | {"epochs": 200, "warmup_epochs": 10.0}
     else:
         schedule = common | {"epochs": 50, "lr": 0.01}
-    epochs = requested.get("epochs", schedule["epochs"])
-    return schedule | {"warmup_epochs": min(schedule["warmup_epochs"], epochs / 10)}
+    epochs = value_of(requested, "epochs", schedule["epochs"])
+    return {**schedule, "warmup_epochs": min(schedule["warmup_epochs"], epochs / 10)}
 
 
 def _batches(recipe: Recipe, labels: NDArray[np.int64]) -> Values:
@@ -420,9 +421,14 @@ def _batches(recipe: Recipe, labels: NDArray[np.int64]) -> Values:
 
     A method that uses no labels gets shuffled batches: balanced ones would tell it the classes.
     """
-    largest = UNFREEZE_BATCH_SIZE if recipe.pretrain.head_epochs else MAX_BATCH_SIZE
-    size = min(largest, len(labels))
+    size = _batch_size(recipe, labels)
     kind, per_class = choose_batches(labels, min(recipe.pretrain.batch_size, size))
     if not method_class(recipe.method.name).uses_labels:
         kind = "shuffle"
     return {"batch_size": size, "batches": kind, "per_class": per_class}
+
+
+def _batch_size(recipe: Recipe, labels: NDArray[np.int64]) -> int:
+    """Return the default number of images per step."""
+    largest = UNFREEZE_BATCH_SIZE if recipe.pretrain.head_epochs else MAX_BATCH_SIZE
+    return min(largest, len(labels))

@@ -8,7 +8,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, get_origin
+from typing import Annotated, Any, TypeAlias, TypeVar, get_origin
 
 import tomli_w
 from pydantic import TypeAdapter, ValidationError
@@ -17,9 +17,13 @@ from pydantic_core import ErrorDetails
 
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.io.records import RecordError, parse_toml, read_text, read_toml, table_of
+from scs_supcon.io.typed import validate
+from scs_supcon.io.values import Value, ValueTree
 from scs_supcon.recipe.schema import SECTIONS, Recipe, Section
 
-Values: TypeAlias = dict[str, Any]
+T = TypeVar("T")
+Values: TypeAlias = ValueTree
+"""A layer of a recipe: some values by section and key, not yet validated."""
 
 
 def read_recipe(path: str | Path) -> Values:
@@ -59,7 +63,7 @@ def from_toml(text: str) -> Recipe:
     return make_recipe(_parse(text))
 
 
-def make_recipe(values: Mapping[str, Any]) -> Recipe:
+def make_recipe(values: Mapping[str, Value]) -> Recipe:
     """Return the recipe of plain values; missing values get the defaults of the schema."""
     _check_keys(values)
     try:
@@ -69,17 +73,32 @@ def make_recipe(values: Mapping[str, Any]) -> Recipe:
         raise UserError("\n".join(messages)) from error
 
 
-def merge(*layers: Mapping[str, Any]) -> Values:
+def merge(*layers: Mapping[str, Value]) -> Values:
     """Merge layers of values recursively; later layers override earlier ones."""
     merged: Values = {}
     for layer in layers:
         for key, value in layer.items():
-            nested = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-            merged[key] = merge(merged[key], value) if nested else value
+            before = merged.get(key)
+            merged[key] = (
+                merge(before, value)
+                if isinstance(before, Mapping) and isinstance(value, Mapping)
+                else value
+            )
     return merged
 
 
-def override(values: Mapping[str, Any], assignments: Iterable[str]) -> Values:
+def section(values: Mapping[str, Value], name: str) -> Values:
+    """Return a section of a layer; empty if the layer has none."""
+    found = values.get(name)
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def value_of(values: Mapping[str, Value], key: str, default: T) -> T:
+    """Return the value of a key in a section, as the type of its default."""
+    return validate(type(default), values.get(key, default), f"the value of {key}")
+
+
+def override(values: Mapping[str, Value], assignments: Iterable[str]) -> Values:
     """Return the values after `section.key=value` assignments, parsed by the type of the field."""
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -111,7 +130,7 @@ def _parse(text: str) -> Values:
     return values
 
 
-def _check_keys(values: Mapping[str, Any]) -> None:
+def _check_keys(values: Mapping[str, Value]) -> None:
     for key, value in values.items():
         _field(key)
         if key in SECTIONS:

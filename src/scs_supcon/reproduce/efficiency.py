@@ -20,7 +20,7 @@ from scs_supcon.io.atomic import write_json, write_text
 from scs_supcon.io.records import read_json_object
 from scs_supcon.io.typed import validate
 from scs_supcon.progress import Display, Progress
-from scs_supcon.recipe import make_recipe, merge, write_toml
+from scs_supcon.recipe import Values, make_recipe, merge, write_toml
 from scs_supcon.reproduce.experiment import published_columns
 from scs_supcon.reproduce.markdown import heading
 from scs_supcon.reproduce.plan import Plan
@@ -126,7 +126,7 @@ def measure_cell(cell: Cell, compute: Compute) -> str:
 
 def _short(cell: Cell) -> Cell:
     """Return the cell with two epochs of stage 1 and one of stage 2."""
-    short = {"pretrain": {"epochs": EPOCHS, "warmup_epochs": 0.0}, "probe": {"epochs": 1}}
+    short: Values = {"pretrain": {"epochs": EPOCHS, "warmup_epochs": 0.0}, "probe": {"epochs": 1}}
     values = merge(cell.recipe.model_dump(exclude_none=True), short)
     return replace(cell, recipe=make_recipe(values))
 

@@ -10,7 +10,7 @@ from scs_supcon.benchmark.pairwise import ALPHA
 from scs_supcon.benchmark.results import CellResult
 from scs_supcon.benchmark.table import Table
 from scs_supcon.benchmark.tables import NOT_RUN, escape_markdown
-from scs_supcon.io.records import read_json_object
+from scs_supcon.io.records import read_json_object, table_of
 from scs_supcon.methods import method_class, parse
 from scs_supcon.progress import format_duration
 from scs_supcon.reproduce.experiment import published_columns, read_scale
@@ -94,7 +94,7 @@ def describe_runs(results: Sequence[CellResult]) -> str:
         return ""
     first = environments[0]
     commits = dict.fromkeys(str(values.get("commit") or "unknown")[:12] for values in environments)
-    libraries = first.get("libraries", {})
+    libraries = table_of(first, "libraries", "environment.json")
     seconds = sum(result.seconds or 0 for result in results)
     return (
         f"{len(environments)} runs, {format_duration(seconds)} in total, on "

@@ -13,6 +13,7 @@ from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.recipe import override
 from scs_supcon.recipe.encoders import SMALL_IMAGE
 from scs_supcon.recipe.recommended import METHOD
+from scs_supcon.recipe.toml import section
 from scs_supcon.reproduce.experiment import (
     COMPARED,
     Experiment,
@@ -133,7 +134,7 @@ def _with_epochs(scale: Scale, options: ReproduceOptions) -> tuple[Scale, Reprod
     if not epochs:
         return scale, options
     others = tuple(setting for setting in options.settings if setting not in epochs)
-    count = override({}, epochs)["pretrain"]["epochs"]
+    count = section(override({}, epochs), "pretrain")["epochs"]
     return scale.model_copy(update={"epochs": count}), replace(options, settings=others)
 
 

@@ -9,7 +9,14 @@ from scs_supcon.io.records import RecordError, read_json_object, table_of
 from scs_supcon.methods import is_plugin
 from scs_supcon.recipe.defaults import complete_old_values
 from scs_supcon.recipe.schema import Recipe
-from scs_supcon.recipe.toml import make_recipe, merge, read_stored_values, recipe_hash
+from scs_supcon.recipe.toml import (
+    make_recipe,
+    merge,
+    read_stored_values,
+    recipe_hash,
+    section,
+    value_of,
+)
 from scs_supcon.runs.environment import numeric_code_digest
 
 
@@ -60,7 +67,7 @@ def stored_runs(folder: Path, plugins: Collection[str] = ()) -> dict[str, list[S
     for file in sorted(folder.glob("*/recipe.toml"), reverse=True):
         try:
             values = read_stored_values(file)
-            name = values.get("method", {}).get("name", "")
+            name = value_of(section(values, "method"), "name", "")
             if is_plugin(name) and name not in plugins:
                 continue
             key = recipe_key(make_recipe(complete_old_values(values, values)))

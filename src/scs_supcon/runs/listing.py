@@ -5,12 +5,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from scs_supcon.io.atomic import write_error
 from scs_supcon.io.lock import InUse, Lock
 from scs_supcon.io.records import RecordError, read_json_object
-from scs_supcon.recipe.toml import read_stored_values
+from scs_supcon.recipe.toml import Values, read_stored_values, section
 from scs_supcon.runs.layout import (
     ENVIRONMENT,
     FINISHED,
@@ -65,7 +64,7 @@ def remove_spare_files(run: ListedRun) -> int:
     except OSError as error:
         raise write_error(error, run.path) from error
     try:
-        if _final_summary(run.path) is None:
+        if _accuracy(run.path) is None:
             return 0
         files = files_of(run.path, SPARE)
         freed = _bytes(files)
@@ -81,35 +80,35 @@ def remove_spare_files(run: ListedRun) -> int:
 
 def _summarize(path: Path) -> ListedRun:
     recipe = _read_recipe(path / RECIPE)
-    method = recipe.get("method", {})
+    method = section(recipe, "method")
     preset = method.get("preset")
-    summary = _final_summary(path)
+    accuracy = _accuracy(path)
     files = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
     return ListedRun(
         path,
-        str(recipe.get("data", {}).get("source", "?")),
+        str(section(recipe, "data").get("source", "?")),
         f"{method.get('name', '?')}@{preset}" if preset else str(method.get("name", "?")),
-        None if summary is None else summary.get("accuracy"),
-        summary is not None,
+        accuracy,
+        accuracy is not None,
         _bytes(files),
-        0 if summary is None else _bytes(files_of(path, SPARE)),
+        0 if accuracy is None else _bytes(files_of(path, SPARE)),
     )
 
 
-def _read_recipe(file: Path) -> dict[str, Any]:
+def _read_recipe(file: Path) -> Values:
     try:
         return read_stored_values(file)
     except RecordError:
         return {}  # damaged: training reports it; the other runs are still listed
 
 
-def _final_summary(run: Path) -> dict[str, Any] | None:
-    """Return the summary of a finished run; None if the run is unfinished or the file damaged."""
+def _accuracy(run: Path) -> float | None:
+    """Return the accuracy of a finished run; None if it is unfinished or the file damaged."""
     try:
-        summary = read_json_object(run / FINISHED)
+        accuracy = read_json_object(run / FINISHED).get("accuracy")
     except RecordError:
         return None
-    return summary if isinstance(summary.get("accuracy"), float | int) else None
+    return accuracy if isinstance(accuracy, float | int) else None
 
 
 def _bytes(files: Iterable[Path]) -> int:

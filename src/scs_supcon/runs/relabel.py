@@ -15,7 +15,7 @@ from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.io.csv import text_cell
 from scs_supcon.io.records import read_json, read_parquet
 from scs_supcon.io.typed import validate
-from scs_supcon.recipe.toml import read_stored_values
+from scs_supcon.recipe.toml import read_stored_values, section
 from scs_supcon.runs.layout import RECIPE, check_run
 
 LEAVE_OUT = "-"
@@ -120,7 +120,7 @@ def corrected_table(run: Path, corrections: Path, table: Path) -> CorrectedTable
 
 def _images_of(run: Path) -> list[LabelledFile]:
     recipe = read_stored_values(run / RECIPE)
-    source = str(recipe.get("data", {}).get("source", ""))
+    source = str(section(recipe, "data").get("source", ""))
     images = load_images(source)
     if images.paths is None:
         raise UserError(

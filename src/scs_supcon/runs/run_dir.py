@@ -18,8 +18,9 @@ from scs_supcon.io import atomic
 from scs_supcon.io.lock import Lock
 from scs_supcon.io.records import RecordError, parse_toml, read_json_object
 from scs_supcon.io.typed import validate
+from scs_supcon.io.values import Value
 from scs_supcon.recipe.defaults import complete_old_values
-from scs_supcon.recipe.toml import read_stored_values
+from scs_supcon.recipe.toml import Values, read_stored_values, section
 from scs_supcon.runs.checkpoint_io import (
     Checkpoint,
     JsonObject,
@@ -270,14 +271,14 @@ def recipe_differences(file: Path, recipe: str) -> list[str]:
         raise UserError(f"{error}: choose another folder") from error
     now = parse_toml(recipe)
     then, now = complete_old_values(then, now), complete_old_values(now, then)
-    content = then.get("data", {}).get("content")
-    if content is not None and content == now["data"].get("content"):
+    content = section(then, "data").get("content")
+    if content is not None and content == section(now, "data").get("content"):
         for values in (then, now):  # the same data at another location
-            values["data"].pop("source", None)
+            values["data"] = {k: v for k, v in section(values, "data").items() if k != "source"}
     return _changes(then, now)
 
 
-def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changes(then: Values, now: Values) -> list[str]:
     """Return a line for each changed value, such as `pretrain.lr: 0.1 then, 0.2 now`."""
     old, new = _flat(then), _flat(now)
     keys = sorted(old.keys() | new.keys())
@@ -288,10 +289,10 @@ def _changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flat(table: Mapping[str, Value], prefix: str = "") -> Values:
+    flat: Values = {}
     for key, value in table.items():
         flat |= (
-            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+            _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
         )
     return flat

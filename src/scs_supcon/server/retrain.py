@@ -21,7 +21,8 @@ from scs_supcon.errors import UserError
 from scs_supcon.inference.package import read_package
 from scs_supcon.io.atomic import replacing, write_json, write_text
 from scs_supcon.io.lock import is_held
-from scs_supcon.io.records import MissingRecord, read_json_object, read_text
+from scs_supcon.io.records import MissingRecord, RecordError, read_json_object, read_text
+from scs_supcon.io.typed import validate
 from scs_supcon.recipe import write_toml
 from scs_supcon.server.workspace import TABLES, Workspace
 
@@ -204,11 +205,10 @@ def used_for_training(workspace: Workspace) -> list[bool]:
 
 def _read_job(file: Path) -> Job | None:
     try:
-        document = read_json_object(file)
-        return Job(str(document["run"]), tuple(document["command"]), int(document["corrections"]))
+        return validate(Job, read_json_object(file), file)
     except MissingRecord:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except RecordError as error:
         raise UserError(f"{file} cannot be read ({error}): delete it") from error
 
 

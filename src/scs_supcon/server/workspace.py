@@ -150,7 +150,7 @@ class Workspace:
             name = read_json_object(self.run / CURRENT)["run"]
         except (RecordError, KeyError):
             return self.run.name
-        return name if name in self.runs() else self.run.name
+        return str(name) if name in self.runs() else self.run.name
 
     def promote(self, name: str) -> None:
         """Make a run the current one.

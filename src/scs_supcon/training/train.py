@@ -28,7 +28,7 @@ from scs_supcon.recipe.resolve import (
     resolve_recipe,
     split_dataset,
 )
-from scs_supcon.recipe.toml import read_stored_values
+from scs_supcon.recipe.toml import read_stored_values, section, value_of
 from scs_supcon.report import build_report
 from scs_supcon.runs.layout import FINISHED, RECIPE, check_new_run
 from scs_supcon.runs.run_dir import recipe_differences
@@ -170,7 +170,7 @@ def prepare(
         elif problem.kind == "known_issue":
             display.line(f"known issue: {problem.detail}")
     recipe = _resolve(options, images, files, compute, out)
-    given = files.named_recipe or "name" in requested_values(options, files).get("encoder", {})
+    given = files.named_recipe or "name" in section(requested_values(options, files), "encoder")
     if not given and not _recipe_of_run(out):
         facts = images.native_size, len(images), has_gpu(compute.device)
         display.line(explain_default(recipe.encoder.name, *facts))
@@ -187,12 +187,13 @@ def _resolve(
     then = _recipe_of_run(out)
     requested = requested_values(options, files)
     recommended = not files.named_recipe and is_recommended(
-        requested.get("method", {}), files.recipe
+        section(requested, "method"), files.recipe
     )
     if recommended and then and "fusion" not in then:
         options = replace(options, method=f"{METHOD}@solved")  # the default of older versions
-    if "name" in then.get("encoder", {}) and "name" not in requested.get("encoder", {}):
-        options = replace(options, encoder=then["encoder"]["name"])  # whatever the default is now
+    name = value_of(section(then, "encoder"), "name", "")
+    if name and "name" not in section(requested, "encoder"):
+        options = replace(options, encoder=name)  # whatever the default is now
     facts, recipes = DatasetFacts.of(images), []
     for recommend in [recommended_values, *(EARLIER if recommended and then else ())]:
         recipe = resolve_recipe(
@@ -258,7 +259,7 @@ def _dry_run(
     """Run every step with about one batch of images and one epoch per stage; return the result."""
     head_epochs = min(1, recipe.pretrain.head_epochs)
     pretrain = {"epochs": 1, "warmup_epochs": 0.0, "head_epochs": head_epochs}
-    short = {"pretrain": pretrain, "probe": {"epochs": 1}}
+    short: Values = {"pretrain": pretrain, "probe": {"epochs": 1}}
     short_recipe = make_recipe(merge(recipe.model_dump(exclude_none=True), short))
     with tempfile.TemporaryDirectory(prefix="scs-dry-run-") as folder:
         result = run(

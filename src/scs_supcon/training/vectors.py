@@ -28,7 +28,8 @@ from scs_supcon.methods import method_class, probe_input_for
 from scs_supcon.nn.build import build_network
 from scs_supcon.nn.erase import fit_erased
 from scs_supcon.recipe import Recipe, Values, make_recipe, merge, write_toml
-from scs_supcon.recipe.resolve import CLIP_NORM
+from scs_supcon.recipe.resolve import CLIP_NORM, DEFAULT_METHOD
+from scs_supcon.recipe.toml import section, value_of
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.distributed import make_fabric
 from scs_supcon.training.features import probe_inputs
@@ -72,14 +73,14 @@ def resolve_vector_recipe(
     labels: NDArray[np.int64], feature_dim: int, seed: int, requested: Values
 ) -> Recipe:
     """Return the complete recipe: defaults for vectors and method, then the requested values."""
-    settings, method = requested.get("pretrain", {}), requested.get("method", {})
-    size = min(MAX_BATCH_SIZE, settings.get("batch_size", MAX_BATCH_SIZE), len(labels))
+    settings, method = section(requested, "pretrain"), section(requested, "method")
+    size = min(value_of(settings, "batch_size", MAX_BATCH_SIZE), MAX_BATCH_SIZE, len(labels))
     kind, per_class = choose_batches(labels, size)
-    chosen = method_class(method.get("name", "scs_supcon"))
+    chosen = method_class(value_of(method, "name", DEFAULT_METHOD))
     if not chosen.uses_labels:
         kind = "shuffle"
-    epochs = settings.get("epochs", 60)
-    defaults = {
+    epochs = value_of(settings, "epochs", 60)
+    defaults: Values = {
         "seed": seed,
         "data": {"source": "vectors"},
         "encoder": {
@@ -101,7 +102,7 @@ def resolve_vector_recipe(
             "per_class": per_class,
         },
     }
-    method_defaults = chosen.recipe_defaults(method.get("preset"))
+    method_defaults = chosen.recipe_defaults(value_of(method, "preset", "") or None)
     return make_recipe(merge(defaults, method_defaults, requested))
 
 
