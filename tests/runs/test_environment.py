@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ RECIPE = {"data": {"source": "birds", "content": "0" * 64}, "method": {"name": "
 
 
 def test_the_record_holds_versions_code_and_command():
-    environment = describe_environment()
+    environment = asdict(describe_environment())
     assert environment["libraries"]["torch"] == torch.__version__.partition("+")[0]
     assert environment["threads"] == torch.get_num_threads()
     assert environment["cpu"]
@@ -38,7 +39,7 @@ def test_the_commit_is_that_of_the_checkout():
         ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     )
     expected = git.stdout.strip() if git.returncode == 0 and (root / ".git").exists() else None
-    assert describe_environment()["commit"] == expected
+    assert describe_environment().commit == expected
 
 
 def test_numeric_packages_exist():

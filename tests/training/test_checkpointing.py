@@ -84,11 +84,12 @@ def train(run, fabric, stage, policy=OFTEN, after_step=lambda position: None):
             run.append_metrics(
                 stage.name, position.epoch, position.global_step, checkpoints.means()
             )
-            checkpoints.memo["epochs"] = checkpoints.memo.get("epochs", 0) + 1
+            count = checkpoints.memo.scalars.get("epochs", 0)
+            checkpoints.memo.scalars = {"epochs": count + 1}
             checkpoints.after_epoch(position)
 
         train_loop(fabric, stage, checkpoints.position, Hooks(after_step=step, after_epoch=epoch))
-    assert checkpoints.memo["epochs"] == EPOCHS
+    assert checkpoints.memo.scalars["epochs"] == EPOCHS
 
 
 def main(out, workers, pause):

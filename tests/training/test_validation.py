@@ -129,7 +129,7 @@ def test_a_run_resumed_after_its_early_stop_does_not_continue(
     whole = train_small(shapes, tmp_path / "whole", **options)
 
     def interrupt(self, position):
-        if self.memo["stopped"]:
+        if self.memo.stopped:
             os.kill(os.getpid(), signal.SIGTERM)
         self._save_or_stop(epoch_end=True)
 

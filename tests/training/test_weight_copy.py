@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from scs_supcon.methods import Network, build_method
-from scs_supcon.training.checkpointing import CheckpointManager, SavePolicy, Stopped
+from scs_supcon.training.checkpointing import CheckpointManager, SavePolicy, StageMemo, Stopped
 from scs_supcon.training.weight_copy import FinalWeights, WeightCopy, describe_best, ema_decay
 
 
@@ -107,14 +107,14 @@ def train_epochs(accuracies, patience, ema=0.0):
     network, method = modules()
     scores = iter(accuracies)
     weights = FinalWeights(network, method, ema, patience, lambda network, method: next(scores))
-    memo, log = {}, []
+    memo, log = StageMemo(), []
     for epoch in range(1, len(accuracies) + 1):
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter.fill_(epoch)
         weights.after_step(epoch - 1)
         log.append(weights.after_epoch(epoch, memo))
-        if memo.get("stopped"):
+        if memo.stopped:
             break
     weights.finish()
     return float(network.projection.weight.detach()[0, 0]), memo, log
@@ -123,9 +123,9 @@ def train_epochs(accuracies, patience, ema=0.0):
 def test_training_stops_when_the_accuracy_has_not_risen_for_patience_epochs():
     final, memo, log = train_epochs([0.5, 0.7, 0.6, 0.6, 0.9], patience=2)
     assert [values["val_accuracy"] for values in log] == [0.5, 0.7, 0.6, 0.6]
-    assert memo["stopped"]
+    assert memo.stopped
     assert final == 2
-    assert describe_best(memo, 4, 5) == (
+    assert describe_best(memo.best, 4, 5) == (
         "weights   stopped after epoch 4 of 5: best validation accuracy 70.0% in epoch 2, whose "
         "weights are used"
     )
@@ -134,15 +134,15 @@ def test_training_stops_when_the_accuracy_has_not_risen_for_patience_epochs():
 def test_the_latest_of_several_best_epochs_is_used_but_does_not_prolong_training():
     final, memo, log = train_epochs([0.7, 0.6, 0.7, 0.8], patience=2)
     assert final == 3
-    assert memo["stopped"]
+    assert memo.stopped
     assert len(log) == 3
 
 
 def test_training_ends_with_the_best_epoch_also_without_an_early_stop():
     final, memo, _ = train_epochs([0.5, 0.7, 0.6], patience=3)
     assert final == 2
-    assert not memo["stopped"]
-    assert describe_best(memo, 3, 3) == (
+    assert not memo.stopped
+    assert describe_best(memo.best, 3, 3) == (
         "weights   best validation accuracy 70.0% in epoch 2, whose weights are used"
     )
 
@@ -155,8 +155,7 @@ def test_the_best_epoch_has_the_averaged_weights():
 
 def test_without_patience_nothing_is_measured():
     final, memo, log = train_epochs([0.5, 0.4], patience=0)
-    assert (final, memo, log) == (2, {}, [{}, {}])
-    assert describe_best(memo, 2, 2) is None
+    assert (final, memo, log) == (2, StageMemo(), [{}, {}])
 
 
 def test_patience_needs_a_validation_set():

@@ -143,7 +143,7 @@ def _csv(measured: list[tuple[Cell, dict[str, float]]]) -> str:
 def _page(plan: Plan, measured: list[tuple[Cell, dict[str, float]]]) -> list[str]:
     published = published_columns(plan.experiment)
     environment = describe_environment()
-    device = environment["gpu"] or f"{environment['cpu']}, threads: {environment['threads']}"
+    device = environment.gpu or f"{environment.cpu}, threads: {environment.threads}"
     lines = [
         "| method | column | seconds per epoch | peak memory, MiB | of which stage 1, MiB "
         "| paper: seconds | paper: peak, GB |",

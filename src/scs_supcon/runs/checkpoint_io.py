@@ -11,7 +11,7 @@ import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError
@@ -21,8 +21,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_bytes, write_text
 from scs_supcon.io.records import memory_bytes, parse_json_object, read_bytes, read_text
 from scs_supcon.io.typed import validate
-
-JsonObject: TypeAlias = dict[str, Any]
+from scs_supcon.io.values import ValueTree
 
 FORMAT_VERSION = 1
 CHECKPOINTS_PER_STAGE = 2
@@ -39,7 +38,7 @@ class Checkpoint:
     """
 
     tensors: dict[str, Tensor]
-    state: JsonObject
+    state: ValueTree
 
 
 class _DamagedCheckpoint(Exception):

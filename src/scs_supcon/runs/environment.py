@@ -6,15 +6,16 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from scs_supcon.io.hashing import code_sha256
+from scs_supcon.io.values import Value
 
 LIBRARIES = (
     "scs-supcon",
@@ -36,24 +37,41 @@ NUMERIC_PACKAGES = ("kernels", "nn", "methods", "data", "training", "inference",
 NOT_NUMERIC = ("date", "command", "commit")
 
 
-def describe_environment() -> dict[str, Any]:
+@dataclass(frozen=True)
+class Environment:
+    """The content of environment.json; `code` is the digest of the numeric code."""
+
+    python: str
+    system: str
+    cpu: str
+    gpu: str | None
+    threads: int
+    processes: int
+    libraries: dict[str, str | None]
+    code: str
+    commit: str | None
+    date: str
+    command: str
+
+
+def describe_environment() -> Environment:
     """Return versions, processor, thread counts, the digest of the code, and the command line."""
-    return {
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpu": _cpu(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "threads": torch.get_num_threads(),
-        "processes": int(os.environ.get("WORLD_SIZE", "1")),
-        "libraries": {name: _version(name) for name in LIBRARIES},
-        "code": numeric_code_digest(),
-        "commit": _commit(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(sys.argv),
-    }
+    return Environment(
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        cpu=_cpu(),
+        gpu=torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        threads=torch.get_num_threads(),
+        processes=int(os.environ.get("WORLD_SIZE", "1")),
+        libraries={name: _version(name) for name in LIBRARIES},
+        code=numeric_code_digest(),
+        commit=_commit(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=shlex.join(sys.argv),
+    )
 
 
-def environment_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def environment_changes(then: Mapping[str, Value], now: Mapping[str, Value]) -> list[str]:
     """Return a line for each difference that may change the last digits of a result.
 
     Values that are missing in `then` are skipped: older versions recorded fewer.
@@ -62,13 +80,13 @@ def environment_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list
     for key, value in now.items():
         if key in NOT_NUMERIC or key not in then or then[key] == value:
             continue
-        if isinstance(value, Mapping) and isinstance(then[key], Mapping):
-            inner = environment_changes(then[key], value)
-            changes += [f"{key}.{line}" for line in inner]
+        before = then[key]
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            changes += [f"{key}.{line}" for line in environment_changes(before, value)]
         elif key == "code":
             changes.append("the numeric code of scs-supcon has changed")
         else:
-            changes.append(f"{key}: {then[key]} then, {value} now")
+            changes.append(f"{key}: {before} then, {value} now")
     return changes
 
 

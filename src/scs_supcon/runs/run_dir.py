@@ -6,6 +6,7 @@ same bytes as an uninterrupted one. If there are several processes, only the fir
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Self
@@ -18,12 +19,11 @@ from scs_supcon.io import atomic
 from scs_supcon.io.lock import Lock
 from scs_supcon.io.records import RecordError, parse_toml, read_json_object
 from scs_supcon.io.typed import validate
-from scs_supcon.io.values import Value
+from scs_supcon.io.values import Value, ValueTree
 from scs_supcon.recipe.defaults import complete_old_values
 from scs_supcon.recipe.toml import Values, read_stored_values, section
 from scs_supcon.runs.checkpoint_io import (
     Checkpoint,
-    JsonObject,
     last_stage,
     read_checkpoint,
     read_last,
@@ -54,7 +54,7 @@ class SavedState(BaseModel):
 
     metrics_bytes: Annotated[int, Field(ge=0)]
     metrics_sha256: str | None = None
-    training: JsonObject
+    training: dict[str, Any]
 
 
 class RunDir:
@@ -113,7 +113,7 @@ class RunDir:
         return self._lock is not None
 
     @property
-    def finished(self) -> JsonObject | None:
+    def finished(self) -> ValueTree | None:
         """The summary passed to `finish`, or None if the run is unfinished."""
         file = self.path / FINISHED
         try:
@@ -123,7 +123,7 @@ class RunDir:
                 f"{error}: delete it and run the same command to finish the run"
             ) from error
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
+    def finish(self, summary: Mapping[str, Value]) -> None:
         """Mark the run as finished."""
         if self._lock:
             self._metrics.flush()
@@ -150,8 +150,8 @@ class RunDir:
         """Save a checkpoint and flush the metrics."""
         if self._lock:
             length, digest = self._metrics.flush()
-            state = {"metrics_bytes": length, "metrics_sha256": digest}
-            state |= {"training": checkpoint.state}
+            state: ValueTree = {"metrics_bytes": length, "metrics_sha256": digest}
+            state["training"] = checkpoint.state
             write_checkpoint(self._checkpoints, stage, Checkpoint(checkpoint.tensors, state))
 
     def load_checkpoint(self, stage: str) -> Checkpoint | None:
@@ -219,7 +219,7 @@ class RunDir:
                 f"{self.path} contains {foreign[0].name} but no {RECIPE}, so it is not a run: "
                 "choose another folder"
             )
-        self.write_json(ENVIRONMENT, describe_environment())
+        self.write_json(ENVIRONMENT, asdict(describe_environment()))
         self.write_text(RECIPE, recipe)
 
     def _rewind(self) -> None:
@@ -240,7 +240,7 @@ class RunDir:
         )
 
     def _compare_environment(self) -> None:
-        now = describe_environment()
+        now = asdict(describe_environment())
         try:
             changes = environment_changes(read_json_object(self.path / ENVIRONMENT), now)
         except RecordError:  # the run can still be resumed

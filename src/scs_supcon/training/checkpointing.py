@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 from scs_supcon.data.dataloader import start_worker
 from scs_supcon.errors import UserError
 from scs_supcon.io.typed import validate
+from scs_supcon.io.values import ValueTree
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.loop import Stage, TrainPosition
 from scs_supcon.training.train_state import capture_state, restore_state
@@ -50,10 +52,26 @@ class SavePolicy:
         return waited >= min(interval, self.at_most)
 
 
-class StageMemo(BaseModel):
-    """Further values of a stage, and sums of its loss terms over the steps since the last means."""
+class BestEpoch(BaseModel):
+    """The epoch with the highest validation accuracy; the accuracy last rose in epoch `risen`."""
 
-    memo: dict[str, Any]
+    accuracy: float
+    epoch: int
+    risen: int
+
+
+class StageMemo(BaseModel):
+    """What a stage remembers between epochs: numbers of the method, the best epoch, early stop."""
+
+    scalars: Mapping[str, int | float] = {}
+    best: BestEpoch | None = None
+    stopped: bool = False
+
+
+class SavedMemo(BaseModel):
+    """The memo of a stage, and sums of its loss terms over the steps since the last means."""
+
+    memo: StageMemo
     sums: dict[str, float]
     steps: int
 
@@ -68,13 +86,13 @@ class CheckpointManager:
 
     Attributes:
         position: current position of the stage.
-        memo: further values that the stage stores in its checkpoints; JSON.
+        memo: further values that the stage stores in its checkpoints.
     """
 
     def __init__(self, run: RunDir, fabric: Fabric, stage: Stage, policy: SavePolicy | None = None):
         """Store the checkpoints of `stage` in `run`."""
         self.position = TrainPosition()
-        self.memo: dict[str, Any] = {}
+        self.memo = StageMemo()
         self._run, self._fabric, self._stage = run, fabric, stage
         self._policy = policy or SavePolicy()
         self._sums: dict[str, float] = {}
@@ -88,7 +106,7 @@ class CheckpointManager:
         checkpoint = self._run.load_checkpoint(self._stage.name)
         if checkpoint:
             self.position, values = restore_state(self._fabric, self._stage, checkpoint)
-            memo = validate(StageMemo, values, f"the checkpoint of stage {self._stage.name}")
+            memo = validate(SavedMemo, values, f"the checkpoint of stage {self._stage.name}")
             self.memo, self._sums, self._steps = memo.memo, memo.sums, memo.steps
         self._check_processes_agree()
         self._mark_saved()
@@ -134,7 +152,8 @@ class CheckpointManager:
     def save(self) -> None:
         """Save now. Every process has to call this."""
         start = time.monotonic()
-        memo = {"memo": self.memo, "sums": self._sums, "steps": self._steps}
+        values = self.memo.model_dump(exclude_unset=True)
+        memo: ValueTree = {"memo": values, "sums": self._sums, "steps": self._steps}
         checkpoint = capture_state(self._fabric, self._stage, self.position, memo)
         self._run.save_checkpoint(self._stage.name, checkpoint)
         self._mark_saved()

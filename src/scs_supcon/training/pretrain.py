@@ -279,7 +279,9 @@ def pretrain(
     )
     with CheckpointManager(run, fabric, stage) as checkpoints:
         memo = checkpoints.memo
-        if state := _describe_resume(checkpoints.position, per_epoch, settings.epochs, memo):
+        if state := _describe_resume(
+            checkpoints.position, per_epoch, settings.epochs, memo.stopped
+        ):
             display.line(f"{title}: {state} ({run.path})")
         shown = None if score is None or settings.patience or display.quiet else score
         monitor = StageMonitor(
@@ -296,39 +298,37 @@ def pretrain(
                 method.after_step(wrapped, position.global_step / total)
                 weights.after_step(position.global_step - 1)
                 if position.step == per_epoch:  # some need the last batch, lost in a restart
-                    memo["scalars"] = method.scalars()
+                    memo.scalars = method.scalars()
                 checkpoints.after_step(position, terms)
                 monitor.after_step(terms)
                 progress(position.global_step, total, monitor.note(position.epoch))
 
             def after_epoch(position: TrainPosition) -> None:
-                rate = {"lr": stage.schedule(position.global_step)}
-                values = checkpoints.means() | memo["scalars"] | rate
+                rate = stage.schedule(position.global_step)
+                values = {**checkpoints.means(), **memo.scalars, "lr": rate}
                 values |= weights.after_epoch(position.epoch, memo)
                 run.append_metrics(stage.name, position.epoch, position.global_step, values)
                 checkpoints.after_epoch(position)
                 monitor.after_epoch()
 
             progress(checkpoints.position.global_step, total)
-            hooks = Hooks(before_epoch, after_step, after_epoch, lambda: memo.get("stopped", False))
+            hooks = Hooks(before_epoch, after_step, after_epoch, lambda: memo.stopped)
             try:
                 train_loop(fabric, stage, checkpoints.position, hooks)
             except NonFiniteLossError as error:
                 raise store_failed_step(run, stage, error, training_set.names) from error
-        if line := describe_best(memo, checkpoints.position.epoch, settings.epochs):
-            display.line(line)
+        if memo.best:
+            display.line(describe_best(memo.best, checkpoints.position.epoch, settings.epochs))
     weights.finish()
     network.eval()
     method.eval()
 
 
-def _describe_resume(
-    position: TrainPosition, per_epoch: int, epochs: int, memo: dict[str, Any]
-) -> str:
+def _describe_resume(position: TrainPosition, per_epoch: int, epochs: int, stopped: bool) -> str:
     """Return where a stage is resumed; empty for a new stage."""
     if not position.global_step:
         return ""
-    if position.epoch >= epochs or memo.get("stopped"):
+    if position.epoch >= epochs or stopped:
         return "completed before, read from its checkpoint"
     step = f", step {position.step + 1} of {per_epoch}" if position.step else ""
     return f"resuming from epoch {position.epoch + 1} of {epochs}{step}"

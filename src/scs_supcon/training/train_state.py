@@ -18,13 +18,14 @@ from torch import Tensor, nn
 from scs_supcon.errors import UserError
 from scs_supcon.io.records import RecordError
 from scs_supcon.io.typed import validate
+from scs_supcon.io.values import Value, ValueTree
 from scs_supcon.runs.checkpoint_io import Checkpoint
 from scs_supcon.training.distributed import gather
 from scs_supcon.training.loop import Stage, TrainPosition
 
 
 def capture_state(
-    fabric: Fabric, stage: Stage, position: TrainPosition, memo: dict[str, Any]
+    fabric: Fabric, stage: Stage, position: TrainPosition, memo: Mapping[str, Value]
 ) -> Checkpoint:
     """Return all that `stage` needs to resume. Every process has to call this.
 
@@ -43,7 +44,7 @@ def capture_state(
         local = value.to(fabric.device) if fabric.world_size > 1 else value
         for process, gathered in enumerate(gather(local)):
             tensors[f"rng/{process}/{name}"] = gathered.cpu()
-    state = {
+    state: ValueTree = {
         "progress": asdict(position),
         "memo": memo,
         "optimizer": values,
@@ -54,7 +55,7 @@ def capture_state(
 
 def restore_state(
     fabric: Fabric, stage: Stage, checkpoint: Checkpoint
-) -> tuple[TrainPosition, dict[str, Any]]:
+) -> tuple[TrainPosition, ValueTree]:
     """Restore modules, optimiser and random state; return the position and the memo.
 
     Raises:

@@ -2,12 +2,12 @@
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from scs_supcon.methods import Method, Network
+from scs_supcon.training.checkpointing import BestEpoch, StageMemo
 
 
 class WeightCopy(nn.Module):
@@ -92,18 +92,18 @@ class FinalWeights:
             decay = ema_decay(self.ema, step)
             self.average.move_towards(self.network, self.method, 1 - decay)
 
-    def after_epoch(self, epoch: int, memo: dict[str, Any]) -> dict[str, float]:
+    def after_epoch(self, epoch: int, memo: StageMemo) -> dict[str, float]:
         """Measure epoch `epoch`, counted from 1, and return the values to log."""
         if self.best is None or self.validate is None:
             return {}
         network, method = self._current()
         accuracy = self.validate(network, method)
-        before = memo.get("best", {"accuracy": -1.0, "risen": 0})
-        if accuracy >= before["accuracy"]:
+        best = memo.best or BestEpoch(accuracy=-1.0, epoch=0, risen=0)
+        if accuracy >= best.accuracy:
             self.best.move_towards(network, method)
-            risen = epoch if accuracy > before["accuracy"] else before["risen"]
-            memo["best"] = {"accuracy": accuracy, "epoch": epoch, "risen": risen}
-        memo["stopped"] = epoch - memo["best"]["risen"] >= self.patience
+            risen = epoch if accuracy > best.accuracy else best.risen
+            best = memo.best = BestEpoch(accuracy=accuracy, epoch=epoch, risen=risen)
+        memo.stopped = epoch - best.risen >= self.patience
         return {"val_accuracy": accuracy}
 
     def finish(self) -> None:
@@ -120,21 +120,18 @@ class FinalWeights:
         return self.average.network, self.average.method
 
 
-def describe_best(memo: dict[str, Any], done: int, epochs: int) -> str | None:
-    """Return a line about the best epoch, or None if no epoch was measured.
+def describe_best(best: BestEpoch, done: int, epochs: int) -> str:
+    """Return a line about the best epoch.
 
     Args:
-        memo: of `FinalWeights.after_epoch`.
+        best: the epoch.
         done: number of trained epochs.
         epochs: number of epochs of the stage.
     """
-    if "best" not in memo:
-        return None
-    best = memo["best"]
     early = f"stopped after epoch {done} of {epochs}: " if done < epochs else ""
     return (
-        f"weights   {early}best validation accuracy {best['accuracy']:.1%} in epoch "
-        f"{best['epoch']}, whose weights are used"
+        f"weights   {early}best validation accuracy {best.accuracy:.1%} in epoch "
+        f"{best.epoch}, whose weights are used"
     )
 
 
