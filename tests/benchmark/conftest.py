@@ -25,7 +25,7 @@ def small_table(shapes):
 
     def make(methods=("scs_supcon", "supcon"), **values) -> Table:
         defaults = {"columns": [{"data": str(shapes)}], "settings": QUICK}
-        return make_table({"methods": methods, **defaults, **values})
+        return make_table(methods=methods, **(defaults | values))
 
     return make
 

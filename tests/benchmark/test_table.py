@@ -10,24 +10,24 @@ BIRDS = {"data": "photos/birds", "encoder": "resnet18", "frozen": True}
 
 
 def test_cross_entropy_is_always_included():
-    table = make_table({"methods": ["supcon"], "columns": [BIRDS]})
+    table = make_table(methods=["supcon"], columns=[BIRDS])
     assert table.rows == ("supcon", "baseline")
     assert table.control_row == "supcon"
-    table = make_table({"methods": ["baseline", "supcon"], "columns": [BIRDS]})
+    table = make_table(methods=["baseline", "supcon"], columns=[BIRDS])
     assert table.rows == ("baseline", "supcon")
 
 
 def test_rows_and_columns_have_names():
     rows = ["scs_supcon@paper", {"method": "scs_supcon", "name": "t = 5", "settings": ["seed=1"]}]
-    table = make_table({"methods": rows, "columns": [BIRDS, {"data": "digits", "name": "numbers"}]})
+    table = make_table(
+        **{"methods": rows, "columns": [BIRDS, {"data": "digits", "name": "numbers"}]}
+    )
     assert table.rows == ("scs_supcon@paper", "t = 5", "baseline")
     assert [column.name for column in table.columns] == ["birds, resnet18", "numbers"]
 
 
 def test_a_written_table_is_read_back(tmp_path):
-    table = make_table(
-        {"methods": ["supcon"], "columns": [BIRDS], "folds": 5, "settings": ["pretrain.lr=0.1"]}
-    )
+    table = make_table(methods=["supcon"], columns=[BIRDS], folds=5, settings=["pretrain.lr=0.1"])
     (tmp_path / "table.toml").write_text(write_table_file(table))
     assert read_table_file(tmp_path / "table.toml") == table
 
@@ -53,7 +53,7 @@ def test_a_written_table_is_read_back(tmp_path):
 )
 def test_errors_are_explained(values, message):
     with pytest.raises(UserError) as error:
-        make_table({"methods": ["supcon"], "columns": [BIRDS], **values})
+        make_table(**{"methods": ["supcon"], "columns": [BIRDS], **values})
     assert message in str(error.value)
 
 

@@ -36,8 +36,8 @@ def test_columns_without_data_are_left_out(shapes):
     plan = make_plan("table4_resnet18", ReproduceOptions("small", {"cub200": str(shapes)}))
     (column,) = plan.columns
     assert column.paper.name == "CUB200-2011, ResNet-18"
-    assert column.values["encoder"] == "tf_efficientnet_lite0"
-    assert column.values["frozen"]
+    assert column.column.encoder == "tf_efficientnet_lite0"
+    assert column.column.frozen
     assert plan.notes == (
         "Not run, because there is no data: cifar10, cifar100, tiny_imagenet, stanford_dogs.",
     )

@@ -36,6 +36,7 @@ from scs_supcon.data.splits import SPLIT_TITLES
 from scs_supcon.device import Compute, cores, has_gpu
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import make_folder, write_json, write_text
+from scs_supcon.io.values import ValueTree
 from scs_supcon.methods import method_class, parse
 from scs_supcon.progress import Display
 from scs_supcon.report.figures import inline_svg, save_figure
@@ -201,7 +202,7 @@ def describe_tuning(cells: Sequence[Cell]) -> str:
     )
 
 
-def summary(report: ComparisonReport, out: Path) -> dict[str, object]:
+def summary(report: ComparisonReport, out: Path) -> ValueTree:
     """Return the result as plain values for `--json`."""
     columns = report.comparison.columns
     findings = report.comparison.findings

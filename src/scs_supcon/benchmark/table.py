@@ -30,6 +30,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from scs_supcon.data.named.registry import NAMED, named_source, split_source
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.io.records import RecordError, read_toml
+from scs_supcon.io.values import ValueTree
 from scs_supcon.methods import available, is_plugin, method_class, parse
 from scs_supcon.recipe import Count, Recipe, Section
 from scs_supcon.recipe.schema import Positive
@@ -152,8 +153,8 @@ class Table(Section):
         return self.control or self.rows[0]
 
 
-def make_table(values: dict[str, Any]) -> Table:
-    """Return a validated table.
+def make_table(**values: Any) -> Table:
+    """Return a table of these values.
 
     Raises:
         UserError: an unknown key, a missing or an invalid value.
@@ -172,12 +173,12 @@ def read_table_file(path: Path) -> Table:
         raise UserError(f"cannot read the table: {error}") from error
     try:
         _reject_plugins(values)
-        return make_table(values)
+        return make_table(**values)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
 
-def _reject_plugins(values: dict[str, Any]) -> None:
+def _reject_plugins(values: ValueTree) -> None:
     """Raise a UserError if a file names code to import."""
     rows = values.get("methods")
     for row in rows if isinstance(rows, list) else []:

@@ -4,10 +4,9 @@ Each check raises the error that the command would raise anyway, only later.
 """
 
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from scs_supcon.errors import UserError, did_you_mean, unknown_method
 
@@ -22,11 +21,19 @@ def check_data(source: str) -> None:
         load_images(source)  # explains what is expected, unless it is a built-in dataset
 
 
-def check_training(source: str, method: str | None, options: Mapping[str, Any]) -> None:
-    """Raise an error for missing files, an unknown method, or a misspelt setting."""
+def check_training(
+    source: str, method: str | None, settings: Sequence[str], **files: Path | None
+) -> None:
+    """Raise an error for missing files, an unknown method, or a misspelt setting.
+
+    Args:
+        source: the data.
+        method: with or without a preset.
+        settings: `section.key=value` assignments.
+        files: files by the names of their options, such as `init_from`.
+    """
     check_data(source)
-    for name in ("recipe", "weights", "init_from"):
-        path = options.get(name)
+    for name, path in files.items():
         is_named = name == "recipe" and str(path) == "paper"
         if path is not None and not is_named and not path.exists():
             siblings = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -34,10 +41,10 @@ def check_training(source: str, method: str | None, options: Mapping[str, Any]) 
             raise UserError(f"{flag} {path} does not exist{did_you_mean(path.name, siblings)}")
     if method is not None:
         check_method(method)
-    if options.get("settings"):
+    if settings:
         from scs_supcon.recipe import override
 
-        override({}, options["settings"])
+        override({}, settings)
 
 
 def check_method(text: str) -> None:

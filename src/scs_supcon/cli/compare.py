@@ -1,28 +1,35 @@
 """`scs compare`: compare methods under one protocol, with corrected statistics."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from scs_supcon.cli.app import ScsCommand, app, echo
 from scs_supcon.cli.checks import check_method, check_training
 from scs_supcon.cli.options import (
-    COMPUTE,
     OUTPUT,
+    PROTOCOL,
     AcceptOld,
     Cache,
     DataFolder,
     Device,
+    Jobs,
     Json,
+    NoTrain,
     Offline,
     Quiet,
+    Runs,
+    compute_per_job,
+    exit_if_failed,
     with_recipe_options,
 )
 from scs_supcon.errors import UserError
 
-PROTOCOL = "Protocol"
+if TYPE_CHECKING:
+    from scs_supcon.training.train import TrainArguments
 
 
 @app.command(cls=ScsCommand)
@@ -34,7 +41,7 @@ def compare(
             help="Labelled images as for `scs train`, or a .toml file that describes a comparison."
         ),
     ],
-    options: dict[str, Any],
+    options: "TrainArguments",
     folder: DataFolder = None,
     methods: Annotated[
         str | None,
@@ -84,16 +91,8 @@ def compare(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
-    runs: Annotated[
-        Path,
-        typer.Option(
-            help="Folder for the run directories. Comparisons and machines may share it.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = Path("runs/compared"),
-    jobs: Annotated[
-        int, typer.Option(help="Number of runs to train in parallel.", rich_help_panel=COMPUTE)
-    ] = 1,
+    runs: Runs = Path("runs/compared"),
+    jobs: Jobs = 1,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -102,14 +101,7 @@ def compare(
             rich_help_panel=OUTPUT,
         ),
     ] = False,
-    no_train: Annotated[
-        bool,
-        typer.Option(
-            "--no-train",
-            help="Do not train; write the tables from the finished runs.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
+    no_train: NoTrain = False,
     device: Device = "auto",
     cache: Cache = None,
     offline: Offline = False,
@@ -129,7 +121,8 @@ def compare(
     """
     from scs_supcon.data.named.registry import named_source
 
-    check_training(named_source(data, folder or ()), None, options)
+    source = named_source(data, folder or ())
+    check_training(source, None, options["settings"], weights=options["weights"])
     for method in (methods or "").split(","):
         if method.strip() not in ("", "all"):
             check_method(method.strip())
@@ -144,14 +137,13 @@ def compare(
         with_folders,
     )
     from scs_supcon.data.load import source_name
-    from scs_supcon.device import cores, find_compute
     from scs_supcon.progress import Display
 
     if data.endswith(".toml"):
         _check_no_other_options(
             data,
             {"methods": methods, "seeds": seeds, "folds": folds, "tune": tune, "recipe": recipe}
-            | options,
+            | dict(options),
         )
         table: Table = with_folders(read_table_file(Path(data)), folder or ())
     else:
@@ -161,27 +153,23 @@ def compare(
         }
         settings = [f"{key}={value}" for key, value in budget.items() if value is not None]
         settings += options.pop("settings")
-        column = {"data": named_source(data, folder or ()), "recipe": recipe} | {
+        column = {"data": source, "recipe": recipe} | {
             key: str(value) if isinstance(value, Path) else value
             for key, value in options.items()
             if value is not None
         }
         table = make_table(
-            {
-                "methods": method_names(methods or "scs_supcon,supcon"),
-                "columns": [column],
-                "seeds": 1 if seeds is None else seeds,
-                "folds": folds,
-                "settings": settings,
-                "tune_rates": None if tune is None else TUNE_RATES if tune else (1.0,),
-            }
+            methods=method_names(methods or "scs_supcon,supcon"),
+            columns=[column],
+            seeds=1 if seeds is None else seeds,
+            folds=folds,
+            settings=settings,
+            tune_rates=None if tune is None else TUNE_RATES if tune else (1.0,),
         )
-    cores_per_job = cores() // max(1, jobs)  # with one core, load images in the main process
-    compute = find_compute(device, cores_per_job if cores_per_job > 1 else 0, cache, offline)
     target = out or Path("comparisons") / source_name(data)
     shared: dict[str, Any] = {
         "runs": runs,
-        "compute": compute,
+        "compute": compute_per_job(jobs, device, cache, offline),
         "jobs": jobs,
         "display": Display(quiet),
         "accept_old": accept_old,
@@ -193,13 +181,10 @@ def compare(
     echo(json.dumps(benchmark.summary(report, target), indent=1) if as_json else report.text)
     if not as_json:
         echo(f"page      {target / 'comparison.html'}")
-    for cell, reason in report.failed.items():
-        echo(f"failed: {cell}: {reason}", err=True)
-    if report.failed:
-        raise typer.Exit(1)
+    exit_if_failed(report.failed)
 
 
-def _check_no_other_options(data: str, given: dict[str, Any]) -> None:
+def _check_no_other_options(data: str, given: Mapping[str, object]) -> None:
     flags = {name: f"--{name.replace('_', '-')}" for name in given}
     flags |= {"settings": "--set", "frozen": "--frozen" if given["frozen"] else "--no-frozen"}
     flags |= {"tune": "--tune" if given["tune"] else "--no-tune"}

@@ -6,15 +6,22 @@ nothing else has to change.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from scs_supcon.cli.app import echo
+
+if TYPE_CHECKING:
+    from scs_supcon.device import Compute
+    from scs_supcon.training.train import TrainArguments
+
 MODEL, TRAINING, COMPUTE, OUTPUT = "Model", "Training", "Compute", "Output"
+PROTOCOL = "Protocol"
 UNKNOWN = "Unknown images"
 
 Data = Annotated[
@@ -97,6 +104,24 @@ Offline = Annotated[
     bool,
     typer.Option("--offline", help="Never download pretrained weights.", rich_help_panel=COMPUTE),
 ]
+Runs = Annotated[
+    Path,
+    typer.Option(
+        help="Folder for the run directories. Several commands and machines may share it.",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Jobs = Annotated[
+    int, typer.Option(help="Number of runs to train in parallel.", rich_help_panel=COMPUTE)
+]
+NoTrain = Annotated[
+    bool,
+    typer.Option(
+        "--no-train",
+        help="Do not train; write the results from the finished runs.",
+        rich_help_panel=OUTPUT,
+    ),
+]
 AcceptOld = Annotated[
     bool,
     typer.Option(
@@ -113,6 +138,23 @@ Json = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", help="Do not show progress.", rich_help_panel=OUTPUT)
 ]
+
+
+def compute_per_job(jobs: int, device: str, cache: Path | None, offline: bool) -> "Compute":
+    """Return device and data loading of each of several runs that are trained in parallel."""
+    from scs_supcon.device import cores, find_compute
+
+    workers = cores() // max(1, jobs)
+    # With one core per run, images are loaded in its main process.
+    return find_compute(device, workers if workers > 1 else 0, cache, offline)
+
+
+def exit_if_failed(failed: Mapping[str, str]) -> None:
+    """List the runs that failed, and why, and exit with code 1 if there are any."""
+    for run, reason in failed.items():
+        echo(f"failed: {run}: {reason}", err=True)
+    if failed:
+        raise typer.Exit(1)
 
 
 @dataclass(frozen=True)
@@ -247,7 +289,7 @@ def with_recipe_options(command: Callable[..., None]) -> Callable[..., None]:
     return wrapper
 
 
-def _train_arguments(values: dict[str, Any]) -> dict[str, Any]:
+def _train_arguments(values: Mapping[str, Any]) -> "TrainArguments":
     arguments = dict(values)
     if not arguments["unfreeze"]:
         del arguments["unfreeze"]  # tuning studies of earlier versions do not contain it
@@ -256,4 +298,5 @@ def _train_arguments(values: dict[str, Any]) -> dict[str, Any]:
         for mark in parameter.annotation.__metadata__:
             if isinstance(mark, Sets) and (value := arguments.pop(name)) is not None:
                 settings.append(f"{mark.key}={value}")
-    return arguments | {"settings": (*settings, *(values["settings"] or ()))}
+    arguments["settings"] = (*settings, *(values["settings"] or ()))
+    return cast("TrainArguments", arguments)

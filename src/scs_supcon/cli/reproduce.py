@@ -2,24 +2,31 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scs_supcon.cli.app import ScsCommand, app, echo
 from scs_supcon.cli.options import (
-    COMPUTE,
     OUTPUT,
+    PROTOCOL,
     AcceptOld,
     Cache,
     Device,
+    Jobs,
     Json,
+    NoTrain,
     Offline,
     Quiet,
+    Runs,
+    compute_per_job,
+    exit_if_failed,
 )
 from scs_supcon.errors import UserError
 
-PROTOCOL = "Protocol"
+if TYPE_CHECKING:
+    from scs_supcon.reproduce.plan import ReproduceOptions
+    from scs_supcon.reproduce.resources import Resources
 
 
 @app.command(cls=ScsCommand)
@@ -117,16 +124,8 @@ def reproduce(
             rich_help_panel=OUTPUT,
         ),
     ] = Path("results"),
-    runs: Annotated[
-        Path,
-        typer.Option(
-            help="Folder for the run directories. Experiments and machines may share it.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = Path("runs/compared"),
-    jobs: Annotated[
-        int, typer.Option(help="Number of runs to train in parallel.", rich_help_panel=COMPUTE)
-    ] = 1,
+    runs: Runs = Path("runs/compared"),
+    jobs: Jobs = 1,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -136,14 +135,7 @@ def reproduce(
             rich_help_panel=OUTPUT,
         ),
     ] = False,
-    no_train: Annotated[
-        bool,
-        typer.Option(
-            "--no-train",
-            help="Do not train; write the results from the finished runs.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
+    no_train: NoTrain = False,
     device: Device = "auto",
     cache: Cache = None,
     offline: Offline = False,
@@ -161,13 +153,12 @@ def reproduce(
         scs reproduce all --scale smoke
         scs reproduce --verify results/small/table8_ablation --data cifar100=./cifar100
     """
-    from scs_supcon.device import cores, find_compute
     from scs_supcon.progress import Display
     from scs_supcon.reproduce.experiment import experiment_names, find_experiment, read_experiment
     from scs_supcon.reproduce.plan import ReproduceOptions, parse_data
+    from scs_supcon.reproduce.resources import Resources
 
-    cores_per_job = cores() // max(1, jobs)
-    compute = find_compute(device, cores_per_job if cores_per_job > 1 else 0, cache, offline)
+    compute = compute_per_job(jobs, device, cache, offline)
     display, locations = Display(quiet), parse_data(data or ())
     if verify is not None:
         from scs_supcon.reproduce.verify import verify as verify_run
@@ -194,24 +185,17 @@ def reproduce(
         weights,
         tuple(settings or ()),
     )
-    shared: dict[str, Any] = {
-        "out": out,
-        "runs": runs,
-        "compute": compute,
-        "jobs": jobs,
-        "display": display,
-        "train": not no_train,
-        "accept_old": accept_old,
-    }
-    _run(names, options, shared, dry_run, as_json)
+    resources = Resources(out, runs, compute, jobs, display, not no_train, accept_old)
+    _run(names, options, resources, dry_run, as_json)
 
 
 def _run(
-    names: tuple[str, ...], options: Any, shared: dict[str, Any], dry_run: bool, as_json: bool
+    names: tuple[str, ...],
+    options: "ReproduceOptions",
+    resources: "Resources",
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
-    from scs_supcon.reproduce.resources import Resources
-
-    resources = Resources(**shared)
     if dry_run:
         from scs_supcon.reproduce.cost import estimate
 
@@ -225,11 +209,7 @@ def _run(
         echo(json.dumps(values, indent=1))
     for outcome in () if as_json else outcomes:
         echo(f"\n{outcome.name}\n\n{outcome.text}\n\nresults   {outcome.path / 'README.md'}")
-    failed = {cell: why for outcome in outcomes for cell, why in outcome.failed.items()}
-    for cell, reason in failed.items():
-        echo(f"failed: {cell}: {reason}", err=True)
-    if failed:
-        raise typer.Exit(1)
+    exit_if_failed({run: why for outcome in outcomes for run, why in outcome.failed.items()})
 
 
 def _counts(text: str) -> tuple[int | None, ...]:

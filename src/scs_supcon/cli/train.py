@@ -1,7 +1,7 @@
 """`scs train`: train a classifier on a folder of images."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,12 +25,15 @@ from scs_supcon.cli.options import (
 from scs_supcon.errors import UserError
 from scs_supcon.runs.layout import check_new_run
 
+if TYPE_CHECKING:
+    from scs_supcon.training.train import TrainArguments
+
 
 @app.command(cls=ScsCommand)
 @with_recipe_options
 def train(
     data: Data,
-    options: dict[str, Any],
+    options: "TrainArguments",
     folder: DataFolder = None,
     out: Annotated[
         Path | None,
@@ -107,7 +110,14 @@ def train(
     options |= {"method": method, "seed": seed, "recipe": recipe, "init_from": init_from}
     if out is None and not dry_run and not print_recipe:
         raise UserError(f"--out is missing: add for example --out runs/{source_name(data)}")
-    check_training(data, method, options)
+    check_training(
+        data,
+        method,
+        options["settings"],
+        recipe=recipe,
+        weights=options["weights"],
+        init_from=init_from,
+    )
     if out is not None and not dry_run and not print_recipe:
         check_new_run(out, data)
 

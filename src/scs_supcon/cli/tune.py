@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -25,6 +25,9 @@ from scs_supcon.cli.options import (
     with_recipe_options,
 )
 
+if TYPE_CHECKING:
+    from scs_supcon.training.train import TrainArguments
+
 SEARCH = "Search"
 
 
@@ -32,7 +35,7 @@ SEARCH = "Search"
 @with_recipe_options
 def tune(
     data: Data,
-    options: dict[str, Any],
+    options: "TrainArguments",
     out: Annotated[
         Path,
         typer.Option(
@@ -104,7 +107,7 @@ def tune(
     from scs_supcon.data.named.registry import named_source
 
     data = named_source(data, folder or ())
-    check_training(data, method, options)
+    check_training(data, method, options["settings"], weights=options["weights"])
 
     from scs_supcon.progress import Display
     from scs_supcon.tuning import tune as tuning
@@ -121,7 +124,7 @@ def tune(
         trials,
         varied,
         seed or 0,
-        options,
+        dict(options),
         settings,
         compute,
         storage,

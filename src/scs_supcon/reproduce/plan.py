@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from scs_supcon.benchmark.table import CROSS_ENTROPY, Table, make_table
+from scs_supcon.benchmark.table import CROSS_ENTROPY, Column, Row, Table, make_table
 from scs_supcon.data.builtin import BUILT_IN
 from scs_supcon.data.load import source_name
 from scs_supcon.data.named.registry import default_folder, find_named, load_named
@@ -61,13 +61,13 @@ class PlannedColumn:
         name: its name in the comparison.
         paper: the column of the paper that it stands for.
         dataset: the dataset of the paper.
-        values: the column as values of a `Table`.
+        column: the column of the comparison's table.
     """
 
     name: str
     paper: ExperimentColumn
     dataset: str
-    values: dict[str, Any]
+    column: Column
 
 
 @dataclass(frozen=True)
@@ -98,16 +98,16 @@ class Plan:
         control = self.experiment.control
         folds = self.scale.folds if self.experiment.folds else None
         seeds = 1 if folds else self.scale.seeds
-        content = {
-            "methods": [engine_row(self, row) for row in self.rows],
-            "columns": [column.values for column in chosen],
+        content: dict[str, Any] = {
+            "methods": [table_row(self, row) for row in self.rows],
+            "columns": [column.column for column in chosen],
             "seeds": self.options.seeds or seeds,
             "folds": folds,
             "settings": _table_settings(self),
             "tune_rates": (1.0,),
             "control": control if control in [row.name for row in self.rows] else "",
         }
-        return make_table(content | values)
+        return make_table(**content | values)
 
 
 def make_plan(name: str, options: ReproduceOptions) -> Plan:
@@ -138,13 +138,13 @@ def _with_epochs(scale: Scale, options: ReproduceOptions) -> tuple[Scale, Reprod
     return scale.model_copy(update={"epochs": count}), replace(options, settings=others)
 
 
-def engine_row(plan: Plan, row: ExperimentRow) -> dict[str, Any]:
+def table_row(plan: Plan, row: ExperimentRow) -> Row:
     """Return a row of the experiment as a row of a `Table`."""
     epochs = plan.scale.epochs * row.epochs_factor
     settings = (f"pretrain.epochs={epochs}", *row.settings, *plan.options.settings)
     if row.epochs_factor == 0:
         settings = (*settings, "pretrain.epochs=0", "pretrain.warmup_epochs=0")
-    return {"method": row.method, "name": row.name, "settings": settings}
+    return Row(method=row.method, name=row.name, settings=settings)
 
 
 def parse_data(given: Sequence[str]) -> dict[str, str]:
@@ -228,7 +228,7 @@ def _columns(
             continue
         for count in options.images_per_class or (scale.images_per_class,):
             planned = _column(column, data, count, scale, options)
-            key = tuple(str(planned.values.get(k)) for k in ("data", "name", "settings"))
+            key = (planned.column.data, planned.name, planned.column.settings)
             if key in columns:
                 notes.append(f"{column.name}: the same runs as {columns[key].paper.name}.")
             columns.setdefault(key, planned)
@@ -265,19 +265,19 @@ def _column(
         settings = read_defaults().datasets[column.dataset].settings
     scratch = column.from_scratch if encoder is None else encoder == "tiny"
     parts = [source_name(data), encoder or column.encoder, f"{count} per class" if count else None]
-    values: dict[str, Any] = {
-        "data": data,
-        "name": ", ".join(part for part in parts if part),
-        "encoder": encoder or column.encoder,
-        "from_scratch": scratch,
-        "frozen": encoder is not None and not scratch,
-        "recipe": recipe,
-        "images_per_class": count,
-        "settings": settings,
-    }
-    if options.weights is not None and values["frozen"]:
-        values["weights"] = str(options.weights)
-    return PlannedColumn(values["name"], column, column.dataset, values)
+    frozen = encoder is not None and not scratch
+    planned = Column(
+        data=data,
+        name=", ".join(part for part in parts if part),
+        encoder=encoder or column.encoder,
+        weights=str(options.weights) if options.weights is not None and frozen else None,
+        from_scratch=scratch,
+        frozen=frozen,
+        recipe=recipe,
+        images_per_class=count,
+        settings=settings,
+    )
+    return PlannedColumn(planned.name, column, column.dataset, planned)
 
 
 def _table_settings(plan: Plan) -> tuple[str, ...]:

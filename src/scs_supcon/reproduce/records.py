@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from scs_supcon.benchmark.compare import ComparisonReport
 from scs_supcon.benchmark.results import CellResult, results_csv
@@ -24,7 +23,7 @@ from scs_supcon.data.builtin import BUILT_IN
 from scs_supcon.io.atomic import replacing, write_text
 from scs_supcon.io.csv import text_cell
 from scs_supcon.io.records import read_parquet
-from scs_supcon.recipe import make_recipe, merge, write_toml
+from scs_supcon.recipe import Values, make_recipe, merge, write_toml
 from scs_supcon.reproduce.experiment import published_numbers
 from scs_supcon.reproduce.plan import Plan, PlannedColumn
 
@@ -155,13 +154,13 @@ def _portable(table: Table, columns: Mapping[str, PlannedColumn]) -> Table:
         column["data"] = portable_source(column["data"], columns[column["name"]].dataset)
         if "weights" in column:
             column["weights"] = Path(column["weights"]).name
-    return make_table(values)
+    return make_table(**values)
 
 
 def _recipe_text(result: CellResult, dataset: str) -> str:
     """Return the recipe with its command and its result as comments."""
     cell = result.cell
-    source: Mapping[str, Any] = {"data": {"source": dataset}}
+    source: Values = {"data": {"source": dataset}}
     recipe = make_recipe(merge(cell.recipe.model_dump(exclude_none=True), source))
     weights = f" --weights {Path(cell.weights).name}" if cell.weights else ""
     assert result.evaluation is not None

@@ -13,13 +13,13 @@ from pathlib import Path
 from statistics import stdev
 
 from scs_supcon.benchmark.compare import ComparisonReport
-from scs_supcon.benchmark.table import CROSS_ENTROPY
+from scs_supcon.benchmark.table import CROSS_ENTROPY, Row
 from scs_supcon.benchmark.tables import NOT_RUN, escape_markdown
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_text
 from scs_supcon.reproduce.experiment import published_columns
 from scs_supcon.reproduce.markdown import describe_runs, heading, run_table
-from scs_supcon.reproduce.plan import Plan, PlannedColumn, engine_row
+from scs_supcon.reproduce.plan import Plan, PlannedColumn, table_row
 from scs_supcon.reproduce.records import write_run_records
 from scs_supcon.reproduce.resources import Resources
 from scs_supcon.tuning.study import Search
@@ -71,24 +71,24 @@ def search_table(plan: Plan, out: Path, resources: Resources) -> tuple[str, Mapp
 
 def _search(plan: Plan, column: PlannedColumn, resources: Resources) -> Search:
     (row,) = plan.rows
-    values, compute = column.values, resources.compute
-    settings = [*plan.table([column]).settings, *values["settings"]]
-    if values["images_per_class"]:
-        settings.append(f"data.images_per_class={values['images_per_class']}")
+    planned, compute = column.column, resources.compute
+    settings = [*plan.table([column]).settings, *planned.settings]
+    if planned.images_per_class:
+        settings.append(f"data.images_per_class={planned.images_per_class}")
     settings += [f"pretrain.epochs={plan.scale.search_epochs}", *plan.options.settings]
     name = re.sub(r"[^a-z0-9]+", "-", f"{column.name} {plan.options.scale}".lower())
     return Search(
-        source=values["data"],
+        source=planned.data,
         out=resources.runs / "searches" / name,
         trials=plan.scale.trials,
         over=plan.experiment.over,
         options={
             "method": row.method,
-            "encoder": values["encoder"],
-            "weights": values.get("weights"),
-            "from_scratch": values["from_scratch"],
-            "frozen": values["frozen"],
-            "recipe": values["recipe"],
+            "encoder": planned.encoder,
+            "weights": planned.weights,
+            "from_scratch": planned.from_scratch,
+            "frozen": planned.frozen,
+            "recipe": planned.recipe,
         },
         settings=tuple(settings),
         compute={
@@ -100,13 +100,13 @@ def _search(plan: Plan, column: PlannedColumn, resources: Resources) -> Search:
     )
 
 
-def _final_rows(plan: Plan, result: SearchResult) -> list[dict[str, object]]:
+def _final_rows(plan: Plan, result: SearchResult) -> list[Row]:
     (row,) = plan.rows
-    default = engine_row(plan, row)
+    default = table_row(plan, row)
     start = tuple(f"{key}={value!r}" for key, value in result.best.params.items())
-    settings = (*default["settings"], *start)
-    baseline = {"method": CROSS_ENTROPY, "name": "Baseline", "settings": default["settings"]}
-    return [default | {"name": SEARCHED, "settings": settings}, default, baseline]
+    searched = Row(method=row.method, name=SEARCHED, settings=(*default.settings, *start))
+    baseline = Row(method=CROSS_ENTROPY, name="Baseline", settings=default.settings)
+    return [searched, default, baseline]
 
 
 def _table(plan: Plan, searched: list[SearchedColumn]) -> str:

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -35,6 +35,23 @@ from scs_supcon.runs.run_dir import recipe_differences
 from scs_supcon.training.input_files import read_input_files
 from scs_supcon.training.pipeline import run
 from scs_supcon.training.result import RunResult
+
+
+class TrainArguments(TypedDict, total=False):
+    """Arguments of `train` that decide the recipe."""
+
+    method: str | None
+    encoder: str | None
+    weights: Path | None
+    from_scratch: bool
+    frozen: bool | None
+    unfreeze: bool
+    epochs: int | None
+    batch_size: int | None
+    seed: int | None
+    recipe: Path | None
+    settings: tuple[str, ...]
+    init_from: Path | None
 
 
 def train(  # noqa: PLR0913

@@ -25,6 +25,7 @@ from scs_supcon.io.atomic import make_folder, write_json
 from scs_supcon.io.lock import InUse, Lock, is_held
 from scs_supcon.io.records import RecordError, check_regular, read_json_object
 from scs_supcon.io.typed import validate
+from scs_supcon.io.values import ValueTree
 from scs_supcon.methods import code_digest, is_plugin, method_class, parse
 from scs_supcon.recipe import Share
 from scs_supcon.runs.environment import numeric_code_digest
@@ -74,14 +75,14 @@ class Search:
         return read_space(self.over, self.options.get("method") or "scs_supcon")
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> ValueTree:
         """The values that must stay the same when a search is resumed; `trials` may change."""
         values = asdict(self)
         options = values.pop("options")
         for key in ("out", "trials", "compute"):
             del values[key]
         values["objective"] = self.objective or "accuracy"
-        plain: dict[str, Any] = json.loads(json.dumps(values | options, default=str))
+        plain: ValueTree = json.loads(json.dumps(values | options, default=str))
         name, _ = parse(self.options.get("method") or "scs_supcon")
         return plain | ({"code": code_digest(method_class(name))} if is_plugin(name) else {})
 
@@ -122,7 +123,8 @@ def prepare(search: Search, accept_old: bool = False) -> None:
     with _exclusive(search.out):
         if not file.exists():
             write_json(file, search.facts | {"numeric_code": numeric_code_digest()})
-        stored = _read_facts(file) | {"objective": objective_of(search)}
+        known, stored = _read_search(file)
+        stored["objective"] = known.objective
         facts = search.facts | ({} if search.objective else {"objective": stored["objective"]})
         changed = [key for key, value in facts.items() if stored.get(key) != value]
         if changed:
@@ -142,13 +144,12 @@ def prepare(search: Search, accept_old: bool = False) -> None:
 def space_of(out: Path, method: str) -> tuple[str, ...]:
     """Return the search space of the search in a folder, or the default space for a new search."""
     file = out / "search.json"
-    return tuple(_read_facts(file)["over"]) if file.exists() else default_space(method)
+    return tuple(_read_search(file)[0].over) if file.exists() else default_space(method)
 
 
 def objective_of(search: Search) -> Objective:
     """Return the objective of a prepared search; before version 0.3 it was the loss."""
-    objective: Objective = _read_facts(search.out / "search.json").get("objective", "loss")
-    return objective
+    return _read_search(search.out / "search.json")[0].objective
 
 
 class SearchFile(BaseModel):
@@ -158,13 +159,13 @@ class SearchFile(BaseModel):
     objective: Objective = "loss"
 
 
-def _read_facts(file: Path) -> dict[str, Any]:
+def _read_search(file: Path) -> tuple[SearchFile, ValueTree]:
+    """Return the content of search.json, validated and as it is."""
     try:
         facts = read_json_object(file)
-        validate(SearchFile, facts, file)
+        return validate(SearchFile, facts, file), facts
     except RecordError as error:
         raise UserError(f"{error}: restore it, or choose another --out") from error
-    return facts
 
 
 def open_study(search: Search) -> Any:
