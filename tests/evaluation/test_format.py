@@ -242,6 +242,16 @@ def test_failed_pairs_are_named(changes: dict[str, float], text: str) -> None:
     assert text in sentence
 
 
+@pytest.mark.parametrize("changes", [{"t": 0.01}, {"threshold": 29.9}])
+def test_the_advice_fits_methods_without_a_learned_boundary(changes: dict[str, float]) -> None:
+    (of_scs,) = pair_warnings(pairs_with(**changes))
+    (of_others,) = pair_warnings(pairs_with(rule="fitted", **changes))
+    assert "preset" in of_scs or "fix t" in of_scs
+    assert "preset" not in of_others
+    assert "fix t" not in of_others
+    assert "earning rate, or train for longer" in of_others
+
+
 def test_a_collapsed_common_field_is_named() -> None:
     healthy = pairs_with().histogram
     collapsed = healthy.model_copy(update={"different": (0,) * 58 + (50, 50)})

@@ -1,8 +1,7 @@
 """Titles, explanations and sentences for an evaluation."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from scs_supcon.errors import did_you_mean
 from scs_supcon.evaluation.record import Evaluation, Leakage, PairStatistics, UnknownEvaluation
@@ -76,18 +75,20 @@ def _unknown(evaluation: UnknownEvaluation) -> Iterator[str]:
         yield f"\nsaved to  {evaluation.saved_to}"
 
 
-def linear_probe_command(data: str, encoder: Mapping[str, Any], run: str) -> str:
+def linear_probe_command(data: str, run: str, *, encoder: str, weights: str, frozen: bool) -> str:
     """Return the command that trains the linear probe of a run's encoder as a model.
 
     Args:
         data: the images as given by the user.
-        encoder: the section of the recipe.
         run: the run directory.
+        encoder: name of the encoder.
+        weights: as in the recipe.
+        frozen: whether the encoder of the run is frozen.
     """
     words = ["scs train", shlex.quote(data), "--method baseline"]
-    if encoder["frozen"]:
-        words.append(f"--encoder {encoder['name']} --frozen")
-        if encoder["weights"] != "pretrained":
+    if frozen:
+        words.append(f"--encoder {encoder} --frozen")
+        if weights != "pretrained":
             words.append("--weights FILE")
     else:
         words.append(f"--init-from {shlex.quote(run)} --frozen")
@@ -116,20 +117,24 @@ def leakage_sentence(leakage: Leakage) -> str:
 def pair_warnings(pairs: PairStatistics) -> tuple[str, ...]:
     """Return a sentence for each way in which the classification of pairs has failed."""
     warnings = []
+    # Presets and `learn` change t and b only if the method has them; others are fitted later.
+    learned = pairs.rule == "boundary"
     if pairs.t is not None and pairs.t < LOW_TEMPERATURE:
+        fix = "fix t (learn without t)" if learned else "train for longer"
         warnings.append(
             f"The temperature t has run towards 0 ({pairs.t:.2g}): similarities hardly change "
-            "the probability of a pair. Lower the learning rate, or fix t (learn without t)."
+            f"the probability of a pair. Lower the learning rate, or {fix}."
         )
-    if pairs.t is not None and pairs.rule == "boundary" and pairs.t > HIGH_TEMPERATURE:
+    if pairs.t is not None and learned and pairs.t > HIGH_TEMPERATURE:
         warnings.append(
             f"The temperature t has run to its limit ({pairs.t:.3g}): almost every pair is "
             "certain. Lower the learning rate, or fix t (learn without t)."
         )
     if not -1 <= pairs.threshold <= 1:
+        fix = "Use the preset solved" if learned else "Lower the learning rate"
         warnings.append(
             f"The decision boundary {pairs.threshold:.3g} is outside of all similarities (−1 "
-            "to 1): it separates no pairs. Use the preset solved, or train for longer."
+            f"to 1): it separates no pairs. {fix}, or train for longer."
         )
     counts = pairs.histogram.different
     if sum(counts) and sum(counts[-COLLAPSED_BINS:]) > COLLAPSED_SHARE * sum(counts):

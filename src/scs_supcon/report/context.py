@@ -17,9 +17,11 @@ from scs_supcon.evaluation.format import (
 )
 from scs_supcon.evaluation.record import Evaluation, LabelError
 from scs_supcon.progress import format_duration
+from scs_supcon.recipe.toml import section
 from scs_supcon.report import charts, text
 from scs_supcon.report.gallery import HardPair, ImageGallery, IntArray, hardest_pairs
 from scs_supcon.report.inputs import Curves, RunRecords
+from scs_supcon.report.render import PageVariables
 from scs_supcon.report.style_axes import style_axes
 from scs_supcon.report.text import percent
 
@@ -113,7 +115,7 @@ class Suspect:
     suggested_probability: str
 
 
-def report_context(records: RunRecords, gallery: ImageGallery) -> dict[str, object]:
+def report_context(records: RunRecords, gallery: ImageGallery) -> PageVariables:
     """Return all variables of the template except scripts and data."""
     evaluation, curves = records.evaluation, records.curves
     pairs, leakage, score = evaluation.pairs, evaluation.leakage, evaluation.scores.accuracy
@@ -181,17 +183,17 @@ def curve_drawings(curves: Curves) -> dict[str, list[Markup]]:
 def facts(records: RunRecords) -> list[tuple[str, str]]:
     """Return the data, method, encoder and duration of the run as titles and values."""
     settings = records.settings
-    method, encoder = settings["method"], settings["encoder"]
+    method, encoder = section(settings, "method"), section(settings, "encoder")
     preset = method.get("preset")
-    fused = ", fused" if settings.get("fusion", {}).get("whitened") else ""
+    fused = ", fused" if section(settings, "fusion").get("whitened") else ""
     splits = records.embeddings["split"]
     counts = {split: splits.count(split) for split in ("train", "val", "test")}
     values = {
-        "Data": str(settings["data"]["source"]),
+        "Data": str(section(settings, "data")["source"]),
         "Classes": f"{len(records.evaluation.classes):,}",
         "Images": ", ".join(f"{count:,} {split}" for split, count in counts.items() if count),
-        "Method": (f"{method['name']}@{preset}" if preset else method["name"]) + fused,
-        "Encoder": encoder["name"] + (", frozen" if encoder["frozen"] else ", trained"),
+        "Method": f"{method['name']}@{preset}{fused}" if preset else f"{method['name']}{fused}",
+        "Encoder": f"{encoder['name']}, {'frozen' if encoder['frozen'] else 'trained'}",
         "Seed": str(settings["seed"]),
     }
     if records.seconds is not None:
@@ -210,9 +212,14 @@ def _baseline_command(records: RunRecords) -> str:
     if accuracy is None or accuracy <= evaluation.accuracy:
         return ""
     settings = records.settings
-    source = settings.get("data", {}).get("source", "DATA")
-    encoder = {"frozen": True, "name": "?", "weights": "pretrained"} | settings.get("encoder", {})
-    return linear_probe_command(source, encoder, str(records.path))
+    encoder = section(settings, "encoder")
+    return linear_probe_command(
+        str(section(settings, "data").get("source", "DATA")),
+        str(records.path),
+        encoder=str(encoder.get("name", "?")),
+        weights=str(encoder.get("weights", "pretrained")),
+        frozen=bool(encoder.get("frozen", True)),
+    )
 
 
 def accuracy_rows(

@@ -20,7 +20,7 @@ from scs_supcon.io.records import (
     read_text,
 )
 from scs_supcon.io.typed import validate
-from scs_supcon.recipe.toml import read_stored_values
+from scs_supcon.recipe.toml import Values, read_stored_values
 
 Curves = Mapping[tuple[str, str], tuple[list[int], list[float]]]
 
@@ -59,7 +59,7 @@ class RunRecords:
     seconds: float | None
     problems: list[Mapping[str, str]]
     recipe: str
-    settings: Mapping[str, Any]
+    settings: Values
     environment: str
     curves: Curves
     predictions: Mapping[str, list[Any]]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from markupsafe import Markup
 
@@ -18,6 +18,10 @@ from scs_supcon.io.text import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+
+PageVariables: TypeAlias = dict[str, object]
+"""Variables of a template: text, numbers, and records that it lists."""
 
 
 def render_page(template: str, *, scripts: Sequence[str] = (), **context: Any) -> str:

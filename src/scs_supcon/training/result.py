@@ -161,8 +161,13 @@ def describe(summary: ResultSummary, recipe: Recipe | None = None) -> str:
     better = measured.get("linear_probe_of_encoder", 0.0) - summary.accuracy
     if better > 0 and recipe is not None:
         chance = "" if summary.interval[1] < summary.accuracy + better else " (may be chance)"
+        encoder = recipe.encoder
         command = linear_probe_command(
-            recipe.data.source, recipe.encoder.model_dump(), summary.path
+            recipe.data.source,
+            summary.path,
+            encoder=encoder.name,
+            weights=encoder.weights,
+            frozen=encoder.frozen,
         )
         lines.append(f"the linear probe is {100 * better:.1f} points better{chance}; to train it:")
         lines.append(f"  {command}")
