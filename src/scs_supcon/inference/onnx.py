@@ -30,6 +30,7 @@ from scs_supcon.inference.images import ImageLike, NamedImage, list_images
 from scs_supcon.inference.model import Images, Model, no_progress
 from scs_supcon.io.atomic import write_bytes
 from scs_supcon.io.records import csv_rows
+from scs_supcon.io.values import ValueTree
 from scs_supcon.progress import ProgressCallback
 
 FORMAT_VERSION = 2
@@ -166,7 +167,7 @@ def export_onnx(
     return parity
 
 
-def file_metadata(model: Model, graph: Graph) -> dict[str, object]:
+def file_metadata(model: Model, graph: Graph) -> ValueTree:
     """Return the metadata of the file, ready for JSON."""
     info, data = model.info, model.info.recipe.data
     return {

@@ -5,7 +5,7 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.inference.types import Embeddings, Prediction
@@ -134,7 +134,20 @@ def _json_lines(predictions: Sequence[Prediction]) -> str:
     return "".join(json.dumps(prediction_row(prediction)) + "\n" for prediction in predictions)
 
 
-def prediction_row(prediction: Prediction) -> dict[str, Any]:
+class PredictionRow(TypedDict):
+    """A prediction in JSON; `top` holds probabilities by class."""
+
+    image: str
+    label: str
+    probability: float
+    top: dict[str, float]
+    unknown: bool
+    nearest: str
+    similarity: float
+    threshold: float
+
+
+def prediction_row(prediction: Prediction) -> PredictionRow:
     """Return a prediction as an object for JSON."""
     return {
         "image": prediction.name,

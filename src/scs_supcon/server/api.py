@@ -4,7 +4,7 @@ import base64
 import io
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from scs_supcon.inference.types import Failure
 from scs_supcon.inference.writing import prediction_row
 from scs_supcon.server.openapi import DESCRIPTION, VERSION
 from scs_supcon.server.predictor import Pixels, Predictor, to_prediction
-from scs_supcon.server.service import DecidedImage, ModelService
+from scs_supcon.server.service import DecidedImage, ModelService, Neighbour
 from scs_supcon.server.uploads import read_images
 
 JSON_LINES = "application/x-ndjson"
@@ -197,7 +197,7 @@ class _Api:
 
     def _near(
         self, image: DecidedImage, predictor: Predictor, field: Any, k: int
-    ) -> list[dict[str, object]]:
+    ) -> list[Neighbour]:
         return self.service.nearest_in(field, image.decision, k, predictor)
 
     def _k_and_field(self, request: Request) -> tuple[int, str]:
@@ -208,7 +208,7 @@ class _Api:
 
 
 def _answer(
-    request: Request, name: str, rows: Sequence[dict[str, Any]], failures: Sequence[Failure]
+    request: Request, name: str, rows: Sequence[Mapping[str, object]], failures: Sequence[Failure]
 ) -> Response:
     """Return rows as JSON, or as JSON Lines if the client asks for it; 422 if nothing is left."""
     status = 422 if failures and not rows else 200

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
 import torch
 
@@ -15,6 +15,43 @@ class Predicted(NamedTuple):
 
     prediction: str
     split: str
+
+
+class Score(TypedDict):
+    """An accuracy with its interval, in JSON."""
+
+    value: float
+    low: float
+    high: float
+
+
+class ChangedImage(TypedDict):
+    """An image that two runs classify differently, in JSON; `id` is its number."""
+
+    id: NotRequired[int | None]
+    image: str
+    label: str
+    old: str
+    new: str
+
+
+ClassAccuracies = TypedDict(
+    "ClassAccuracies", {"class": str, "images": int, "old": float | None, "new": float | None}
+)
+
+
+class RunComparison(TypedDict):
+    """Two runs side by side, in JSON; lists of two hold the old and the new run."""
+
+    split: str
+    images: int
+    left_out: int
+    accuracy: list[Score]
+    fixed: int
+    broken: int
+    p_value: float
+    changed: list[ChangedImage]
+    classes: list[ClassAccuracies]
 
 
 def read_predictions(run: Path, renamed: Mapping[str, str]) -> dict[str, Predicted]:
@@ -31,7 +68,7 @@ def compare_predictions(
     labels: Mapping[str, str],
     classes: Sequence[str],
     edited: set[str],
-) -> dict[str, Any]:
+) -> RunComparison:
     """Return accuracies with intervals, changed images and accuracies per class, for JSON.
 
     Args:
@@ -70,8 +107,8 @@ def compare_predictions(
 
 def _per_class(
     pairs: Sequence[tuple[str, str, str]], labels: Mapping[str, str], classes: Sequence[str]
-) -> list[dict[str, Any]]:
-    rows = []
+) -> list[ClassAccuracies]:
+    rows: list[ClassAccuracies] = []
     for label in classes:
         own = [pair for pair in pairs if labels[pair[0]] == label]
         counts = [sum(pair[side] == label for pair in own) for side in (1, 2)]
@@ -80,7 +117,7 @@ def _per_class(
     return rows
 
 
-def _score(correct: int, total: int) -> dict[str, float]:
+def _score(correct: int, total: int) -> Score:
     if not total:
         return {"value": 0.0, "low": 0.0, "high": 1.0}
     low, high = accuracy_interval(torch.arange(total) < correct)

@@ -11,7 +11,7 @@ retraining gains more.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,25 @@ class QueuedImage(NamedTuple):
     unknown: bool
 
 
+class ImageToLabel(TypedDict):
+    """An unlabelled image in JSON; `top` lists the most probable classes with probabilities."""
+
+    id: int
+    image: str
+    unknown: bool
+    top: list[tuple[str, float]]
+
+
+class QueueState(TypedDict):
+    """The images to label next in JSON; `curve` lists numbers of new labels and accuracies."""
+
+    total: int
+    waiting: int
+    unreadable: int
+    images: list[ImageToLabel]
+    curve: list[list[float]]
+
+
 class LabelQueue:
     """Orders the unlabelled images of a workspace."""
 
@@ -50,7 +69,7 @@ class LabelQueue:
         """Forget the decisions of the model, because there is another one."""
         self._decided.clear()
 
-    def next(self, predictor: TorchPredictor, vectors: RunVectors) -> dict[str, Any]:
+    def next(self, predictor: TorchPredictor, vectors: RunVectors) -> QueueState:
         """Return the images to label next, the counts and the learning curve, for JSON."""
         workspace = self._workspace
         numbers = range(workspace.labelled, len(workspace.images))
@@ -95,14 +114,14 @@ class LabelQueue:
         order = choose_uncertain(probabilities, common, taken, SHOWN)
         return [waiting[i] for i in order]
 
-    def _describe(self, number: int, predictor: TorchPredictor) -> dict[str, Any]:
+    def _describe(self, number: int, predictor: TorchPredictor) -> ImageToLabel:
         image = self._decided[number]
         best = np.argsort(-image.probabilities, kind="stable")[:3]
         return {
             "id": number,
             "image": self._workspace.names[number],
             "unknown": image.unknown,
-            "top": [[predictor.classes[i], float(image.probabilities[i])] for i in best],
+            "top": [(predictor.classes[i], float(image.probabilities[i])) for i in best],
         }
 
     def _new_labels(self) -> list[tuple[int, int]]:

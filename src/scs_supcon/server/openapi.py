@@ -1,9 +1,11 @@
 """The OpenAPI description of the REST API."""
 
 from importlib.metadata import version
-from typing import Any
+from typing import TypeAlias
 
-Schema = dict[str, Any]
+from scs_supcon.io.values import ValueTree
+
+Schema: TypeAlias = ValueTree
 VERSION = version("scs-supcon")
 
 

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Required, TypedDict
 
 from scs_supcon.errors import UserError
 from scs_supcon.inference.package import read_package
@@ -32,6 +32,26 @@ TAIL = 20_000  # bytes of the log that are read
 LINES = 12  # shown
 
 State = Literal["none", "running", "stopped", "failed", "finished"]
+
+
+class TrainingProgress(TypedDict):
+    """The last step in the log, such as "pretraining: 3 of 20"."""
+
+    title: str
+    done: int
+    total: int
+
+
+class TrainingStatus(TypedDict, total=False):
+    """The state of a training in JSON; `curve` lists epochs and validation accuracies."""
+
+    state: Required[State]
+    run: str
+    command: str
+    corrections: int
+    progress: TrainingProgress | None
+    lines: list[str]
+    curve: list[list[float]]
 
 
 @dataclass(frozen=True)
@@ -132,14 +152,14 @@ class Retrain:
             except subprocess.TimeoutExpired:
                 self._process.kill()
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> TrainingStatus:
         """Return the state with progress, metrics and the last lines of the log, for JSON."""
         state = self.state
         if self.job is None:
             return {"state": state}
         lines = self._log_lines()
         steps = [match for line in lines if (match := STEP.match(line))]
-        progress = None
+        progress: TrainingProgress | None = None
         if steps and state == "running":
             title, done, total = steps[-1].groups()
             numbers = [int(text.replace(",", "")) for text in (done, total)]

@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypedDict, TypeVar
 
 from starlette.exceptions import HTTPException
 
@@ -16,6 +16,15 @@ from scs_supcon.server.predictor import FieldName, ImageDecision, NearImage, Pix
 from scs_supcon.server.uploads import Limits, Upload
 
 Value = TypeVar("Value")
+
+
+class Neighbour(TypedDict):
+    """A training image in JSON, with its number (None if it cannot be shown) and similarity."""
+
+    id: int | None
+    image: str
+    label: str
+    similarity: float
 
 
 class KnownImages(Protocol):
@@ -119,10 +128,8 @@ class ModelService:
         except Overloaded as error:
             raise HTTPException(503, "too many images are waiting: try again later") from error
 
-    def neighbours(
-        self, predictor: Predictor, near: Sequence[NearImage]
-    ) -> list[dict[str, object]]:
-        """Return neighbours as JSON: name, label, similarity, and the number of the image."""
+    def neighbours(self, predictor: Predictor, near: Sequence[NearImage]) -> list[Neighbour]:
+        """Return neighbours as JSON."""
         gallery = predictor.gallery
         return [
             {
@@ -136,7 +143,7 @@ class ModelService:
 
     def nearest_in(
         self, field: FieldName, decision: ImageDecision, k: int, predictor: Predictor
-    ) -> list[dict[str, object]]:
+    ) -> list[Neighbour]:
         """Return the nearest training images of a decided image as JSON."""
         return self.neighbours(predictor, predictor.gallery.nearest(decision, field, k))
 

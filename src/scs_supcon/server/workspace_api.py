@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from scs_supcon.errors import UserError
-from scs_supcon.server.comparison import compare_predictions, read_predictions
+from scs_supcon.server.comparison import RunComparison, compare_predictions, read_predictions
 from scs_supcon.server.corrections import NOT_USED
 from scs_supcon.server.label_queue import LabelQueue
 from scs_supcon.server.retrain import Retrain
@@ -151,7 +151,7 @@ class WorkspaceApi:
             if name not in names:
                 raise HTTPException(404, f"there is no finished run {name!r}")
 
-        def compute() -> dict[str, Any]:
+        def compute() -> RunComparison:
             old, new = (
                 read_predictions(workspace.path_of(name), workspace.names_in(name))
                 for name in chosen
