@@ -67,12 +67,12 @@ def test_public_signatures_have_no_untyped_dictionaries() -> None:
     example = (
         "def f(a: 'list[dict[str, Any]]', *b: dict) -> Mapping[str, object] | dict[str, int]: ..."
     )
-    found = [
+    parts = [
         part
         for _, annotation in annotations(ast.parse(example))
         for part in untyped_dictionaries(annotation)
     ]
-    assert found == ["dict[str, Any]", "dict", "Mapping[str, object]"]
+    assert parts == ["dict[str, Any]", "dict", "Mapping[str, object]"]
     problems = [
         f"{path.relative_to(ROOT)}: {name}: {part}"
         for path in sorted(SOURCE.rglob("*.py"))

@@ -89,8 +89,8 @@ def merge(*layers: Mapping[str, Value]) -> Values:
 
 def section(values: Mapping[str, Value], name: str) -> Values:
     """Return a section of a layer; empty if the layer has none."""
-    found = values.get(name)
-    return dict(found) if isinstance(found, Mapping) else {}
+    value = values.get(name)
+    return dict(value) if isinstance(value, Mapping) else {}
 
 
 def value_of(values: Mapping[str, Value], key: str, default: T) -> T:

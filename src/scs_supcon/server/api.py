@@ -18,7 +18,7 @@ from scs_supcon.inference.types import Failure
 from scs_supcon.inference.writing import prediction_row
 from scs_supcon.server.openapi import DESCRIPTION, VERSION
 from scs_supcon.server.predictor import Pixels, Predictor, to_prediction
-from scs_supcon.server.service import DecidedImage, ModelService, Neighbour
+from scs_supcon.server.service import DecidedImage, ModelService, NeighbourRow
 from scs_supcon.server.uploads import read_images
 
 JSON_LINES = "application/x-ndjson"
@@ -197,7 +197,7 @@ class _Api:
 
     def _near(
         self, image: DecidedImage, predictor: Predictor, field: Any, k: int
-    ) -> list[Neighbour]:
+    ) -> list[NeighbourRow]:
         return self.service.nearest_in(field, image.decision, k, predictor)
 
     def _k_and_field(self, request: Request) -> tuple[int, str]:

@@ -17,7 +17,7 @@ class Predicted(NamedTuple):
     split: str
 
 
-class Score(TypedDict):
+class AccuracyScore(TypedDict):
     """An accuracy with its interval, in JSON."""
 
     value: float
@@ -46,7 +46,7 @@ class RunComparison(TypedDict):
     split: str
     images: int
     left_out: int
-    accuracy: list[Score]
+    accuracy: list[AccuracyScore]
     fixed: int
     broken: int
     p_value: float
@@ -117,7 +117,7 @@ def _per_class(
     return rows
 
 
-def _score(correct: int, total: int) -> Score:
+def _score(correct: int, total: int) -> AccuracyScore:
     if not total:
         return {"value": 0.0, "low": 0.0, "high": 1.0}
     low, high = accuracy_interval(torch.arange(total) < correct)

@@ -18,7 +18,7 @@ from scs_supcon.server.uploads import Limits, Upload
 Value = TypeVar("Value")
 
 
-class Neighbour(TypedDict):
+class NeighbourRow(TypedDict):
     """A training image in JSON, with its number (None if it cannot be shown) and similarity."""
 
     id: int | None
@@ -128,7 +128,7 @@ class ModelService:
         except Overloaded as error:
             raise HTTPException(503, "too many images are waiting: try again later") from error
 
-    def neighbours(self, predictor: Predictor, near: Sequence[NearImage]) -> list[Neighbour]:
+    def neighbours(self, predictor: Predictor, near: Sequence[NearImage]) -> list[NeighbourRow]:
         """Return neighbours as JSON."""
         gallery = predictor.gallery
         return [
@@ -143,7 +143,7 @@ class ModelService:
 
     def nearest_in(
         self, field: FieldName, decision: ImageDecision, k: int, predictor: Predictor
-    ) -> list[Neighbour]:
+    ) -> list[NeighbourRow]:
         """Return the nearest training images of a decided image as JSON."""
         return self.neighbours(predictor, predictor.gallery.nearest(decision, field, k))
 
