@@ -94,6 +94,24 @@ def test_the_boundary_depends_on_the_scale(scale: Any, factor: float) -> None:
     assert loss.decision_boundary() == pytest.approx(3.0 * factor)
 
 
+@pytest.mark.parametrize("scale", ["multiply", "divide"])
+def test_a_solved_bias_is_that_of_the_training_images_and_not_of_the_last_batch(scale: Any) -> None:
+    torch.manual_seed(0)
+    labels = torch.arange(60) % 4
+    rows = torch.nn.functional.normalize(torch.eye(4)[labels] + 0.4 * torch.randn(60, 4), dim=1)
+    loss = SCSSupCon(4, preset="solved", t0=10.0 if scale == "multiply" else 0.1, scale=scale)
+    loss(rows[:8], labels[:8])
+    last_batch = loss.pair_parameters()
+    t, b = loss.pair_parameters((rows, labels)) or (0.0, 0.0)
+    pairs = [(i, j) for i in range(60) for j in range(60) if i != j]
+    mean = sum(1 / (1 + math.exp(b - t * float(rows[i] @ rows[j]))) for i, j in pairs) / len(pairs)
+    positive = sum(int(labels[i] == labels[j]) for i, j in pairs) / len(pairs)
+    assert mean == pytest.approx(positive, abs=1e-5)
+    assert last_batch is not None and last_batch[1] != pytest.approx(b, abs=1e-2)
+    learned = SCSSupCon(4, preset="siglip")
+    assert learned.pair_parameters((rows, labels)) == learned.pair_parameters()
+
+
 def test_raising_b_by_t_delta_raises_the_boundary_by_delta() -> None:
     low, high = (SCSSupCon(preset="paper", t0=7.0, b0=b) for b in (1.0, 1.0 + 7.0 * 0.3))
     assert (high.boundary - low.boundary).item() == pytest.approx(0.3)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from scs_supcon.kernels.autograd import full_precision, reads_are_free, wide
-from scs_supcon.kernels.layout import PairLabels, evenly_spaced, members
+from scs_supcon.kernels.layout import PairLabels, SortedLabels, evenly_spaced, members
 
 EXACT_PAIRS = 1 << 20  # above this number of pairs a sample is used
 MANY = 1 << 14  # above this number of pairs a sixteenth of them gives the first guess
@@ -137,6 +137,14 @@ def solve_sorted_bias(
             others[rows, _positions(pairs, rows)] = 0
             excluding = (others / total.to(x)).flatten()
         return solve_bias_on_device(logits, positive, total, excluding).to(wide(x))
+
+
+def solve_bias_of_rows(rows: Tensor, labels: Tensor, t: float) -> float:
+    """Return the solved bias of the pairs of two different rows, in any order."""
+    order = labels.argsort(stable=True)
+    pairs = PairLabels(SortedLabels(labels[order]))
+    factor = torch.tensor(t, dtype=wide(rows), device=rows.device)
+    return float(solve_sorted_bias(rows[order], None, pairs, factor, include_self=False))
 
 
 def _sides(queries: Tensor, references: Tensor | None, pairs: PairLabels) -> tuple[Tensor, Tensor]:

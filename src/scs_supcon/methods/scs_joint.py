@@ -46,6 +46,8 @@ class SCSJoint(ClassifierOnFeatures, SCSSupCon):
         """Return groups with weight decay for the classifier, but not for t' and b."""
         return Method.param_groups(self, lr, weight_decay)
 
-    def pair_parameters(self) -> tuple[float, float] | None:
+    def pair_parameters(
+        self, training_rows: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[float, float] | None:
         """Return None: t and b belong to common fields, and the classifier sees features."""
         return None

@@ -37,6 +37,7 @@ from scs_supcon.kernels import (
     style_distance,
 )
 from scs_supcon.kernels.autograd import traced
+from scs_supcon.kernels.bias import solve_bias_of_rows
 from scs_supcon.kernels.dense import pair_weights
 from scs_supcon.kernels.gather import GradientReduction, Group
 from scs_supcon.kernels.style import (
@@ -232,11 +233,16 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
         self._style_scalars = {"style_pairs": 0.0}  # of the last batch
         self._warned = False
 
-    def pair_parameters(self) -> tuple[float, float] | None:
+    def pair_parameters(
+        self, training_rows: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[float, float] | None:
         t, b = float(self.t), float(self.b.detach())
         if self.normalize != "separate":
             return None
-        return (t, b) if self.scale == "multiply" else (1 / t, b)
+        t = t if self.scale == "multiply" else 1 / t
+        if training_rows is not None and self.bias == "solve":
+            b = solve_bias_of_rows(*training_rows, t)
+        return t, b
 
     def setup(self, task: TaskInfo) -> Self:
         """Create an empty memory bank if `memory` is set."""

@@ -277,8 +277,9 @@ def _stage_2(
             features = with_fused_inputs(features, network.projection, probe_input, fused, recipe)
     probes = fit_probes(fabric, run_dir, features, classes, recipe, display)
     chosen = class_means or probes[0]
-    learned_pairs = method.pair_parameters()
+    learned_pairs = None
     if fused is None:
+        learned_pairs = method.pair_parameters((train.probe_inputs[:, 0], train.labels))
         val_rows = (val.features[:, 0], val.probe_inputs[:, 0], val.labels)
         chosen, classified = choose_classifier(probes[0], method, probe_input, val_rows)
         if classified != probe_input:  # t and b belong to the common field

@@ -104,6 +104,8 @@ class Method(nn.Module):
             and the Hugging Face Trainer do.
         group: the processes whose rows are gathered; None: all.
         supports_soft_labels: whether `training_step` uses `Batch.label_probabilities`.
+        large_views: settings of `data` for an encoder that is trained on images of more than 64
+            pixels, such as the blur of SimCLR.
         presets: named sets of options; a method with presets has a `preset` argument.
         adapted: whether the original method is for other data or could not be found.
 
@@ -145,6 +147,7 @@ class Method(nn.Module):
     gradient_reduction: GradientReduction = "mean"
     group: Group = None
     supports_soft_labels = False
+    large_views: ClassVar[Mapping[str, tuple[float, ...]]] = {}
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
     adapted = False
 
@@ -241,8 +244,16 @@ class Method(nn.Module):
         """Return the names of parameters that timm's optimisers should not decay."""
         return {name for name, p in self.named_parameters() if p.ndim <= 1}
 
-    def pair_parameters(self) -> tuple[float, float] | None:
-        """Return t and b if the method learns to classify pairs of unit vectors by σ(t r − b)."""
+    def pair_parameters(
+        self, training_rows: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[float, float] | None:
+        """Return t and b if the method learns to classify pairs of unit vectors by σ(t r − b).
+
+        Args:
+            training_rows: unit rows `(n, D)` of the training images after training, and their
+                labels. A method that solves b for each batch solves it for these instead of
+                returning that of the last batch.
+        """
         return None
 
     def decision_boundary(self) -> float | None:

@@ -85,9 +85,14 @@ class HeadEnsemble(Method):
         """Return the parameter groups of all members."""
         return [g for member in self.methods for g in member.param_groups(lr, weight_decay)]
 
-    def pair_parameters(self) -> tuple[float, float] | None:
-        """Return the means over the heads, because the similarity is a mean over the heads."""
-        pairs = [member.pair_parameters() for member in self.methods]
+    def pair_parameters(
+        self, training_rows: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[float, float] | None:
+        """Return the means over the heads, because the similarity is a mean over the heads.
+
+        `training_rows` are those of the joined heads.
+        """
+        pairs = [member.pair_parameters(training_rows) for member in self.methods]
         present = [pair for pair in pairs if pair is not None]
         if not present:
             return None

@@ -77,5 +77,7 @@ class WithClassifier(ClassifierOnFeatures):
             {"params": [bias], "lr": lr, "weight_decay": 0.0},
         ]
 
-    def pair_parameters(self) -> tuple[float, float] | None:
-        return self.method.pair_parameters()
+    def pair_parameters(
+        self, training_rows: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[float, float] | None:
+        return self.method.pair_parameters(training_rows)
