@@ -230,7 +230,14 @@ def test_keys_contain_exactly_the_settings_of_the_view() -> None:
         assert key("train", **change) == key("train")
     everywhere = ({"image_size": 16}, {"mean": (0.0,) * 3}, {"std": (1.0,) * 3})
     random = ({"crop_scale": (0.5, 1.0)}, {"flip": False})
-    colours = ({"jitter": 0.0}, {"grayscale": 0.0}, {"rotate": 5.0}, {"augment": "rand"})
+    colours = (
+        {"jitter": 0.0},
+        {"grayscale": 0.0},
+        {"rotate": 5.0},
+        {"augment": "rand"},
+        {"blur": (0.5,)},
+        {"solarize": (0.0, 0.2)},
+    )
     for kind, changes in {
         "eval": (*everywhere, {"crop_pct": 0.5}),
         "probe": (*everywhere, *random),
@@ -239,7 +246,10 @@ def test_keys_contain_exactly_the_settings_of_the_view() -> None:
         assert all(key(kind, **change) != key(kind) for change in changes)
     assert key("eval", jitter=0.0) == key("eval")
     assert key("probe", augment="rand") == key("probe")
-    assert "augment" not in key("train"), "features cached by earlier versions stay usable"
+    added = ("augment", "blur", "solarize")
+    assert not any(name in key("train") for name in added), "features of earlier versions are used"
+    views = keyed_views("train", DATA.model_copy(update={"blur": (1.0, 0.1)}), 3)
+    assert [view.blur for _, view in views] == [(1.0,), (0.1,), (1.0,)]
     assert keyed_views("train", DATA, 4)[:2] != keyed_views("train", DATA, 2, seed=1)
     keys = [key for key, _ in keyed_views("train", DATA, 4)]
     assert len(set(keys)) == 4

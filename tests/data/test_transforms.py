@@ -17,10 +17,12 @@ from scs_supcon.data.sampler import batch_keys, plan_epoch
 from scs_supcon.data.transforms import (
     ViewDataset,
     adjust_colours,
+    blur_pixels,
     eval_view,
     jitter_colours,
     probe_view,
     seeded,
+    solarize_pixels,
     to_grey,
     train_view,
 )
@@ -94,6 +96,58 @@ def test_grey_views_have_the_given_share() -> None:
     torch.manual_seed(0)
     grey = [torch.equal(pixels[0], pixels[1]) for pixels in (view(NOISE) for _ in range(200))]
     assert 70 < sum(grey) < 130
+
+
+WHOLE = {
+    "image_size": 60,
+    "jitter": 0.0,
+    "grayscale": 0.0,
+    "flip": False,
+    "crop_scale": (1.0, 1.0),
+    "mean": (0.5,) * 3,
+    "std": (0.5,) * 3,
+}
+
+
+def test_blur_and_solarisation_depend_on_the_number_of_the_view() -> None:
+    square = NOISE.resize((60, 60))
+    plain = train_view(changed(**WHOLE))(square)  # values from −1 to 1
+    view = train_view(changed(**WHOLE, blur=(1.0, 0.0), solarize=(0.0, 1.0)))
+    for number in (0, 2):
+        with seeded(1):
+            assert view(square, number).std() < 0.999 * plain.std()
+    torch.testing.assert_close(view(square, 1), -plain.abs())
+    assert torch.equal(view(square, 3), view.of_number(1)(square))
+    assert view.of_number(2).blur == (1.0,)
+
+
+def test_blurred_views_have_the_given_share() -> None:
+    square = NOISE.resize((60, 60))
+    plain, view = train_view(changed(**WHOLE))(square), train_view(changed(**WHOLE, blur=(0.3,)))
+    torch.manual_seed(0)
+    blurred = sum(not torch.equal(view(square), plain) for _ in range(200))
+    assert 40 < blurred < 80
+
+
+def test_blur_matches_the_formula() -> None:
+    pixels = torch.zeros(3, 60, 60)
+    pixels[:, 30, 30] = 1.0
+    with seeded(4):
+        sigma = (0.1 + 1.9 * float(torch.rand(()))) * 60 / 224
+    with seeded(4):
+        blurred = blur_pixels(pixels)
+    offsets = torch.arange(-3.0, 4.0)
+    kernel = torch.exp(-(offsets**2) / (2 * sigma**2))
+    kernel /= kernel.sum()
+    expected = torch.zeros(60, 60)
+    expected[27:34, 27:34] = kernel[:, None] * kernel
+    torch.testing.assert_close(blurred, expected.expand(3, 60, 60))
+
+
+def test_solarisation_inverts_bright_values() -> None:
+    values = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
+    expected = torch.tensor([0.0, 0.25, 0.5, 0.25, 0.0])
+    assert torch.equal(solarize_pixels(values), expected)
 
 
 @pytest.mark.parametrize("augment", ["trivial", "rand"])

@@ -391,6 +391,20 @@ def test_a_run_keeps_the_old_defaults_that_it_was_started_with():
     paco = {"method": {"name": "paco", "options": {"alpha": "auto"}}}
     old = {"method": {"name": "paco", "options": {"alpha": 0.05}}}
     assert keep_old_defaults(paco, old, {}) == old
+    simclr, before_blur = {"data": {"blur": [0.5]}}, {"data": {"jitter": 0.4}}
+    assert keep_old_defaults(simclr, before_blur, {}) == {"data": {"blur": [0.0]}}
+    assert keep_old_defaults(simclr, simclr, {}) == simclr
+
+
+def test_methods_get_their_published_views_if_they_train_on_large_images(images):
+    large = {"encoder": "resnet18", "from_scratch": True, "settings": ["data.image_size=96"]}
+    assert resolve(images, method="simclr", **large).data.blur == (0.5,)
+    byol = resolve(images, method="byol", **large).data
+    assert (byol.blur, byol.solarize) == ((1.0, 0.1), (0.0, 0.2))
+    assert resolve(images, method="supcon", **large).data.blur == (0.0,)
+    assert resolve(images, method="simclr").data.blur == (0.0,), "32 pixels"
+    chosen = large | {"settings": ["data.image_size=96", "data.blur=[0.2]"]}
+    assert resolve(images, method="byol", **chosen).data.blur == (0.2,)
 
 
 def test_gradients_are_clipped_only_if_they_explode(images):

@@ -60,10 +60,17 @@ def keyed_views(
     view = _VIEW_FUNCTIONS[kind](data)
     fields = ("image_size", "mean", "std", "interpolation", *_FIELDS[kind])
     settings = {field: getattr(data, field) for field in fields}
-    if kind == "train" and data.augment != "jitter":  # keys of earlier versions do not contain it
-        settings["augment"] = data.augment
+    if kind == "train":  # keys of earlier versions do not contain these
+        settings |= {
+            name: getattr(data, name)
+            for name in ("augment", "blur", "solarize")
+            if getattr(data, name) != DataRecipe.model_fields[name].default
+        }
     common = {"version": VIEWS_VERSION, "kind": kind, "seed": seed, **settings}
-    return [(json.dumps({**common, "number": number}), view) for number in range(count)]
+    return [
+        (json.dumps({**common, "number": number}), view.of_number(number))
+        for number in range(count)
+    ]
 
 
 def frozen_features(

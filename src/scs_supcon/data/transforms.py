@@ -8,7 +8,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from scs_supcon.recipe import DataRecipe
 from scs_supcon.recipe.schema import Augment
 
 JITTER_CHANCE = 0.8
+BLUR_SIGMAS, BLUR_SIDE = (0.1, 2.0), 224  # smallest and largest blur of a view of this side
 _LUMA = torch.tensor([0.299, 0.587, 0.114])  # luminance of red, green and blue (ITU-R 601)
 MIN_ASPECT_RATIO = 3 / 4  # random crops have aspect ratios between 3:4 and 4:3
 
@@ -36,6 +37,8 @@ class View:
         std: Standard deviation that each channel is divided by.
         jitter: Strength of the colour jitter.
         grayscale: Share of grey views.
+        blur: Shares of blurred views: of the first view of an image, the second, … in turn.
+        solarize: Shares of solarised views, likewise.
         at_least: Short side in pixels that suffices for the view; 0 for the full image.
     """
 
@@ -44,15 +47,28 @@ class View:
     std: Tensor
     jitter: float = 0.0
     grayscale: float = 0.0
+    blur: tuple[float, ...] = (0.0,)
+    solarize: tuple[float, ...] = (0.0,)
     at_least: int = 0
 
-    def __call__(self, image: Image.Image) -> Tensor:
+    def __call__(self, image: Image.Image, number: int = 0) -> Tensor:
+        """Return the view; `number` says which view of the image it is, counted from 0."""
         pixels = _to_tensor(self.crop(image))
         if self.jitter and torch.rand(()) < JITTER_CHANCE:
             pixels = jitter_colours(pixels, self.jitter)
-        if self.grayscale and torch.rand(()) < self.grayscale:
+        if _happens(self.grayscale):
             pixels = to_grey(pixels)
+        if _happens(self.blur[number % len(self.blur)]):
+            pixels = blur_pixels(pixels)
+        if _happens(self.solarize[number % len(self.solarize)]):
+            pixels = solarize_pixels(pixels)
         return pixels.sub_(self.mean).div_(self.std)
+
+    def of_number(self, number: int) -> "View":
+        """Return the view of an image with this number, counted from 0."""
+        shares = (shares[number % len(shares)] for shares in (self.blur, self.solarize))
+        blur, solarize = ((share,) for share in shares)
+        return replace(self, blur=blur, solarize=solarize)
 
 
 @dataclass(frozen=True)
@@ -74,7 +90,7 @@ def train_view(data: DataRecipe) -> View:
     """Return the view of stage 1: random crop, mirroring, rotation, and `data.augment`.
 
     TrivialAugment (one random change of random strength) and RandAugment (two changes of medium
-    strength) replace colour jitter and grey.
+    strength) replace colour jitter, grey, blur and solarisation.
     """
     colours = data.augment == "jitter"
     return View(
@@ -82,6 +98,8 @@ def train_view(data: DataRecipe) -> View:
         *_channels(data),
         jitter=data.jitter if colours else 0.0,
         grayscale=data.grayscale if colours else 0.0,
+        blur=data.blur if colours else (0.0,),
+        solarize=data.solarize if colours else (0.0,),
         at_least=_size_for_crops(data),
     )
 
@@ -150,8 +168,13 @@ class ViewDataset(Dataset[tuple[Tensor, int, int]]):
         views = []
         for view in range(self.n_views):
             with seeded(self.seed, epoch, index, view, *copy):
-                views.append(self.transform(image))
+                views.append(self.transform(image, view))
         return torch.stack(views), int(self.images.labels[index]), index
+
+
+def _happens(share: float) -> bool:
+    """Return True with probability `share`; 0 draws no random number."""
+    return share > 0 and bool(torch.rand(()) < share)
 
 
 def _to_tensor(image: Image.Image) -> Tensor:
@@ -241,6 +264,27 @@ def adjust_colours(
 def to_grey(pixels: Tensor) -> Tensor:
     """Return the luminance as three equal channels."""
     return (_LUMA @ pixels.flatten(1)).view(1, *pixels.shape[1:]).repeat(3, 1, 1)
+
+
+def blur_pixels(pixels: Tensor) -> Tensor:
+    """Blur by a Gaussian whose standard deviation is 0.1 to 2 pixels, for views of 224 pixels.
+
+    As in SimCLR and BYOL, the kernel covers a tenth of the view, and the range is uniform. It is
+    scaled with the size of the view.
+    """
+    from torchvision.transforms.v2 import functional
+
+    side = pixels.shape[-1]
+    kernel = side // 20 * 2 + 1  # odd
+    low, high = (sigma * side / BLUR_SIDE for sigma in BLUR_SIGMAS)
+    sigma = low + (high - low) * float(torch.rand(()))
+    blurred: Tensor = functional.gaussian_blur(pixels, [kernel, kernel], [sigma, sigma])
+    return blurred
+
+
+def solarize_pixels(pixels: Tensor) -> Tensor:
+    """Invert the values from one half on: bright parts become dark."""
+    return torch.where(pixels >= 0.5, 1 - pixels, pixels)
 
 
 def _saturate(factor: float) -> Tensor:

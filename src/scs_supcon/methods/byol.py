@@ -5,7 +5,8 @@
 z = g(f(x)) are the embeddings, q is the predictor (Linear → BatchNorm → ReLU → Linear) and ξ the
 momentum encoder, an average of the network (f and g without the predictor) that has no gradient.
 After each step ξ ← m ξ + (1 − m) θ, where m rises from 0.996 to 1 along half a cosine. The loss
-uses no labels.
+uses no labels. As in the original, the first view of a large image is always blurred; of the second
+views a tenth is blurred and a fifth solarised.
 
 Differences from the original: all methods share one projection head, so its batch norm is the
 centring of its output (`head.centre`), not a layer inside it; the predictor gets both views in one
@@ -13,7 +14,8 @@ batch. Without any batch norm BYOL tends to collapse.
 """
 
 import math
-from typing import Self
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 from torch import Tensor, nn
 
@@ -42,6 +44,10 @@ class BYOL(JointMethod):
     """
 
     uses_labels = False
+    large_views: ClassVar[Mapping[str, tuple[float, ...]]] = {
+        "blur": (1.0, 0.1),
+        "solarize": (0.0, 0.2),
+    }
 
     def __init__(
         self,

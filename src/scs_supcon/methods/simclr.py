@@ -3,10 +3,12 @@
     L = (1/n) Σ_i −log [ exp(z_i·z_{p(i)}/τ) / Σ_{a≠i} exp(z_i·z_a/τ) ],   p(i): the other view of i
 
 NT-Xent, which is SupCon with each image as a class. Class labels are not used. The original adds
-the two directions of a pair instead of averaging them, which doubles the value.
+the two directions of a pair instead of averaging them, which doubles the value. As in the original,
+half of the views are blurred if the images are large.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -29,6 +31,7 @@ class SimCLR(SupCon):
     """
 
     uses_labels = False
+    large_views: ClassVar[Mapping[str, tuple[float, ...]]] = {"blur": (0.5,)}
 
     def __init__(self, temperature: float = 0.5, **options: Any) -> None:
         super().__init__(temperature, **options)

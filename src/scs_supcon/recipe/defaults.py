@@ -73,6 +73,8 @@ OLD_DEFAULTS: dict[str, Option] = {
     "pretrain.batches": "balanced",  # of methods that use no labels
     "head.centre": False,
     "method.options.alpha": 0.05,  # of PaCo
+    "data.blur": [0.0],  # of SimCLR and BYOL
+    "data.solarize": [0.0],
 }
 
 
@@ -90,7 +92,8 @@ def keep_old_defaults(
     for key, default in OLD_DEFAULTS.items():
         *path, name = key.split(".")
         new, old, explicit = (_section(values, path) for values in (kept, then, requested))
-        if name in new and old.get(name) == default and name not in explicit:
+        then_value = old.get(name, _default_of(path, name))
+        if name in new and then_value == default and name not in explicit:
             kept = merge(kept, _nest(path, {name: default}))
     return kept
 
@@ -98,6 +101,12 @@ def keep_old_defaults(
 def _nest(path: Sequence[str], values: Values) -> Values:
     """Return values inside sections: (["a", "b"], v) becomes {"a": {"b": v}}."""
     return {path[0]: _nest(path[1:], values)} if path else values
+
+
+def _default_of(path: Sequence[str], name: str) -> Value:
+    """Return the default of a field, which is how earlier versions without the field behaved."""
+    fields = SECTIONS[path[0]].model_fields if path[0] in SECTIONS else {}
+    return _plain(fields[name].default) if len(path) == 1 and name in fields else None
 
 
 def _section(values: Mapping[str, Value], path: Sequence[str]) -> Mapping[str, Value]:

@@ -195,6 +195,9 @@ def resolve_recipe(
     )
     requested = requested | {"method": method}
     recipe = make_recipe(merge(defaults, requested))
+    if not recipe.encoder.frozen and recipe.data.image_size > SMALL_IMAGE and not is_paper:
+        views = method_class(recipe.method.name).large_views
+        defaults = merge(defaults, {"data": dict(views)})
     splits = split_dataset(facts, recipe)
     if "val" not in splits:
         raise UserError(

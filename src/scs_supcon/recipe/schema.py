@@ -64,6 +64,10 @@ class DataRecipe(Section):
     """Stage 1: strength of the colour jitter (hue: a quarter of it) in 80% of the views."""
     grayscale: Share = 0.2
     """Stage 1: share of the views that are converted to grey."""
+    blur: Annotated[tuple[Share, ...], FEW] = (0.0,)
+    """Stage 1: share of blurred views: of the first view of an image, the second, ... in turn."""
+    solarize: Annotated[tuple[Share, ...], FEW] = (0.0,)
+    """Stage 1: share of solarised views (bright pixels inverted), likewise."""
     rotate: Degrees = 0.0
     """Stage 1: largest random rotation in degrees, in both directions."""
     val_share: Share = 0.1
