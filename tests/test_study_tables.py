@@ -19,10 +19,11 @@ def tables():
     return module
 
 
-def test_the_page_holds_the_tables_of_the_records(tables):
-    page = tables.PAGE.read_text(encoding="utf-8")
-    assert tables.BLOCK.search(page)
-    assert tables.rewrite(page) == page
+def test_the_pages_hold_the_tables_of_the_records(tables):
+    for path in tables.PAGES:
+        page = path.read_text(encoding="utf-8")
+        assert tables.BLOCK.search(page), path
+        assert tables.rewrite(page) == page, path
 
 
 def write_record(folder: Path, scores: dict[str, list[float | None]]) -> None:
@@ -70,6 +71,24 @@ def test_p_is_corrected_over_the_methods_and_missing_runs_are_shown(tables, tmp_
     adjusted = sorted(p(both, name) for name in "ab")
     assert adjusted[0] == pytest.approx(2 * expected[0], abs=2e-3)
     assert adjusted[1] == pytest.approx(max(expected[1], adjusted[0]), abs=2e-3)
+
+
+def test_the_line_of_means_starts_with_the_highest(tables, tmp_path):
+    write_record(tmp_path, {"ours": [0.80, 0.82, 0.81], "other": [0.85, 0.86, None]})
+    assert tables.means_table(tmp_path) == "| other | **ours** |\n|---|---|\n| 85.5 | 81.0 |\n"
+
+
+def test_pooled_images_are_compared_by_the_exact_test_of_mcnemar(tables, tmp_path):
+    write_record(tmp_path, {"ours": [0.8, 0.8, 0.8]})
+    (tmp_path / "pooled.csv").write_text(
+        "method,images,correct,only_control,only_method\n"
+        "ours,100,80,0,0\na,100,70,15,5\nb,100,79,3,2\n"
+    )
+    text = tables.pooled_table(tmp_path)
+    p = 2 * sum(math.comb(20, k) for k in range(6)) / 2**20
+    assert f"| a | 100 | 15 | 5 | {2 * p:.3f} |" in text
+    assert "| b | 100 | 3 | 2 | 1.000 |" in text
+    assert "| ours |" not in text
 
 
 def test_measures_are_averaged_over_the_runs_of_a_group(tables, tmp_path):

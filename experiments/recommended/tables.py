@@ -1,14 +1,17 @@
-"""Write the tables of docs/recommended.md from the records of the study.
+"""Write the tables of docs/recommended.md and README.md from the records of the study.
 
-    python experiments/recommended/tables.py            rewrite the tables of the page
-    python experiments/recommended/tables.py --check    exit with 1 if the page would change
+    python experiments/recommended/tables.py            rewrite the tables of the pages
+    python experiments/recommended/tables.py --check    exit with 1 if a page would change
 
-A table of the page stands between two comments: `<!-- table: KIND RECORD -->` and
+A table stands between two comments: `<!-- table: KIND RECORD -->` and
 `<!-- end of table -->`. RECORD is a folder in results/. The kinds are:
 
 - accuracy: results.csv of `scs compare`. Every method is compared with the control (the first row)
   on the same seeds and folds: difference, interval and p of a t-test corrected for overlapping
   training sets (Nadeau and Bengio), p corrected by Holm over the methods of a column.
+- means: the same accuracies in one line, the mean of each method over its folds.
+- pooled: pooled.csv of pooled.py: the test images of all folds that only one of two methods
+  classifies correctly, with McNemar's test, p corrected by Holm.
 - measures: measures.csv, one line per run; means over the runs of a group, with the range.
 """
 
@@ -22,12 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
+from scipy.stats import binomtest, rankdata
 
 from scs_supcon.benchmark.statistics import corrected_t, holm
 
 FOLDER = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[2] / "docs" / "recommended.md"
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "docs" / "recommended.md", ROOT / "README.md")
 BLOCK = re.compile(r"(<!-- table: (\w+) (\S+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 MINUS = "−"
 
@@ -110,6 +114,37 @@ def _mean_ranks(scores: Scores, control: str) -> dict[str, float]:
     return dict(zip(complete, ranks.tolist(), strict=True))
 
 
+def means_table(folder: Path) -> str:
+    """Return one line with the mean accuracy of each method, the highest first."""
+    settings = _settings(folder)
+    control = settings.get("control") or settings["methods"][0]["name"]
+    lines: list[str] = []
+    for scores in read_scores(folder).values():
+        means = {name: _mean(runs.values()) for name, runs in scores.items() if runs}
+        names = sorted(means, key=lambda name: -means[name])
+        if not lines:
+            lines = [f"| {' | '.join(_named(name, control) for name in names)} |"]
+            lines.append("|" + "---|" * len(names))
+        lines.append(f"| {' | '.join(f'{means[name]:.1f}' for name in names)} |")
+    return "\n".join(lines) + "\n"
+
+
+def pooled_table(folder: Path) -> str:
+    """Return the numbers of images that only the control, or only the other method, gets right."""
+    control = _settings(folder)["control"]
+    rows = [row for row in _read_csv(folder / "pooled.csv") if row["method"] != control]
+    counts = [(int(row["only_control"]), int(row["only_method"])) for row in rows]
+    adjusted = holm([binomtest(ours, ours + theirs).pvalue for ours, theirs in counts])
+    lines = [
+        f"| method | images | right with {control} only | right with it only | p (Holm) |",
+        "|---|---|---|---|---|",
+    ]
+    for row, p in zip(rows, adjusted, strict=True):
+        cells = [row["method"], row["images"], row["only_control"], row["only_method"], _p(p)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def measures_table(folder: Path) -> str:
     """Return the means over runs of each measure, with the range if there are several runs.
 
@@ -133,7 +168,12 @@ def measures_table(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-KINDS: dict[str, Callable[[Path], str]] = {"accuracy": accuracy_table, "measures": measures_table}
+KINDS: dict[str, Callable[[Path], str]] = {
+    "accuracy": accuracy_table,
+    "means": means_table,
+    "pooled": pooled_table,
+    "measures": measures_table,
+}
 
 
 def rewrite(text: str, folder: Path = FOLDER) -> str:
@@ -197,16 +237,17 @@ def _short(value: float) -> str:
 
 
 def main() -> None:
-    """Rewrite or check the page."""
-    parser = argparse.ArgumentParser(description="Write the tables of docs/recommended.md.")
+    """Rewrite or check the pages."""
+    parser = argparse.ArgumentParser(description="Write the tables of the study into the pages.")
     parser.add_argument("--check", action="store_true", help="change nothing")
     check = parser.parse_args().check
-    before = PAGE.read_text(encoding="utf-8")
-    after = rewrite(before)
-    if not check:
-        PAGE.write_text(after, encoding="utf-8")
-    elif before != after:
-        sys.exit("docs/recommended.md differs from the records: run tables.py without --check")
+    for page in PAGES:
+        before = page.read_text(encoding="utf-8")
+        after = rewrite(before)
+        if not check:
+            page.write_text(after, encoding="utf-8")
+        elif before != after:
+            sys.exit(f"{page.name} differs from the records: run tables.py without --check")
 
 
 if __name__ == "__main__":
