@@ -31,10 +31,10 @@ from scs_supcon import CSSupCon, SCSSupCon, SupCon
 from scs_supcon.kernels import solve_bias
 
 COMMON, STYLE = 192, 64
-SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 FEW_CLASSES = ((2048, 10), (2048, 1), (8192, 10), (8192, 1))
-MEMORY_SIZES = (512, 2048, 8192, 16384, 65536)
-ROUNDS = {256: 101, 1024: 31, 2048: 15, 4096: 7, 8192: 9, 16384: 3}  # up to that size
+MEMORY_SIZES = (512, 2048, 8192, 65536)
+ROUNDS = {256: 101, 1024: 31, 2048: 15, 4096: 7, 8192: 5}  # up to that size
 LONG = 4096  # with more rows, a step takes so long that it needs no warm-up
 Step = Callable[[], object]
 
