@@ -324,7 +324,8 @@ def total(
             decorator, which would load the compiler on import.
         options: of compute_terms.
     """
-    if torch.compiler.is_compiling() and not (traceable and traceable(*arguments, **options)):
+    compiling = torch.compiler.is_compiling()
+    if compiling and (traceable is None or not traceable(*arguments, **options)):
         compute_terms = torch.compiler.disable(compute_terms)  # type: ignore[no-untyped-call]
     first, *others = compute_terms(*arguments, **options).values()
     return sum(others, start=first)
