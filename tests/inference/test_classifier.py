@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.optimize import minimize_scalar
 
-from scs_supcon.inference.classifier import fit_temperature
+from scs_supcon.inference.classifier import fit_temperature, useful_temperature
 
 
 def likelihood_reference(scale: float, logits: list[list[float]], labels: list[int]) -> float:
@@ -62,3 +62,44 @@ def test_the_temperature_of_useless_logits_is_high_but_finite() -> None:
     assert fit_temperature(logits, torch.tensor([1, 2, 3, 0])) == pytest.approx(1e6, rel=1e-3)
     assert math.isfinite(fit_temperature(torch.zeros(3, 4), torch.tensor([0, 1, 2])))
     assert math.isfinite(fit_temperature(torch.zeros(3, 1), torch.tensor([0, 0, 0])))
+
+
+def useful_reference(logits: torch.Tensor, labels: torch.Tensor) -> float:
+    """The definition: fit T without each fifth of the images, and compare on that fifth."""
+    n, rows, names = len(labels), logits.tolist(), labels.tolist()
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).tolist()
+    scales = [0.0] * n
+    for fold in range(5):
+        rest = [i for i in range(n) if i not in order[fold::5]]
+        for i in order[fold::5]:
+            scales[i] = 1 / fit_temperature(logits[rest], labels[rest])
+    scaled = [[scale * value for value in row] for scale, row in zip(scales, rows, strict=True)]
+    helps = likelihood_reference(1.0, scaled, names) < likelihood_reference(1.0, rows, names)
+    return fit_temperature(logits, labels) if helps else 1.0
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("scale", [0.95, 1.2, 4.0])
+def test_scaling_is_kept_only_if_it_helps_out_of_fold(scale: float, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(60, 4, generator=draw, dtype=torch.float64)
+    labels = torch.multinomial(logits.softmax(1), 1, generator=draw)[:, 0]
+    assert useful_temperature(scale * logits, labels) == pytest.approx(
+        useful_reference(scale * logits, labels)
+    )
+
+
+def test_calibrated_logits_are_mostly_left_alone_and_others_scaled() -> None:
+    temperatures = {1.0: [], 5.0: []}
+    for seed in range(20):
+        draw = torch.Generator().manual_seed(seed)
+        logits = 2 * torch.randn(50, 5, generator=draw, dtype=torch.float64)
+        labels = torch.multinomial(logits.softmax(1), 1, generator=draw)[:, 0]
+        for scale, values in temperatures.items():
+            values.append(useful_temperature(scale * logits, labels))
+    assert sum(value == 1 for value in temperatures[1.0]) > 10
+    assert all(3 < value < 9 for value in temperatures[5.0])
+
+
+def test_one_image_does_not_show_that_scaling_helps() -> None:
+    assert useful_temperature(torch.tensor([[3.0, 0.0]]), torch.tensor([1])) == 1

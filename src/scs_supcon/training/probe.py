@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from scs_supcon.data.sampler import plan_epoch
 from scs_supcon.data.transforms import seeded
 from scs_supcon.errors import UserError
-from scs_supcon.inference.classifier import LinearClassifier, fit_temperature
+from scs_supcon.inference.classifier import LinearClassifier, useful_temperature
 from scs_supcon.methods import Method
 from scs_supcon.methods.shared.weight_decay import ParameterGroup
 from scs_supcon.nn.network import ProbeInput
@@ -263,7 +263,7 @@ def select_classifier(
     if head.val_accuracy < best - _standard_error(best, len(labels)):
         return replace(probe, heads=(head, *probe.heads))
     others = (replace(other, chosen=False) for other in probe.heads)
-    classifier = LinearClassifier(weight, bias, fit_temperature(logits, labels))
+    classifier = LinearClassifier(weight, bias, useful_temperature(logits, labels))
     return Probe(classifier, (replace(head, chosen=True), *others))
 
 
@@ -335,7 +335,7 @@ def _select(bank: HeadBank, heads: tuple[ProbeHead, ...], data: ProbeData) -> Pr
     scored = [_score(*pair, labels) for pair in zip(heads, logits, strict=True)]
     best = _best(scored, len(labels))
     scored[best] = replace(scored[best], chosen=True)
-    temperature = fit_temperature(logits[best], labels)
+    temperature = useful_temperature(logits[best], labels)
     return Probe(LinearClassifier(weights[best], biases[best], temperature), tuple(scored))
 
 
