@@ -26,6 +26,9 @@ test-browser: $(READY) ## open reports in a real Chromium (CHROMIUM=path of anot
 	$(PIP) --editable '.[all,browser]'
 	$(BIN)/python -m pytest tests/browser
 
+test-onnx: $(READY) ## run the steps of docker/onnx.Dockerfile in a new environment without PyTorch
+	$(BIN)/python tools/test_onnx_image.py
+
 test-scale: $(READY) ## test with real SLURM, PostgreSQL and two network nodes (as root, on Debian)
 	-apt-get install -y -qq slurm-wlm munge postgresql iproute2 > /dev/null
 	$(PIP) --editable '.[all,scale]'
@@ -76,4 +79,4 @@ dist: ## build sdist and wheel in dist/, install the wheel in a new environment 
 	build/dist-env/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[train]"
 	cd build && dist-env/bin/python ../tools/test_wheel.py
 
-.PHONY: help demo test test-fast test-browser test-scale test-min check fix bench torture audit docs dist
+.PHONY: help demo test test-fast test-browser test-onnx test-scale test-min check fix bench torture audit docs dist

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from browser_digits import train_digits, write_digits
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -105,3 +107,45 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         quiet=True,
     )
     return run / "report.html"
+
+
+@pytest.fixture(scope="session")
+def digits_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """Digits as PNG files with a table, and the true labels of the images with a wrong one."""
+    folder = tmp_path_factory.mktemp("digits")
+    return folder, write_digits(folder)
+
+
+@pytest.fixture(scope="session")
+def trained_digits(
+    digits_folder: tuple[Path, dict[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A run on these digits; tests must not change it."""
+    return train_digits(digits_folder[0] / "table.csv", tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture(scope="module")
+def served(trained_digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this run to serve."""
+    pytest.importorskip("uvicorn", reason="no uvicorn: pip install 'scs-supcon[serve]'")
+    runs = tmp_path_factory.mktemp("served") / "runs"
+    return Path(shutil.copytree(trained_digits, runs / "digits"))
+
+
+@pytest.fixture
+def open_page(browser: Any) -> Iterator[Any]:
+    """`open_page(address)` opens a page; errors of its scripts fail the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    errors: list[str] = []
+
+    def visit(address: str) -> Any:
+        page = context.new_page()
+        page.set_default_timeout(120_000)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("dialog", lambda dialog: errors.append(dialog.message))
+        page.goto(address)
+        return page
+
+    yield visit
+    context.close()
+    assert errors == []

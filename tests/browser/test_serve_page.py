@@ -1,118 +1,21 @@
 """The whole loop of `scs serve` in a real browser: predict, fix planted label errors, retrain."""
 
+import base64
 import csv
 import json
-import socket
-import threading
-import time
-from contextlib import contextmanager
 
 import pytest
 
+from browser_digits import PER_CLASS, serving
+
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-uvicorn = pytest.importorskip("uvicorn", reason="no uvicorn: pip install 'scs-supcon[serve]'")
-
-PER_CLASS = 50
-WRONG = {"3": "8", "4": "9"}  # half of the training images of two classes: 10% of all labels
-
-
-@pytest.fixture(scope="module")
-def digits_folder(tmp_path_factory):
-    """Digits as PNG files in a table; a tenth of the training labels is wrong."""
-    from scs_supcon.data.builtin import digits
-
-    images, folder = digits(), tmp_path_factory.mktemp("digits")
-    rows, planted, count = [], {}, dict.fromkeys(images.classes, 0)
-    for index, number in enumerate(images.labels.tolist()):
-        label = images.classes[number]
-        count[label] += 1
-        if count[label] > PER_CLASS + 50:
-            continue
-        split = "train" if count[label] <= PER_CLASS else ("val", "test")[count[label] % 2]
-        name = f"{index:04d}.png" if index else "<img src=x onerror=alert(1)>.png"
-        images.open(index).save(folder / name)
-        given = label
-        if split == "train" and label in WRONG and count[label] % 2:
-            planted[name], given = label, WRONG[label]
-        rows.append([name, given, split])
-    with (folder / "table.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["image_path", "label", "split"], *rows])
-    assert len(planted) == PER_CLASS
-    return folder, planted
-
-
-@pytest.fixture(scope="module")
-def served(digits_folder, tmp_path_factory):
-    """A run on these digits with frozen random features, and a server for it."""
-    import torch
-    from safetensors.torch import save_file
-
-    from scs_supcon.nn.encoder import build_encoder
-    from scs_supcon.training.train import train
-
-    folder = tmp_path_factory.mktemp("served")
-    torch.manual_seed(0)
-    save_file(
-        build_encoder("tiny", small_stem=False, in_size=16).body.state_dict(),
-        folder / "tiny.safetensors",
-    )
-    settings = ["encoder.frozen_views=1", "probe.views=1", "probe.epochs=5", "data.image_size=16"]
-    settings += ["data.crop_pct=1.0"]
-    train(
-        digits_folder[0] / "table.csv",
-        out=folder / "runs" / "digits",
-        encoder="tiny",
-        weights=folder / "tiny.safetensors",
-        frozen=True,
-        epochs=4,
-        settings=settings,
-        device="cpu",
-        workers=0,
-        report=False,
-        quiet=True,
-    )
-    return folder / "runs" / "digits"
-
-
-@contextmanager
-def serving(run):
-    from scs_supcon.server.run_app import create_run_app
-    from scs_supcon.server.security import AccessRules
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    app = create_run_app(run, AccessRules.for_address("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
-@pytest.fixture
-def open_page(browser):
-    """`open_page(address)` opens a page; errors of its scripts fail the test."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    errors = []
-
-    def visit(address):
-        page = context.new_page()
-        page.set_default_timeout(120_000)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("dialog", lambda dialog: errors.append(dialog.message))
-        page.goto(address)
-        return page
-
-    yield visit
-    context.close()
-    assert errors == []
+DROP = """content => {
+    const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
+    const transfer = new DataTransfer();
+    transfer.items.add(new File([bytes], "dropped.png", { type: "image/png" }));
+    return transfer;
+}"""
 
 
 def test_the_whole_loop(served, digits_folder, open_page):
@@ -129,6 +32,12 @@ def test_the_whole_loop(served, digits_folder, open_page):
 def read_neighbours(page, folder):
     hostile = folder / "<img src=x onerror=alert(1)>.png"
     (folder / "broken.png").write_bytes(hostile.read_bytes()[:50])
+    content = base64.b64encode((folder / "0003.png").read_bytes()).decode()
+    transfer = page.evaluate_handle(DROP, content)
+    page.dispatch_event("#drop", "drop", {"dataTransfer": transfer})
+    page.locator(".detail-head canvas").wait_for()
+    assert "dropped.png" in page.locator("#list").inner_text()
+    page.click("#clear")
     page.set_input_files("#files", [hostile, folder / "broken.png"])
     page.locator(".detail-head canvas").wait_for()
     assert page.locator(".neighbours-strip").first.locator("img").count() == 12

@@ -40,3 +40,16 @@ def test_a_missing_library_is_reported_with_its_pip_command(runs, scs, shapes, m
     result = scs("export", runs / "x", "--images", shapes)
     assert result.code == 2
     assert "onnxruntime is not installed: pip install 'scs-supcon[onnx]'" in result.err
+
+
+@pytest.mark.slow
+def test_8_bits_are_measured_beside_floating_point(runs, scs):
+    result = scs("export", runs / "x", "--int8")
+    assert result.code == 0, result.err
+    assert result.out.split()[:3] == ["accuracy", "size", "one"]
+    assert "validation images with one thread" in result.out
+    assert (runs / "x" / "model.int8.onnx").exists()
+    assert (runs / "x" / "model.int8.gallery.safetensors").exists()
+    result = scs("export", runs / "x", "--int8", "--images", runs)
+    assert result.code == 2
+    assert "leave out --images" in result.err

@@ -3,7 +3,6 @@
 import http.client
 import json
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from server_processes import free_port
 
 uvicorn = pytest.importorskip("uvicorn", reason="no uvicorn: pip install 'scs-supcon[serve]'")
 
@@ -60,12 +61,6 @@ class Client:
         )  # fmt: skip
         kind = "multipart/form-data; boundary=x"
         return self("POST", path, parts + b"--x--\r\n", content_type=kind, **headers)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ def test_the_model_is_described(client):
 def test_many_requests_at_once_are_answered_alike_and_in_batches(client, image_files):
     contents = [file.read_bytes() for file in image_files[:8]]
     alone = [client("POST", "/api/predict", content).json() for content in contents]
-    with ThreadPoolExecutor(32) as pool:
+    with ThreadPoolExecutor(200) as pool:
         answers = list(
             pool.map(lambda i: client("POST", "/api/predict", contents[i % 8]), range(200))
         )

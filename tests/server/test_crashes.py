@@ -1,47 +1,62 @@
 """A server that is killed loses nothing: acknowledged corrections are stored, trainings resume."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
-import time
 
 import pytest
 
 from scs_supcon.io.lock import is_held
+from server_processes import kill_training, server_processes, wait_for
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def start(run_copy, client_of, unused_port):
+def start(run_copy, client_of):
     """`start()` starts `scs serve` as a process and returns it with a client."""
-    processes = []
+    with server_processes(run_copy) as start_server:
 
-    def run():
-        command = [sys.executable, "-m", "scs_supcon", "serve", str(run_copy)]
-        processes.append(subprocess.Popen([*command, "--port", str(unused_port)]))
-        client = client_of(unused_port)
-        deadline = time.monotonic() + 240
-        while True:
-            assert processes[-1].poll() is None
-            assert time.monotonic() < deadline
-            try:
-                if client.get("/healthz").status == 200:
-                    return processes[-1], client
-            except OSError:
-                time.sleep(0.2)
+        def start():
+            server = start_server()
+            return server, client_of(server.port)
 
-    yield run
-    for process in processes:
-        process.kill()
-        process.wait()
+        yield start
 
 
-def test_nothing_is_lost_if_the_server_is_killed(start, run_copy, serve):
+def test_nothing_is_lost_if_the_server_is_killed(start, run_copy):
     server, client = start()
+    acknowledged = correct_until_killed(server, client)
+
+    server, client = start()
+    check_corrections(client, acknowledged)
+    new = run_copy.with_name("shapes-2")
+    assert client.post("/api/retrain", {}).status == 202
+    wait_for(lambda: (new / "metrics.csv").is_file() and (new / "metrics.csv").stat().st_size > 500)
+    server.kill()  # in the middle of the training, and the training too, as if the power failed
+    kill_training(new)
+    wait_for(lambda: not is_held(new / ".lock"))
+    assert not (new / "finished.json").exists()
+
+    server, client = start()
+    check_corrections(client, acknowledged)
+    assert client.get("/api/retrain").json()["state"] == "stopped"
+    assert client.post("/api/retrain/resume", {}).status == 202
+    wait_for(lambda: is_held(new / ".lock"))
+    server.kill()  # only the server: the training continues
+    assert is_held(new / ".lock")
+
+    server, client = start()
+    assert client.get("/api/retrain").json()["state"] in ("running", "finished")
+    wait_for(lambda: client.get("/api/retrain").json()["state"] == "finished")
+    assert client.get("/api/runs").json()["runs"] == ["shapes", "shapes-2"]
+    assert client.post("/api/promote", {"run": "shapes-2"}).status == 200
+    assert json.loads((new / "finished.json").read_text())["images"]
+    wait_for(lambda: not is_held(new / ".lock"))  # the report is written last
+    assert not [*run_copy.rglob("*.tmp"), *new.rglob("*.tmp")]
+
+
+def correct_until_killed(server, client):
+    """Correct labels until the server is killed; return the corrections that it acknowledged."""
     acknowledged = []
 
     def correct():
@@ -58,41 +73,16 @@ def test_nothing_is_lost_if_the_server_is_killed(start, run_copy, serve):
 
     thread = threading.Thread(target=correct)
     thread.start()
-    while len(acknowledged) < 40:
-        time.sleep(0.01)
-    server.send_signal(signal.SIGKILL)
+    wait_for(lambda: len(acknowledged) >= 40)
+    server.kill()
     thread.join()
-    server.wait()
-    with serve(run_copy) as restarted:
-        data = restarted.get("/api/data").json()
-        rows = restarted.get("/api/corrections").json()["rows"]
-        expected = {}
-        for image, label in acknowledged:
-            expected[data["names"][image]] = label
-        last = rows[-1]
-        for name, label in expected.items():
-            stored = data["classes"][data["labels"][data["names"].index(name)]]
-            # The last row may be stored although its answer did not arrive.
-            assert stored == label or (last["image"], last["new_label"]) == (name, stored)
-
-        # Kill the server's training, too: it can be resumed.
-        assert restarted.post("/api/retrain", {}).status == 202
-        new = run_copy.with_name("shapes-2")
-        wait(lambda: is_held(new / ".lock"))
-        os.kill(int((new / ".lock").read_text().split()[0]), signal.SIGKILL)
-        wait(lambda: restarted.get("/api/retrain").json()["state"] in ("stopped", "finished"))
-    with serve(run_copy) as again:
-        state = again.get("/api/retrain").json()
-        if state["state"] == "stopped":
-            again.post("/api/retrain/resume", {})
-        wait(lambda: again.get("/api/retrain").json()["state"] == "finished")
-        assert again.get("/api/runs").json()["runs"] == ["shapes", "shapes-2"]
-    assert json.loads((new / "finished.json").read_text())["images"]
-    assert not list(run_copy.rglob("*.tmp"))
+    return acknowledged
 
 
-def wait(condition, seconds=300):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+def check_corrections(client, acknowledged):
+    data = client.get("/api/data").json()
+    last = client.get("/api/corrections").json()["rows"][-1]
+    for image, label in dict(acknowledged).items():
+        name, stored = data["names"][image], data["classes"][data["labels"][image]]
+        # The last row may be stored although its answer did not arrive.
+        assert stored == label or (last["image"], last["new_label"]) == (name, stored)

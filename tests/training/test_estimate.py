@@ -80,6 +80,23 @@ def test_the_cost_is_described_in_minutes_and_mebibytes(frozen, trained, monkeyp
     )
 
 
+@pytest.mark.parametrize(("image_size", "expected"), [(64, 36), (65, 16)])
+def test_whole_batches_of_small_images_are_timed(image_size, expected, monkeypatch):
+    """The time of a few images, multiplied, is too long for small images."""
+    timed = []
+    cost = estimate.StageCost(1.0, 1)
+    monkeypatch.setattr(
+        estimate, "estimate_stage_1", lambda *a: timed.append(len(a[2].labels)) or cost
+    )
+    settings = make_recipe({"data": {"source": "shapes", "image_size": image_size}})
+    training_set = training_set_from_features(
+        torch.zeros(36, 2, 3), shapes(per_class=6), np.arange(36), settings, 2
+    )
+    network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
+    estimate.forecast_stage_1(network, build_method("supcon"), training_set, settings, CPU)
+    assert timed == [expected]
+
+
 class Noisy(nn.Module):
     """Draws random numbers and counts its passes, like dropout and batch statistics."""
 

@@ -51,13 +51,14 @@ class ScsCommand(TyperCommand):
 
 def _recipe_key(option: str) -> str | None:
     """Return the recipe key for an option, such as "pretrain.lr" for "--lr", or None."""
-    from scs_supcon.methods import available, method_defaults
     from scs_supcon.recipe import SECTIONS
 
     name = option.lstrip("-").replace("-", "_")
     for section, fields in SECTIONS.items():
         if name in fields.model_fields:
             return f"{section}.{name}"
+    from scs_supcon.methods import available, method_defaults  # imports torch
+
     if any(name in method_defaults(method) for method in available()):
         return f"method.options.{name}"
     return None

@@ -2,16 +2,24 @@
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.checks import check_images
 from scs_supcon.cli.options import FalseRejection, Json, Quiet, RunPath, Threshold
+from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import check_writable
 from scs_supcon.runs.layout import find_model
+
+if TYPE_CHECKING:
+    from scs_supcon.inference import Model
+    from scs_supcon.inference.onnx import Parity
+    from scs_supcon.inference.quantise import Quantisation
+    from scs_supcon.progress import Display
 
 
 @app.command()
@@ -20,8 +28,22 @@ def export(
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Export to ONNX, the only supported format.")
     ] = True,
+    int8: Annotated[
+        bool,
+        typer.Option(
+            "--int8",
+            help="Round weights and activations to 8 bits: about a quarter of the size, and "
+            "quicker on most processors. Accuracy, size and time are measured beside those of the "
+            "model in floating point, on validation images.",
+        ),
+    ] = False,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Output file. Default: RUN/model.onnx.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Output file. Default: RUN/model.onnx, or RUN/model.int8.onnx with --int8.",
+        ),
     ] = None,
     images: Annotated[
         list[str] | None,
@@ -41,9 +63,12 @@ def export(
     examples/onnx_predict.py shows how to use the file without torch.
 
         scs export runs/birds --onnx -o birds.onnx
+        scs export runs/birds --int8 -o birds.int8.onnx
     """
     find_model(run)
-    file = output or run / "model.onnx"
+    if int8 and images:
+        raise UserError("--int8 is measured on images of the run: leave out --images")
+    file = output or run / ("model.int8.onnx" if int8 else "model.onnx")
     check_writable(file)
     files = check_images(run, images) if images else None
 
@@ -51,21 +76,41 @@ def export(
 
     from scs_supcon import load
     from scs_supcon.inference.gallery import export_gallery
-    from scs_supcon.inference.onnx import export_onnx, images_of_run
     from scs_supcon.progress import Display
 
     model = load(run).with_rejection(false_rejection=false_rejection, threshold=threshold)
-    chosen = files or images_of_run(run, model)
     display = Display(quiet)
-    display.line(f"exporting {model.info.recipe.encoder.name}, then comparing with torch")
-    with display.progress("comparing") as progress:
-        parity = export_onnx(model, file, chosen, progress)
+    result: Quantisation | Parity
+    if int8:
+        result = _export_int8(run, model, file, display)
+    else:
+        result = _export(run, model, file, files, display)
     gallery = export_gallery(run, model, file)
     if as_json:
-        echo(json.dumps({"file": str(file), **asdict(parity)}, indent=1))
+        echo(json.dumps({"file": str(file), **asdict(result)}, indent=1))
         return
-    echo(parity)
+    echo(result)
     echo(f"wrote {file} ({file.stat().st_size / 1e6:.1f} MB, {len(model.classes)} classes)")
     echo(f"wrote {gallery} (training images, for neighbours)")
     echo(f"serve it  scs serve --onnx {shlex.quote(str(file))}")
     echo(f"use it    python examples/onnx_predict.py {shlex.quote(str(file))} image.jpg")
+
+
+def _export(
+    run: Path, model: "Model", file: Path, images: Sequence[Path] | None, display: "Display"
+) -> "Parity":
+    from scs_supcon.inference.onnx import export_onnx, images_of_run
+
+    chosen = images or images_of_run(run, model)
+    display.line(f"exporting {model.info.recipe.encoder.name}, then comparing with torch")
+    with display.progress("comparing") as progress:
+        return export_onnx(model, file, chosen, progress)
+
+
+def _export_int8(run: Path, model: "Model", file: Path, display: "Display") -> "Quantisation":
+    from scs_supcon.inference.quantise import export_int8, images_for_quantisation
+
+    calibration, measured = images_for_quantisation(run, model)
+    display.line(f"exporting {model.info.recipe.encoder.name} with and without 8 bits")
+    with display.progress("calibrating and measuring") as progress:
+        return export_int8(model, file, calibration, measured, progress)

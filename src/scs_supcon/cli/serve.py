@@ -11,6 +11,7 @@ import typer
 from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.options import Cache
 from scs_supcon.errors import UserError
+from scs_supcon.runs.layout import find_model
 
 MANY_CONNECTIONS = 1000
 
@@ -76,6 +77,7 @@ def serve(
     elif run is None:
         raise UserError("give a run directory, such as runs/birds, or --onnx FILE")
     else:
+        find_model(run)
         from scs_supcon.server.run_app import create_run_app
 
         application = create_run_app(run, rules, data, unlabelled, cache)

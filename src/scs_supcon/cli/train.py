@@ -105,6 +105,7 @@ def train(
     """
     from scs_supcon.data.load import source_name
     from scs_supcon.data.named.registry import named_source
+    from scs_supcon.recipe.encoders import check_start
 
     data = named_source(data, folder or ())
     options |= {"method": method, "seed": seed, "recipe": recipe, "init_from": init_from}
@@ -117,6 +118,12 @@ def train(
         recipe=recipe,
         weights=options["weights"],
         init_from=init_from,
+    )
+    check_start(
+        frozen=options["frozen"],
+        unfreeze=options["unfreeze"],
+        from_scratch=options["from_scratch"],
+        weights=options["weights"],
     )
     if out is not None and not dry_run and not print_recipe:
         check_new_run(out, data)

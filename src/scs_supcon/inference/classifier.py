@@ -65,10 +65,9 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 def useful_temperature(logits: Tensor, labels: Tensor) -> float:
     """Return the temperature of held-out images, or 1 if scaling does not help.
 
-    A temperature that is judged on the images it was fitted to always seems to help. Therefore it
-    is fitted without each of five folds of the images, and the fold shows whether it lowers the
-    negative log-likelihood (that of `fit_temperature`). If it does, the temperature is that of all
-    images.
+    On the images it was fitted to, a temperature always seems to help. Therefore it is fitted
+    without each of five folds of the images, and the fold shows whether it lowers the negative
+    log-likelihood (that of `fit_temperature`). If it does, the temperature is that of all images.
 
     Args:
         logits: (n, classes) of images that the classifier was not trained on.

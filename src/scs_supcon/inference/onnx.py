@@ -7,10 +7,11 @@ does, and the comparison with the model runs through the same functions.
 """
 
 import copy
+import importlib
 import json
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -30,7 +31,7 @@ from scs_supcon.inference.images import ImageLike, NamedImage, list_images
 from scs_supcon.inference.model import Images, Model, no_progress
 from scs_supcon.io.atomic import write_bytes
 from scs_supcon.io.records import csv_rows
-from scs_supcon.io.values import ValueTree
+from scs_supcon.io.values import Value, ValueTree
 from scs_supcon.progress import ProgressCallback
 
 FORMAT_VERSION = 2
@@ -63,12 +64,8 @@ class Graph(nn.Module):
         for name, values in (("mean", data.mean), ("std", data.std)):
             scaled = 255 * torch.tensor(values, dtype=torch.float64).view(3, 1, 1)
             self.register_buffer(name, scaled.float())
+        self.outputs = output_names(model)
         self.eval().requires_grad_(False)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Names of the outputs; only methods with fields have a style."""
-        return tuple(name for name in OUTPUTS if name != "style" or self._has_style())
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         views = (pixels.permute(0, 3, 1, 2).float() - self.mean) / self.std
@@ -81,10 +78,13 @@ class Graph(nn.Module):
             common,
         )
         similarities = common @ self.classifier.rule.means.T
-        return (*outputs, *([style] if self._has_style() else []), similarities)
+        return (*outputs, *([style] if "style" in self.outputs else []), similarities)
 
-    def _has_style(self) -> bool:
-        return self.classifier.probe_inputs.probe_input == "common"
+
+def output_names(model: Model) -> tuple[str, ...]:
+    """Return the names of the outputs; only methods with fields have a style."""
+    has_style = model.classifier.probe_inputs.probe_input == "common"
+    return tuple(name for name in OUTPUTS if name != "style" or has_style)
 
 
 @dataclass(frozen=True)
@@ -139,21 +139,13 @@ def export_onnx(
         UserError: the encoder cannot be exported, the results differ, or the file cannot be
             written; then no file is written.
     """
-    import onnx
-    import onnxruntime
-    import onnxscript  # noqa: F401 - torch needs it, and its own error is less clear
-
     listed = list_images(images)
     if not listed:
         raise UserError("at least one image is needed to compare the file with the model")
+    _check_libraries()
     expected = _model_results(model, images, lambda done, total: progress(done, 2 * total))
-    graph = Graph(model)
-    exported = _trace(graph, model)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        exported.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    exported = trace_model(model)
+    session = open_session(exported.SerializeToString())
     crop = centre_crop(model.info.recipe.data)
     parity = _compare(expected, _session_results(session, crop, listed, progress))
     if not parity.agrees:
@@ -161,13 +153,63 @@ def export_onnx(
             f"the exported file does not agree with the model: {parity}; the tolerance is "
             f"{TOLERANCE:g}; nothing was written"
         )
-    metadata = {**file_metadata(model, graph), "parity": asdict(parity)}
-    onnx.helper.set_model_props(exported, {KEY: json.dumps(metadata, ensure_ascii=False)})
-    write_bytes(file, exported.SerializeToString())
+    write_bytes(file, serialise(exported, {**file_metadata(model), "parity": asdict(parity)}))
     return parity
 
 
-def file_metadata(model: Model, graph: Graph) -> ValueTree:
+def trace_model(model: Model) -> Any:
+    """Return a model as an ONNX model for any number of images.
+
+    Raises:
+        UserError: the encoder cannot be exported.
+    """
+    _check_libraries()
+    graph = Graph(model)
+    size = model.info.recipe.data.image_size
+    example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the exporter's internals
+            program = torch.onnx.export(
+                graph,
+                (example,),
+                dynamo=True,
+                verbose=False,
+                input_names=["pixels"],
+                output_names=list(graph.outputs),
+                dynamic_shapes={"pixels": {0: torch.export.Dim("images")}},
+            )
+    except torch.onnx.errors.OnnxExporterError as error:
+        reason = str(error.__cause__ or error).strip().splitlines()[0]
+        raise UserError(
+            f"encoder {model.info.recipe.encoder.name!r} cannot be exported: {reason}"
+        ) from error
+    assert program is not None
+    return program.model_proto
+
+
+def open_session(content: bytes, threads: int = 0) -> Any:
+    """Return a session of onnxruntime for a file; 0 threads: as many as there are cores."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def serialise(exported: Any, metadata: Mapping[str, Value]) -> bytes:
+    """Return an ONNX model with metadata as bytes."""
+    import onnx
+
+    for node in exported.graph.node:
+        node.ClearField("metadata_props")  # where the node comes from, with paths of source files
+    onnx.helper.set_model_props(exported, {KEY: json.dumps(metadata, ensure_ascii=False)})
+    content: bytes = exported.SerializeToString()
+    return content
+
+
+def file_metadata(model: Model) -> ValueTree:
     """Return the metadata of the file, ready for JSON."""
     info, data = model.info, model.info.recipe.data
     return {
@@ -182,10 +224,10 @@ def file_metadata(model: Model, graph: Graph) -> ValueTree:
             "centre_crop": data.image_size,
             "included": {"mean": data.mean, "std": data.std},
         },
-        "outputs": {name: OUTPUTS[name] for name in graph.outputs},
+        "outputs": {name: OUTPUTS[name] for name in output_names(model)},
         "classes": info.classes,
         "trained_classes": info.trained_classes,
-        "thresholds": graph.classifier.rule.thresholds.tolist(),
+        "thresholds": model.classifier.rule.thresholds.float().tolist(),
         "rejection": info.rejection.model_dump(),
         "pairs": info.pairs.model_dump(),
         "temperature": info.temperature,
@@ -230,29 +272,9 @@ def _test_indices(run: Path, images: ImageDataset) -> list[int]:
     return list(range(len(images)))
 
 
-def _trace(graph: Graph, model: Model) -> Any:
-    """Return the graph as an ONNX model for any number of images."""
-    size = model.info.recipe.data.image_size
-    example = torch.zeros(2, size, size, 3, dtype=torch.uint8)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the exporter's internals
-            program = torch.onnx.export(
-                graph,
-                (example,),
-                dynamo=True,
-                verbose=False,
-                input_names=["pixels"],
-                output_names=list(graph.outputs),
-                dynamic_shapes={"pixels": {0: torch.export.Dim("images")}},
-            )
-    except torch.onnx.errors.OnnxExporterError as error:
-        reason = str(error.__cause__ or error).strip().splitlines()[0]
-        raise UserError(
-            f"encoder {model.info.recipe.encoder.name!r} cannot be exported: {reason}"
-        ) from error
-    assert program is not None
-    return program.model_proto
+def _check_libraries() -> None:
+    for name in ("onnx", "onnxruntime", "onnxscript"):  # torch needs the last one
+        importlib.import_module(name)
 
 
 def _fresh_copy(encoder: nn.Module, size: int) -> nn.Module:

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import secrets
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -116,9 +117,10 @@ def write_error(error: OSError, path: Path) -> UserError:
 
 
 def check_writable(path: Path) -> None:
-    """Raise a `UserError` if a file or folder clearly cannot be created at `path`.
+    """Raise a `UserError` if a file or folder cannot be created at `path`.
 
-    Called before long computations whose result is written there; nothing is created.
+    Called before long computations whose result is written there. It creates an empty file beside
+    `path` and removes it: some folders cannot be written to although their permissions allow it.
     """
     folder = path.parent
     while not folder.exists() and folder != folder.parent:
@@ -127,6 +129,11 @@ def check_writable(path: Path) -> None:
         raise write_error(OSError(errno.ENOTDIR, "not a folder"), path)
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise write_error(OSError(errno.EACCES, "no permission"), path)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise write_error(error, path) from error
 
 
 @contextmanager

@@ -7,6 +7,9 @@ second of processor time.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from scs_supcon.errors import UserError
 
 DATE = "2026-11-17"
 SMALL_IMAGE = 64  # short side in pixels up to which images get an encoder for small images
@@ -75,3 +78,16 @@ def explain_default(name: str, native_size: int, images: int, has_gpu: bool) -> 
         few = f"only {images}" if alias == "balanced" else f"{images:,}"
         reason += f", and {few} images"
     return f"choice    encoder {name} ({alias}): {reason}; others: `scs encoders`"
+
+
+def check_start(
+    *, frozen: bool | None, unfreeze: bool, from_scratch: bool, weights: Path | None
+) -> None:
+    """Raise an error for options that contradict each other."""
+    if frozen and unfreeze:
+        raise UserError("--frozen and --unfreeze exclude each other: use one of them")
+    if from_scratch and weights is not None:
+        raise UserError(
+            "--from-scratch starts from random weights and --weights from those of a file: use one "
+            "of them"
+        )

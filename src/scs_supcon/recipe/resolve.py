@@ -31,7 +31,7 @@ from scs_supcon.methods.shared.classifier import ClassifierOnFeatures
 from scs_supcon.nn.timm_models import data_config, has_small_stem, is_convolutional, timm_name
 from scs_supcon.recipe import paper
 from scs_supcon.recipe.defaults import complete_options, options_of, preset_name
-from scs_supcon.recipe.encoders import ALIASES, SMALL_IMAGE, default_encoder
+from scs_supcon.recipe.encoders import ALIASES, SMALL_IMAGE, check_start, default_encoder
 from scs_supcon.recipe.recommended import (
     RecommendedValues,
     is_recommended,
@@ -241,13 +241,12 @@ def split_dataset(images: SplitColumns, recipe: Recipe) -> NDArray[np.str_]:
 
 def requested_values(options: TrainOptions, files: InputFiles) -> Values:
     """Return the values that are set by the files and the options, without defaults."""
-    if options.frozen and options.unfreeze:
-        raise UserError("--frozen and --unfreeze exclude each other: use one of them")
-    if options.from_scratch and options.weights is not None:
-        raise UserError(
-            "--from-scratch starts from random weights and --weights from those of a file: use one "
-            "of them"
-        )
+    check_start(
+        frozen=options.frozen,
+        unfreeze=options.unfreeze,
+        from_scratch=options.from_scratch,
+        weights=options.weights,
+    )
     from_options = _option_values(options, files)
     requested = override(
         merge(_initial_values(files), files.recipe, from_options), options.settings

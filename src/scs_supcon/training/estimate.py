@@ -23,6 +23,7 @@ from scs_supcon.methods import Batch, Method, Network
 from scs_supcon.nn.build import network_shapes
 from scs_supcon.progress import format_estimate
 from scs_supcon.recipe import Recipe
+from scs_supcon.recipe.encoders import SMALL_IMAGE
 from scs_supcon.training.pretrain import TrainingSet
 
 SAMPLE = 16  # images used to measure memory
@@ -146,8 +147,9 @@ def forecast_stage_1(
     if not settings.epochs:
         return Forecast("caution   stage 1 has 0 epochs: the head keeps its random weights", 0.0)
     size = min(settings.batch_size, images)
-    # Cached features are cheap: real batches. Images have to be loaded: a part of a batch.
-    count = size if recipe.encoder.frozen else min(SAMPLE, size)
+    # Cached features and small images are cheap: real batches. Large images: a part of a batch.
+    is_cheap = recipe.encoder.frozen or recipe.data.image_size <= SMALL_IMAGE
+    count = size if is_cheap else min(SAMPLE, size)
     rows = np.linspace(0, images - 1, count).astype(np.int64)
     batch = next(training_set.batches([[rows]], 0, 0, 0))
     steps = settings.epochs * -(-images // size)

@@ -41,7 +41,7 @@ export function curve(points, xTitle) {
   const high = Math.min(1, Math.max(...ys) + 0.03);
   const x = (value) => left + ((value - lowX) / (highX - lowX)) * (width - left - 12);
   const y = (value) => 10 + ((high - value) / (high - low || 1)) * (height - bottom - 10);
-  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "axis-chart", role: "img" });
+  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "axis-chart curve", role: "img" });
   const last = points.at(-1);
   drawing.append(
     svg("title", {}, `${percent(points[0][1], 1)} at the start, ${percent(last[1], 1)} after ${last[0]}`),

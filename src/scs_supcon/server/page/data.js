@@ -198,7 +198,8 @@ addEventListener("keydown", (event) => {
   if (!data || isTyping(event)) return;
   const key = event.key.toLowerCase();
   const label = paletteClasses().find((label, position) => keyOf(label, position) === key);
-  if (label !== undefined) guarded(() => relabel(grid.chosen, data.classes[label]))(); else if (key === "x") guarded(() => relabel(grid.chosen, null))();
+  if (label !== undefined) guarded(() => relabel(grid.chosen, data.classes[label]))();
+  else if (key === "x") guarded(() => relabel(grid.chosen, null))();
   else if (key === "a") guarded(acceptSuggestions)();
   else if (key === "z") undo();
   else return;

@@ -77,9 +77,10 @@ async function predict(entry) {
     entry.state = "failed";
   }
   const { prediction } = entry;
-  entry.verdict.textContent = prediction
+  const text = prediction
     ? prediction.unknown ? "unknown" : `${prediction.label} ${percent(prediction.probability)}`
     : "cannot be read";
+  entry.verdict.replaceChildren(...breakable(text));
   entry.verdict.classList.toggle("bad", !prediction || prediction.unknown);
   if (entry === selected && entry.state === "failed") showFailure(entry);
 }
@@ -232,9 +233,11 @@ addEventListener("dragleave", (event) => {
 addEventListener("drop", guarded(async (event) => {
   event.preventDefault();
   byId("drop").classList.remove("over");
-  const items = [...(event.dataTransfer?.items ?? [])];
-  const folders = items.map((item) => item.webkitGetAsEntry?.()).filter((e) => e?.isDirectory);
-  const files = [...event.dataTransfer.files].filter((file) => file.type || file.size % 4096);
+  const items = [...event.dataTransfer.items].filter((item) => item.kind === "file");
+  const folders = items.map((item) => item.webkitGetAsEntry()).filter((e) => e?.isDirectory);
+  const files = items
+    .filter((item) => !item.webkitGetAsEntry()?.isDirectory)
+    .map((item) => item.getAsFile());
   for (const folder of folders) files.push(...(await filesOf(folder)));
   add(files);
 }));
