@@ -32,8 +32,7 @@ from scs_supcon.progress import ProgressCallback
 CALIBRATION_IMAGES = 128
 MAX_MEASURED = 512
 TIMED = 30  # predictions of one image with each file
-QUANTISED = ("Conv", "Gemm", "MatMul")
-MODULES = ("encoder", "classifier.probe_inputs")  # not the similarities and the decision
+HEAD = ("Gemm", "MatMul", "Relu")  # operators of the head, which also computes unit vectors
 SCOPES = "pkg.torch.onnx.name_scopes"  # key of a node's metadata
 
 
@@ -225,9 +224,14 @@ def _quantise(exported: Any, pixels: NDArray[np.uint8]) -> Any:
 
 
 def _is_quantised(node: Any) -> bool:
-    """Return whether a node multiplies by weights of the encoder or the head."""
+    """Return whether a node belongs to the encoder or to the layers of the head.
+
+    Activation functions belong to them: the range of their result is smaller than that of their
+    input, so that 8 bits are enough.
+    """
     scopes = "".join(entry.value for entry in node.metadata_props if entry.key == SCOPES)
-    return node.op_type in QUANTISED and any(f"'{name}'" in scopes for name in MODULES)
+    in_head = "'classifier.probe_inputs'" in scopes and node.op_type in HEAD
+    return in_head or "'encoder'" in scopes
 
 
 def _decisions(

@@ -1,15 +1,23 @@
 """Build the network that a recipe describes, for training, cost estimates and saved models."""
 
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from scs_supcon.errors import UserError
 from scs_supcon.nn.encoder import Encoder, TappedEncoder, build_encoder, for_cache
 from scs_supcon.nn.head import Projection, ProjectionHeads
 from scs_supcon.nn.network import Network
 from scs_supcon.recipe.schema import Recipe
+
+INITIALISERS = (
+    *(nn.init.normal_, nn.init.uniform_, nn.init.trunc_normal_, nn.init.kaiming_uniform_),
+    *(nn.init.kaiming_normal_, nn.init.xavier_uniform_, nn.init.xavier_normal_),
+    *(Tensor.normal_, Tensor.uniform_),
+)
 
 
 def build_network(recipe: Recipe, feature_dim: int | None = None) -> Network:
@@ -46,7 +54,7 @@ def network_shapes(recipe: Recipe) -> dict[str, dict[str, torch.Size]]:
         without allocating it.
     """
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _WithoutInitialisation():
             network = build_network(recipe)
     except (RuntimeError, UserError) as error:
         if "meta tensor" not in str(error):
@@ -57,6 +65,25 @@ def network_shapes(recipe: Recipe) -> dict[str, dict[str, torch.Size]]:
         part: {name: tensor.shape for name, tensor in module.state_dict().items()}
         for part, module in parts.items()
     }
+
+
+class _WithoutInitialisation(TorchFunctionMode):
+    """Skips random initial values: tensors without memory have none.
+
+    For such tensors, torch would import its compiler to draw them, which takes a second.
+    """
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Iterable[type],
+        arguments: tuple[Any, ...] = (),
+        options: Mapping[str, Any] | None = None,
+    ) -> Any:
+        options = options or {}
+        if function in INITIALISERS:
+            return arguments[0] if arguments else options["tensor"]
+        return function(*arguments, **options)
 
 
 def split_frozen(network: Network, uses_taps: bool) -> tuple[Encoder | TappedEncoder, Network]:

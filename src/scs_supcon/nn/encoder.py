@@ -186,6 +186,9 @@ def _layer(inputs: int, outputs: int, stride: int) -> nn.Sequential:
 
 def _width(name: str, body: nn.Module, in_size: int) -> int:
     """Encode one image and return the width of its features; raise an error if this fails."""
+    width = getattr(body, "head_hidden_size", None)
+    if width is not None and next(body.parameters()).is_meta:
+        return int(width)  # computing without values would import torch's compiler
     training = body.training
     body.eval()
     try:

@@ -14,11 +14,15 @@ to the size these models were trained on. This module downloads nothing.
 """
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, TypedDict
+from types import ModuleType
+from typing import Any, TypedDict, cast
 
+import torch
 from torch import nn
 
 from scs_supcon.errors import UserError
@@ -109,10 +113,37 @@ def pretrained_cfg(name: str) -> Any:
 def import_timm() -> Any:
     """Import timm when an encoder is needed: it is large, and the losses do not need it."""
     try:
-        import timm
-    except ImportError as error:
-        raise UserError("encoders need timm: pip install 'scs-supcon[train]'") from error
+        with _without_compiler():
+            import timm
+    except ImportError:  # not installed, or a version that needs the compiler
+        try:
+            import timm
+        except ImportError as error:
+            raise UserError("encoders need timm: pip install 'scs-supcon[train]'") from error
     return timm
+
+
+@contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Do not import torch's compiler, which takes longer than timm itself and is not used.
+
+    torchvision only needs a function of it that says which devices it supports, for operators of
+    object detection; timm marks functions that it must not compile if `torch.compiler.disable`
+    exists.
+    """
+    name = "torch._dynamo.utils"
+    if name in sys.modules or "torchvision" in sys.modules:
+        yield
+        return
+    substitute: Any = ModuleType(name)
+    substitute.is_compile_supported = lambda device_type: False
+    disable, compiler = torch.compiler.disable, cast("Any", torch.compiler)
+    sys.modules[name], compiler.disable = substitute, None
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+        compiler.disable = disable
 
 
 @dataclass(frozen=True)
