@@ -90,7 +90,10 @@ def main():
     options = parser.parse_args()
     server, address = start_server(options.run, options.cache)
     try:
+        start = time.perf_counter()
         images = len(request(f"{address}/api/data")["names"])
+        print(f"first request for the data, which computes the scores: "
+              f"{time.perf_counter() - start:.2f} s")  # fmt: skip
         if options.retrain:
             seconds = time_retraining(address)
             print(f"retraining a run of {images:,} images: {seconds:.0f} s")

@@ -30,6 +30,7 @@ FILE = "retrain.json"
 STEP = re.compile(r"^(.{1,80}?): ([\d,]+) of ([\d,]+)")
 TAIL = 20_000  # bytes of the log that are read
 LINES = 12  # shown
+FOLDS = 2  # for the calibration, which takes most of the time: someone waits for the result
 
 State = Literal["none", "running", "stopped", "failed", "finished"]
 
@@ -233,9 +234,11 @@ def _read_job(file: Path) -> Job | None:
 
 
 def _recipe_text(workspace: Workspace) -> str:
-    """Return the recipe of the served run for other data."""
-    data = workspace.recipe.data.model_copy(update={"content": None})
-    return write_toml(workspace.recipe.model_copy(update={"data": data}))
+    """Return the recipe of the served run for other data, with few folds."""
+    recipe = workspace.recipe
+    data = recipe.data.model_copy(update={"content": None})
+    fusion = recipe.fusion.model_copy(update={"folds": min(FOLDS, recipe.fusion.folds)})
+    return write_toml(recipe.model_copy(update={"data": data, "fusion": fusion}))
 
 
 def _weight_options(workspace: Workspace) -> list[str]:

@@ -42,10 +42,11 @@ def create_run_app(
     site = SiteFacts(
         workspace.run.name, pages, lambda: workspace.path_of(workspace.current) / "report.html"
     )
-    routes = WorkspaceApi(workspace, service, retrain).routes()
+    api = WorkspaceApi(workspace, service, retrain)
+    api.prepare()
 
     def close() -> None:
         retrain.close()
         workspace.close()
 
-    return create_app(service, rules, site, routes, close)
+    return create_app(service, rules, site, api.routes(), close)

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -22,6 +24,7 @@ from scs_supcon.server.torch_predictor import TorchPredictor, load_predictor
 from scs_supcon.server.uploads import Limits, read_body
 from scs_supcon.server.workspace import Workspace
 
+Value = TypeVar("Value")
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON_LIMITS = Limits(bytes=4 * 2**20)
 
@@ -42,9 +45,18 @@ class WorkspaceApi:
         index = {name: number for number, name in enumerate(workspace.classes)}
         labelled = workspace.images[: workspace.labelled]
         self._originals = [index.get(image.label, -1) for image in labelled]
-        self._vectors = lru_cache(2)(self._read_vectors)
-        self._columns = lru_cache(2)(self._score_columns)
-        self._points = lru_cache(2)(lambda run: place_on_map(self._vectors(run)))
+        self._vectors = _computed_once(self._read_vectors)
+        self._columns = _computed_once(self._columns_as_json)
+        self._points = _computed_once(lambda run: place_on_map(self._vectors(run)))
+
+    def prepare(self) -> None:
+        """Compute the scores of the images, so that the data page does not wait for them."""
+
+        def compute() -> None:
+            with suppress(Exception):  # the request for the scores reports it
+                self._columns(self.workspace.current)
+
+        threading.Thread(target=compute, daemon=True).start()
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -76,18 +88,8 @@ class WorkspaceApi:
         workspace = self.workspace
         columns = await self._in_thread(self._columns, workspace.current)
         labels = workspace.labels()[: workspace.labelled].tolist()
-        return JSONResponse(
-            {
-                "run": workspace.current,
-                "classes": workspace.classes,
-                "names": workspace.names[: workspace.labelled],
-                "splits": [image.split for image in workspace.images[: workspace.labelled]],
-                "labels": labels,
-                "originals": self._originals,
-                **columns,
-                **self._correction_state(),
-            }
-        )
+        changing = json.dumps({"labels": labels, **self._correction_state()})
+        return Response(f"{columns[:-1]},{changing[1:]}", media_type="application/json")
 
     async def data_map(self, request: Request) -> Response:
         """Return the coordinates of the images on the map of the common field."""
@@ -204,7 +206,8 @@ class WorkspaceApi:
             workspace.path_of(run), names, workspace.names_in(run), workspace.classes
         )
 
-    def _score_columns(self, run: str) -> dict[str, list[Any]]:
+    def _columns_as_json(self, run: str) -> str:
+        """Return what does not change while a run is served, as a JSON object."""
         workspace, predictor = self.workspace, self.service.predictor
         assert isinstance(predictor, TorchPredictor)
         scores = score_images(
@@ -214,13 +217,32 @@ class WorkspaceApi:
             workspace.names[: workspace.labelled],
             workspace.names_in(run),
         )
-        return scores.columns()
+        columns = {
+            "run": run,
+            "classes": workspace.classes,
+            "names": workspace.names[: workspace.labelled],
+            "splits": [image.split for image in workspace.images[: workspace.labelled]],
+            "originals": self._originals,
+            **scores.columns(),
+        }
+        return json.dumps(columns, allow_nan=False)
 
     async def _in_thread(self, function: Callable[..., Any], *arguments: object) -> Any:
         try:
             return await asyncio.to_thread(function, *arguments)
         except UserError as error:
             raise HTTPException(409, str(error)) from error
+
+
+def _computed_once(function: Callable[[str], Value]) -> Callable[[str], Value]:
+    """Return the function with the results of the last two runs; concurrent calls wait."""
+    cached, lock = lru_cache(2)(function), threading.Lock()
+
+    def call(run: str) -> Value:
+        with lock:
+            return cached(run)
+
+    return call
 
 
 async def _read_object(request: Request, limits: Limits) -> dict[str, Any]:
