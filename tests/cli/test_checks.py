@@ -53,7 +53,6 @@ def test_these_commands_do_not_import_torch(finished, shapes, tmp_path):
         ("predict", missing, str(shapes)): "does not exist: give the directory",
         ("predict", str(shapes), str(shapes)): "has no model",
         ("predict", run, missing): f"{missing} does not exist",
-        ("predict", run, str(shapes), "--threshold", "2"): "2.0 is not in the range -1.0<=x<=1.0",
         ("predict", run, str(shapes), "-o", str(tmp_path / "file" / "x.csv")): "cannot write",
         ("export", run, "-o", str(tmp_path / "file" / "x.onnx")): "cannot write",
         ("evaluate", missing): "does not exist",

@@ -55,7 +55,7 @@ def test_user_errors_are_one_sentence(scs, run, shapes, tmp_path):
         ("evaluate", run, tmp_path / "gone"): "does not exist",
         ("evaluate", tmp_path / "empty", shapes): "empty",
         ("evaluate", run, "--threshold", "0.5"): "give images to evaluate with another one",
-        ("evaluate", run, shapes, "--false-rejection", "3"): "3.0 is not in the range 0.0<=x<=1.0",
+        ("evaluate", run, shapes, "--false-rejection", "3"): "a share from 0 to 1",
     }
     for line, message in cases.items():
         result = scs(*line)

@@ -50,8 +50,6 @@ ImagePaths = Annotated[
 FalseRejection = Annotated[
     float | None,
     typer.Option(
-        min=0.0,
-        max=1.0,
         help="Share of the images of known classes that may be rejected as unknown: 0.01 rejects "
         "fewer images, 0.2 more. Default: 0.05.",
         rich_help_panel=UNKNOWN,
@@ -60,8 +58,6 @@ FalseRejection = Annotated[
 Threshold = Annotated[
     float | None,
     typer.Option(
-        min=-1.0,
-        max=1.0,
         help="Reject images whose similarity to every class is below this value, from -1 (never) "
         "to 1. Default: a value for each class, from held-out images.",
         rich_help_panel=UNKNOWN,

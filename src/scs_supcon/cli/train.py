@@ -120,9 +120,9 @@ def train(
         init_from=init_from,
     )
     check_start(
-        frozen=options["frozen"],
-        unfreeze=options["unfreeze"],
-        from_scratch=options["from_scratch"],
+        frozen=options.get("frozen"),
+        unfreeze=options.get("unfreeze", False),
+        from_scratch=options.get("from_scratch", False),
         weights=options["weights"],
     )
     if out is not None and not dry_run and not print_recipe:
