@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from scs_supcon.errors import UserError
 from scs_supcon.server.comparison import Predicted, compare_predictions, sign_test
 
 LABELS = {f"{i}.png": "ab"[i % 2] for i in range(12)}
@@ -27,6 +28,11 @@ def test_accuracies_changes_and_classes():
     assert {row["image"] for row in result["changed"]} == {"0.png", "1.png", "3.png"}
     by_class = {row["class"]: (row["images"], row["old"], row["new"]) for row in result["classes"]}
     assert by_class == {"a": (5, 3 / 5, 4 / 5), "b": (6, 5 / 6, 5 / 6)}
+
+
+def test_runs_without_common_images_are_not_compared():
+    with pytest.raises(UserError, match="no test images in common"):
+        compare_predictions(predicted(set()), {}, LABELS, "ab", edited=set())
 
 
 def test_the_interval_is_wilsons():

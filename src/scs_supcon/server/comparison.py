@@ -6,6 +6,7 @@ from typing import NamedTuple, NotRequired, TypedDict
 
 import torch
 
+from scs_supcon.errors import UserError
 from scs_supcon.evaluation.metrics import accuracy_interval
 from scs_supcon.io.records import read_parquet
 
@@ -77,6 +78,9 @@ def compare_predictions(
         labels: original labels.
         classes: names of the classes.
         edited: images that are left out, because their labels were edited.
+
+    Raises:
+        UserError: the runs share no images.
     """
     split = "test" if any(entry.split == "test" for entry in old.values()) else "val"
     shared = [
@@ -84,6 +88,11 @@ def compare_predictions(
         for name, entry in old.items()
         if entry.split == split and name in new and name not in edited
     ]
+    if not shared:
+        raise UserError(
+            f"the two runs have no {split} images in common that were not edited; if the run "
+            "directory was moved after the training, train again"
+        )
     pairs = [(name, old[name].prediction, new[name].prediction) for name in shared]
     correct = [sum(p[side] == labels[p[0]] for p in pairs) for side in (1, 2)]
     fixed = sum(a != labels[name] and b == labels[name] for name, a, b in pairs)
