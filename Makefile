@@ -61,7 +61,9 @@ torture: $(READY) ## damage files and kill commands at random; ONLY=flips,files 
 		$(if $(ONLY),--only $(ONLY))
 
 audit: $(READY) ## check licences and known vulnerabilities; write build/sbom.cdx.json
-	$(BIN)/python tools/audit.py
+	-test -x build/audit-env/bin/pip-audit || ($(PYTHON) -m venv build/audit-env && \
+		build/audit-env/bin/python -m pip install --quiet pip-audit)
+	$(BIN)/python tools/audit.py --pip-audit build/audit-env/bin/pip-audit
 
 docs: $(READY) ## update docs/methods.md and the table of arrangements, run the notebook, build the site in build/site
 	$(PIP) --editable '.[all,docs,integrations]'

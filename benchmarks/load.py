@@ -1,4 +1,4 @@
-"""Memory and open files under load: large tables, many classes, checkpoints, and a large batch.
+"""Memory and open files under load: tables, many classes, checkpoints, a large batch, a server.
 
     python benchmarks/load.py [--only table,checkpoints] [--scale 0.1]
 
@@ -7,11 +7,17 @@ Each part prints its duration, the growth of memory after a warm-up, its peak, a
 
 import argparse
 import gc
+import io
 import os
 import resource
+import socket
+import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from http.client import HTTPConnection
 from pathlib import Path
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
@@ -20,6 +26,7 @@ import numpy as np
 import torch
 
 ROWS, CLASSES, CHECKPOINTS, BATCH, IMAGES = 1_000_000, 20_000, 3_000, 65_536, 200_000
+REQUESTS, CLIENTS = 100_000, 4  # a fifth of the requests are predictions
 
 
 def table(folder: Path, scale: float) -> str:
@@ -116,16 +123,98 @@ def predictions(_folder: Path, scale: float) -> str:
     return f"{n:,} rows, {classes:,} class means: {float((nearest == labels).double().mean()):.1%}"
 
 
+def serve(folder: Path, scale: float) -> str:
+    """Send 100,000 requests to a server, a fifth of them predictions, over kept connections."""
+    requests = round(REQUESTS * scale)
+    command = [sys.executable, "-m", "scs_supcon"]
+    small = ("--encoder", "tiny", "--from-scratch", "--epochs", "1", "--device", "cpu")
+    run = str(folder / "run")
+    train = [*command, "train", "digits", "--out", run, *small, "--no-report", "--quiet"]
+    subprocess.run([*train, "--set", "probe.epochs=2"], check=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen([*command, "serve", run, "--port", str(port)])
+    try:
+        _wait_for(port)
+        _send(port, max(CLIENTS, requests // 20))  # the warm-up
+        measured = [_use(server.pid)]
+        start = time.monotonic()
+        for _ in range(4):
+            _send(port, requests // 4)
+            measured.append(_use(server.pid))
+        seconds = time.monotonic() - start
+    finally:
+        server.terminate()
+        server.wait()
+    sizes = ", ".join(f"{size:.0f}" for size, _ in measured)
+    files = ", ".join(str(count) for _, count in measured)
+    return (
+        f"{requests:,} requests, {requests // 5:,} of them predictions, {requests / seconds:.0f} "
+        f"a second; after the warm-up and each quarter the server had {sizes} MiB, {files} files"
+    )
+
+
+def _wait_for(port: int) -> None:
+    for _ in range(600):
+        try:
+            HTTPConnection("127.0.0.1", port, timeout=60).request("GET", "/healthz")
+            return
+        except ConnectionRefusedError:
+            time.sleep(0.2)
+    raise TimeoutError("the server did not start")
+
+
+def _send(port: int, count: int) -> None:
+    """Send requests from several clients; every answer must be 200."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
+    Image.fromarray(pixels).save(buffer, "PNG")
+    head = b'--x\r\nContent-Disposition: form-data; name="images"; filename="a.png"\r\n\r\n'
+    body = head + buffer.getvalue() + b"\r\n--x--\r\n"
+    failures: list[int] = []
+
+    def client() -> None:
+        connection = HTTPConnection("127.0.0.1", port, timeout=60)
+        for number in range(count // CLIENTS):
+            if number % 5 == 0:
+                kind = {"content-type": "multipart/form-data; boundary=x"}
+                connection.request("POST", "/api/predict", body, kind)
+            else:
+                connection.request("GET", "/healthz")
+            response = connection.getresponse()
+            response.read()
+            if response.status != 200:
+                failures.append(response.status)
+        connection.close()
+
+    threads = [threading.Thread(target=client) for _ in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise RuntimeError(f"{len(failures)} requests failed, such as with {failures[0]}")
+
+
+def _use(process: int) -> tuple[float, int]:
+    """Return the memory of a process in MiB and its open files."""
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    files = len(list(Path(f"/proc/{process}/fd").iterdir()))
+    return pages * resource.getpagesize() / 2**20, files
+
+
 def memory() -> float:
     """Return the memory of this process in MiB."""
     gc.collect()
-    text = Path("/proc/self/statm").read_text()
-    return int(text.split()[1]) * resource.getpagesize() / 2**20
+    return _use(os.getpid())[0]
 
 
 def open_files() -> int:
     """Return the number of open files of this process."""
-    return len(list(Path("/proc/self/fd").iterdir()))
+    return _use(os.getpid())[1]
 
 
 PARTS: dict[str, Callable[[Path, float], str]] = {
@@ -134,6 +223,7 @@ PARTS: dict[str, Callable[[Path, float], str]] = {
     "features": features,
     "predictions": predictions,
     "loss": loss,
+    "serve": serve,
 }
 
 

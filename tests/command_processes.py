@@ -1,11 +1,14 @@
 """Run `scs` commands in processes of their own, and read the files that must be the same."""
 
 import json
+import os
 import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from select import select
+from signal import SIGKILL
 from typing import Any
 
 DETERMINISTIC_FILES = (
@@ -31,26 +34,35 @@ class CommandResult:
 
 
 class Processes:
-    """Runs commands in separate processes, one at a time; see serve_commands.py."""
+    """Runs commands in separate processes, one at a time; see serve_commands.py.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: for the output of the commands.
+        commands: import at the start what other commands than `train` need.
+    """
+
+    def __init__(self, folder: Path, *, commands: bool = False) -> None:
         self.folder = folder
         script = Path(__file__).with_name("serve_commands.py")
         self.server = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(script), *(["--commands"] if commands else [])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def start(
         self,
         *arguments: str | Path,
         eager: bool = False,
+        group: bool = False,
         signal_at: tuple[int, str, int] | None = None,
         full_at: tuple[str, int] | None = None,
         file_limit: int | None = None,
     ) -> int:
         """Start a command and return its process id; see serve_commands.py for the options."""
         request = {"arguments": list(map(str, arguments)), "eager": eager, "signal_at": signal_at}
-        request |= {"full_at": full_at, "file_limit": file_limit}
+        request |= {"group": group, "full_at": full_at, "file_limit": file_limit}
         assert self.server.stdin and self.server.stdout
         self.server.stdin.write(json.dumps(request | {"folder": str(self.folder)}) + "\n")
         self.server.stdin.flush()
@@ -65,10 +77,20 @@ class Processes:
             code, (self.folder / "out").read_text(), (self.folder / "err").read_text()
         )
 
-    def run(self, *arguments: str | Path, **options: Any) -> CommandResult:
-        """Run a command and return its result."""
-        self.start(*arguments, **options)
+    def run(
+        self, *arguments: str | Path, kill_after: float | None = None, **options: Any
+    ) -> CommandResult:
+        """Run a command, kill it after some seconds if it has not ended, and return its result."""
+        process = self.start(*arguments, **options)
+        if kill_after is not None and not select([self.server.stdout], [], [], kill_after)[0]:
+            with suppress(ProcessLookupError):
+                os.kill(-process if options.get("group") else process, SIGKILL)
         return self.wait()
+
+    @property
+    def accesses(self) -> int:
+        """Number of accesses to files that the last command counted, until it ended."""
+        return (self.folder / "accesses").stat().st_size
 
     def close(self) -> None:
         """End the server."""

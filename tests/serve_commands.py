@@ -3,23 +3,26 @@
 Each input line is a request in JSON. Its process is forked from this one, which has imported
 everything. The output is the process id, and later the exit code (negative: the signal).
 
-A request is {"arguments", "folder", "eager", "signal_at", "full_at", "file_limit"}. Output is
-written to `folder`/out and `folder`/err. An eager process saves a checkpoint after every step
+A request is {"arguments", "folder", "eager", "group", "signal_at", "full_at", "file_limit"}. Output
+is written to `folder`/out and `folder`/err. An eager process saves a checkpoint after every step
 instead of twice a minute. signal_at [signal, part of a path, count] sends the process a signal
-before it creates, renames or removes such a file for the count-th time. The disk changes at no
-other moment. full_at [part of a path, count] makes the disk full from that moment on. file_limit is
-the largest size of a file.
+before it creates, renames or removes such a file for the count-th time; with a group, its workers
+get the signal, too. full_at [part of a path, count] makes the disk full from that moment on.
+file_limit is the largest size of a file. The size of `folder`/accesses is the number of these
+moments so far, in the process and its workers.
 """
 
 import errno
 import importlib
 import json
+import multiprocessing
 import os
 import resource
 import runpy
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,13 @@ from scs_supcon.training import checkpointing
 IMPORTED_ONCE = (
     *("scs_supcon.cli", "scs_supcon.training.train", "timm", "torchvision.transforms.v2"),
     *("torch.utils.tensorboard", "pyarrow.parquet", "sklearn.datasets"),
+)
+# What other commands than `train` need, if it is installed.
+COMMANDS = (
+    *("scs_supcon.benchmark.compare", "scs_supcon.tuning.tune", "scs_supcon.reproduce.run"),
+    *("scs_supcon.server.run_app", "scs_supcon.report.build", "scs_supcon.inference.onnx"),
+    *("optuna", "onnx", "onnxruntime", "onnxscript", "torch.onnx", "uvicorn"),
+    *("matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 )
 
 
@@ -52,11 +62,19 @@ def run(request: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if request["eager"]:
         checkpointing.SavePolicy = partial(checkpointing.SavePolicy, every=0.0, at_most=0.0)
+    if request["group"]:
+        os.setpgid(0, 0)
+    # Workers of `compare` and `tune` are forked from this process, which has imported everything.
+    contexts = multiprocessing.get_context
+    multiprocessing.get_context = lambda method=None: contexts(
+        "fork" if method == "forkserver" else method
+    )
+    accesses = Path(request["folder"]) / "accesses"
     if request["signal_at"]:
-        sys.addaudithook(SignalAtFileAccess(*request["signal_at"]))
-    if request.get("full_at"):
-        sys.addaudithook(FullDisk(*request["full_at"]))
-    if request.get("file_limit"):
+        sys.addaudithook(SignalAtFileAccess(accesses, *request["signal_at"], request["group"]))
+    if request["full_at"]:
+        sys.addaudithook(FullDisk(accesses, *request["full_at"]))
+    if request["file_limit"]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
     sys.argv = ["scs", *request["arguments"]]
     code = 0
@@ -72,39 +90,54 @@ def run(request: dict[str, Any]) -> None:
     os._exit(code)  # shutting down the interpreter would take two seconds
 
 
-class SignalAtFileAccess:
-    """An audit hook that sends this process a signal at a given file access."""
+class Accesses:
+    """Counts the accesses to some files in this process and in those forked from it."""
 
-    def __init__(self, number: int, path_part: str, count: int) -> None:
-        self.number, self.path_part, self.remaining = number, path_part, count
+    def __init__(self, file: Path, path_part: str, events: tuple[str, ...]) -> None:
+        self.path_part, self.events = path_part, events
+        self.handle = os.open(file, os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_WRONLY)
+
+    def number(self, event: str, arguments: tuple[Any, ...], flags: int) -> int:
+        """Return the number of this access; 0 if it is not counted."""
+        if event not in self.events or self.path_part not in str(arguments[0]):
+            return 0
+        if event == "open" and not (arguments[2] or 0) & flags:
+            return 0
+        os.write(self.handle, b"x")
+        return os.fstat(self.handle).st_size
+
+
+class SignalAtFileAccess:
+    """An audit hook that sends this process, or its group, a signal at a given file access."""
+
+    def __init__(self, file: Path, number: int, path_part: str, count: int, group: bool) -> None:
+        events = ("open", "os.rename", "os.remove", "os.truncate")
+        self.accesses = Accesses(file, path_part, events)
+        self.number, self.count, self.group = number, count, group
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in ("open", "os.rename", "os.remove", "os.truncate"):
-            return
-        if event == "open" and not (arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR):
-            return
-        if self.path_part in str(arguments[0]):
-            self.remaining -= 1
-            if self.remaining == 0:
-                os.kill(os.getpid(), self.number)
+        if self.accesses.number(event, arguments, os.O_WRONLY | os.O_RDWR) == self.count:
+            os.kill(0 if self.group else os.getpid(), self.number)
 
 
 class FullDisk:
     """An audit hook that makes creating files fail, from the count-th one on."""
 
-    def __init__(self, path_part: str, count: int) -> None:
-        self.path_part, self.remaining = path_part, count
+    def __init__(self, file: Path, path_part: str, count: int) -> None:
+        self.accesses, self.count = Accesses(file, path_part, ("open",)), count
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and (arguments[2] or 0) & os.O_CREAT:
-            self.remaining -= self.path_part in str(arguments[0])
-            if self.remaining <= 0 and self.path_part in str(arguments[0]):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(arguments[0]))
+        if self.accesses.number(event, arguments, os.O_CREAT) >= self.count:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(arguments[0]))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     for name in IMPORTED_ONCE:
         importlib.import_module(name)
+    if "--commands" in sys.argv:
+        for name in COMMANDS:
+            with suppress(ImportError):
+                importlib.import_module(name)
     if (request := serve()) is not None:
         run(request)

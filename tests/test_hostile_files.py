@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -177,6 +178,10 @@ def test_odd_output_folders_are_errors(scs, shapes, tmp_path, monkeypatch):
         result = scs("train", shapes, "--out", out, *SMALL)
         assert result.code == 2, (out, result.err)
         assert result.err.startswith("error: ")
+    folders = ("--runs", tmp_path / "file", "--out", tmp_path / "compared")
+    result = scs("compare", shapes, "--methods", "supcon", *folders, "--device", "cpu")
+    assert result.code == 2
+    assert "a file exists where a folder is needed" in result.err
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -184,6 +189,29 @@ def test_odd_output_folders_are_errors(scs, shapes, tmp_path, monkeypatch):
     result = scs("compare", shapes, "--methods", "supcon", "--out", "here", "--device", "cpu")
     assert result.code == 2
     assert "cannot" in result.err
+
+
+def test_a_name_that_is_not_utf8_can_be_embedded(scs, shapes, finished, tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    shutil.copy(next(shapes.rglob("*.png")), os.fsencode(folder) + b"/odd\xff.png")
+    result = scs("embed", finished, folder, "-o", tmp_path / "vectors.parquet", "--quiet")
+    assert result.code in (0, 2), result.err
+    assert "Traceback" not in result.err
+    assert result.code == 0 or "odd" in result.err
+
+
+def test_warnings_are_printed_without_the_line_of_code(processes, shapes, train_small, tmp_path):
+    run = tmp_path / "run"
+    train_small(shapes, run)
+    (run / "finished.json").unlink()
+    (run / "metrics.csv").write_text("stage,epoch,name,value\n")
+    small = ("--epochs", "2", "--batch-size", "8", "--workers", "0", "--device", "cpu")
+    probe = ("--set", "probe.epochs=2", "--set", "probe.views=1", "--no-report", "--quiet")
+    result = processes.run("train", shapes, "--out", run, *small, *probe)
+    assert result.code == 0, result.err
+    assert re.search(r"^warning: .*metrics\.csv", result.err, re.MULTILINE)
+    assert ".py" not in result.err
 
 
 def test_the_current_folder_can_be_the_run(scs, shapes, tmp_path, monkeypatch):

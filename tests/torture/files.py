@@ -211,8 +211,9 @@ def _comparison(chance: random.Random, work: Path, run: Path, image: Path, want:
     file.write_text(_toml(chance, values))
     if chance.random() < 0.3:
         file.write_bytes(damaged(chance, file.read_bytes()))
-    command = ("compare", "--table", str(file), "--dry-run", "--out", str(work / "out"))
-    return f"comparison {key}", (*command, "--device", "cpu", "--quiet"), _accept
+    command = ("compare", str(file), "--dry-run", "--out", str(work / "out"))
+    runs = ("--runs", str(work / "runs"))
+    return f"comparison {key}", (*command, *runs, "--device", "cpu", "--quiet"), _accept
 
 
 def _accept(_result: Called) -> str:

@@ -3,7 +3,7 @@
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
@@ -112,7 +112,3 @@ def differences(expected: dict[str, bytes], actual: dict[str, bytes]) -> Sequenc
     """Return the names of the files that differ."""
     names = expected.keys() | actual.keys()
     return sorted(name for name in names if expected.get(name) != actual.get(name))
-
-
-Category = Callable[[int, int, Path], Outcome]
-"""(seed, number of attempts, empty folder) -> outcome."""

@@ -45,6 +45,21 @@ def test_a_run_killed_between_its_first_files_writes_the_missing_one(
     assert (tmp_path / "run" / lost).read_bytes() == before
 
 
+@pytest.mark.parametrize("content", [b'["a", "b"]\n', b"{", b"\xff"])
+def test_a_changed_list_of_classes_is_written_again_with_a_warning(
+    shapes, train_small, tmp_path, caplog, content
+):
+    train_small(shapes, tmp_path / "run", epochs=1)
+    (tmp_path / "run" / "finished.json").unlink()
+    file = tmp_path / "run" / "classes.json"
+    before = file.read_bytes()
+    file.write_bytes(content)
+    train_small(shapes, tmp_path / "run", epochs=1)
+    assert file.read_bytes() == before
+    assert "classes.json" in caplog.text
+    assert "it is written again" in caplog.text
+
+
 @pytest.mark.parametrize("settings", [["pretrain.batches=long_tail"], ["pretrain.batch_size=4"]])
 def test_a_dry_run_uses_a_few_images_of_each_class(train_small, settings, capsys):
     train_small("digits", "", dry_run=True, quiet=False, settings=settings)

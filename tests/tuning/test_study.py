@@ -136,6 +136,28 @@ def test_the_trial_of_a_crashed_worker_is_queued_again_but_not_that_of_a_running
     ), "both were computed with their values"
 
 
+@pytest.mark.parametrize("suggested", [0, 1, 2])
+def test_a_search_whose_worker_was_killed_tries_the_same_values(
+    search, tmp_path, monkeypatch, suggested
+):
+    scores = ValidationScores(loss=0.5, accuracy=0.75, images=8)
+    monkeypatch.setattr(module, "train", lambda *_, **__: None)
+    monkeypatch.setattr(module, "validation_scores", lambda run: scores)
+    values = []
+    for out, kill in ((tmp_path / "whole", False), (tmp_path / "killed", True)):
+        one = replace(search, out=out, trials=4)
+        prepare(one)
+        study = open_study(one)
+        if kill:
+            trial, lock = module._claim(one, study)
+            for axis in one.axes[:suggested]:
+                axis.suggest(trial)
+            lock.release()  # as the system does
+        work(one)
+        values.append([trial.params for trial in completed(study)])
+    assert values[0] == values[1]
+
+
 def test_a_trial_that_crashes_its_workers_is_dropped(search):
     prepare(search)
     study = open_study(search)

@@ -278,7 +278,8 @@ def _claim(search: Search, study: Any) -> tuple[Any, Any] | None:
 
     with _exclusive(search.out):
         _requeue_stale_trials(search, study)
-        states = [trial.state.name for trial in study.get_trials(deepcopy=False)]
+        trials = study.get_trials(deepcopy=False)
+        states = [trial.state.name for trial in trials]
         if states.count("COMPLETE") >= search.trials:
             return None
         _check_failures(study, states)
@@ -290,7 +291,8 @@ def _claim(search: Search, study: Any) -> tuple[Any, Any] | None:
             study.sampler = optuna.samplers.TPESampler(
                 n_startup_trials=min(STARTUP_TRIALS, max(2, search.trials // 3)),
                 constant_liar=True,  # workers should not try the same values at once
-                seed=search.seed * 1_000_003 + len(states),
+                # Trials that were interrupted are not counted: the next one gets the same values.
+                seed=search.seed * 1_000_003 + sum(not _interrupted(trial) for trial in trials),
             )
         trial = study.ask()
         return trial, Lock(_lock_file(search, trial.number))
@@ -340,13 +342,20 @@ def _requeue_stale_trials(search: Search, study: Any) -> None:
     for trial in trials:
         if trial.state.name == "RUNNING" and not is_held(_lock_file(search, trial.number)):
             crashes = _crashes(trials, trial.number)
-            retry = bool(trial.params) and crashes <= RETRIES
-            if trial.params and not retry:
+            chosen = all(axis.key in trial.params for axis in search.axes)
+            retry = chosen and crashes <= RETRIES
+            if chosen and not retry:
                 reason = f"it crashed {crashes} workers, perhaps out of memory"
                 RunningTrial(study, trial._trial_id).set_user_attr("error", reason)
             study.tell(trial.number, state=_state("FAIL"))
             if retry:
                 study.enqueue_trial(trial.params, user_attrs={"again": trial.number})
+
+
+def _interrupted(trial: Any) -> bool:
+    """Return whether a trial waits to be computed again, or was given up for that."""
+    state = trial.state.name
+    return state == "WAITING" or (state == "FAIL" and "error" not in trial.user_attrs)
 
 
 def _crashes(trials: Sequence[Any], number: int | None) -> int:

@@ -146,6 +146,11 @@ def test_wrong_soft_labels_are_explained(soft: Tensor, message: str) -> None:
         flatten_soft_labels(torch.ones(2, 3), soft)
 
 
+def test_integer_embeddings_are_an_error() -> None:
+    with pytest.raises(UserError, match=r"must be floating-point numbers, got torch\.int64"):
+        flatten(torch.ones(2, 3, dtype=torch.int64), torch.arange(2))
+
+
 def test_flatten_is_view_major_and_at_least_float32() -> None:
     x = torch.arange(12.0).view(3, 2, 2)
     rows, labels = flatten(x, torch.tensor([5, 6, 7]))

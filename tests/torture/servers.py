@@ -1,0 +1,146 @@
+"""Kill `scs serve` while labels are corrected: every acknowledged correction is stored, once."""
+
+import json
+import os
+import random
+import shutil
+import socket
+import threading
+import time
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+from typing import Any
+
+from command_processes import Processes
+
+from .kills import Log
+from .outcome import Outcome
+from .scenarios import without_columns
+
+CORRECTIONS = 60  # of a run, until its server may stop
+SECONDS = 60  # in which a server has to start
+
+
+def server_kills(
+    seed: int, count: int, folder: Path, run: Path, processes: Processes, log: Log
+) -> Outcome:
+    """Kill servers `count` times, before a random write or at a random time, and restart them.
+
+    Labels are corrected one by one, in an order that depends on what is stored only, so that
+    `corrections.csv` must be that of a server that was not killed, except for the times.
+    """
+    chance = random.Random(seed)
+    outcome = Outcome()
+    expected, _ = _correct(processes, _copy(run, folder), chance, kill=False)
+    while outcome.tried < count:
+        copy = _copy(run, folder)
+        killed, problem = 0, ""
+        while not problem and killed < count - outcome.tried:
+            content, problem = _correct(processes, copy, chance, kill=True)
+            if content is not None:
+                break
+            killed += 1
+        if not problem:
+            content, problem = _correct(processes, copy, chance, kill=False)
+            if not problem and content != expected:
+                problem = "other corrections are stored"
+        outcome.tried += killed
+        outcome.correct += 0 if problem else killed
+        if problem:
+            outcome.lost.append(f"serve, {killed} kills: {problem}")
+        log(f"serve: {killed} kills, {problem or 'the same corrections'}")
+    return outcome
+
+
+def _correct(
+    processes: Processes, run: Path, chance: random.Random, *, kill: bool
+) -> tuple[bytes | None, str]:
+    """Start a server and correct labels until it is killed or all corrections are made.
+
+    Returns:
+        The content of corrections.csv without times, or None if the server was killed; and what
+        went wrong, if something did.
+    """
+    port = _free_port()
+    count, at_write = chance.randint(1, 8), chance.random() < 0.5
+    signal_at = (SIGKILL, "corrections.csv", count) if kill and at_write else None
+    process = processes.start("serve", run, "--port", str(port), signal_at=signal_at)
+    timer = threading.Timer(chance.uniform(0, 0.03), _kill, [process])
+    acknowledged, problem = 0, ""
+    try:
+        before = acknowledged = _wait_for(port)
+        for number in range(before, CORRECTIONS):
+            if kill and not at_write and number - before == count:
+                timer.start()
+            _request(port, "POST", "/api/corrections", _correction(port, number))
+            acknowledged = number + 1
+        os.kill(process, SIGTERM)
+    except (OSError, HTTPException, ValueError) as error:  # killed, or it does not answer
+        problem = "" if kill else f"{type(error).__name__}: {error}"
+    timer.cancel()
+    result = processes.wait()
+    stored = _rows(run)
+    if "Traceback" in result.err:
+        problem = result.err.strip()[-300:]
+    elif not acknowledged <= stored <= acknowledged + 1:
+        problem = f"{acknowledged} corrections were acknowledged, {stored} are stored"
+    if problem or result.code == -SIGKILL:
+        return None, problem
+    return without_columns((run / "corrections.csv").read_bytes(), "time"), ""
+
+
+def _wait_for(port: int) -> int:
+    """Wait until the server answers; return the number of corrections that it has stored."""
+    end = time.monotonic() + SECONDS
+    while True:
+        try:
+            return len(_request(port, "GET", "/api/corrections")["rows"])
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
+def _correction(port: int, number: int) -> dict[str, Any]:
+    """Give an image the class after its current one, so that every correction changes a label."""
+    data = _request(port, "GET", "/api/data")
+    image = number % len(data["names"])
+    classes = data["classes"]
+    return {"images": [image], "label": classes[(data["labels"][image] + 1) % len(classes)]}
+
+
+def _request(port: int, method: str, path: str, document: Any = None) -> Any:
+    connection = HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+    body = None if document is None else json.dumps(document)
+    connection.request(method, path, body, {"content-type": "application/json"})
+    response = connection.getresponse()
+    content = response.read()
+    connection.close()
+    if response.status != 200:
+        raise ValueError(f"{method} {path}: {response.status} {content[:200]!r}")
+    return json.loads(content)
+
+
+def _rows(run: Path) -> int:
+    """Return the number of complete rows of corrections.csv."""
+    file = run / "corrections.csv"
+    return max(0, file.read_bytes().count(b"\n") - 1) if file.exists() else 0
+
+
+def _copy(run: Path, folder: Path) -> Path:
+    copy = folder / "served" / run.name
+    shutil.rmtree(copy, ignore_errors=True)
+    return Path(shutil.copytree(run, copy))
+
+
+def _kill(process: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process, SIGKILL)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
