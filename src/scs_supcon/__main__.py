@@ -21,6 +21,7 @@ EXTRAS |= dict.fromkeys(("scipy", "scikit_posthocs", "statsmodels", "pandas", "o
 ENVIRONMENT_ERRORS = {
     *(errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENOENT, errno.EMFILE, errno.EIO),
+    errno.EFBIG,
 }
 EXTRAS |= dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx")
 EXTRAS |= dict.fromkeys(("starlette", "uvicorn", "python_multipart"), "serve")

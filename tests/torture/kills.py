@@ -19,6 +19,7 @@ from .outcome import Outcome, differences
 from .scenarios import Files, Scenario, prepared
 
 NEVER = 10**9
+FULL = ("disk is full", "No space left on device", "File too large")  # what an error has to say
 SECONDS = 300  # after which a command counts as hanging
 
 
@@ -151,7 +152,7 @@ def _fill(
         message = full.err + full.out
         if "Traceback" in message or full.code not in (*scenario.codes, 1, 2):
             problem = f"with a full disk: exit code {full.code}: {message.strip()[-400:]}"
-        elif full.code not in scenario.codes and "disk is full" not in message:
+        elif full.code not in scenario.codes and not any(text in message for text in FULL):
             problem = f"with a full disk: {message.strip()[-300:]}"
         enlarge()
         again = processes.run(*command, eager=True, kill_after=SECONDS)

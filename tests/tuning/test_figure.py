@@ -36,3 +36,14 @@ def test_the_figure_has_a_panel_for_the_progress_and_for_each_key(count, tmp_pat
     assert Image.open(png).size[0] > 1000
     text = svg.read_text()
     assert text.count('id="axes_') == 4
+
+
+def test_interrupted_trials_do_not_change_the_figure(tmp_path):
+    figures = []
+    for numbers in ((0, 1, 2), (0, 3, 7)):
+        trials = [
+            Trial(number, loss, 0.5, {"head.overlap": 2}, "trials/x")
+            for number, loss in zip(numbers, (0.3, 0.2, 0.1), strict=True)
+        ]
+        figures.append([file.read_bytes() for file in draw_search(trials, AXES[1:2], tmp_path)])
+    assert figures[0] == figures[1]

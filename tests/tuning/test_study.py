@@ -240,6 +240,21 @@ def test_a_database_can_hold_the_study(search, tmp_path):
     assert not (stored.out / "study.journal").exists()
 
 
+@pytest.mark.parametrize("length", [1, 100, 5000])
+def test_a_line_that_a_full_disk_cut_off_does_not_damage_the_study(search, length):
+    prepare(search)
+    study = open_study(search)
+    study.ask()
+    journal = search.out / "study.journal"
+    before = journal.read_bytes()
+    journal.write_bytes(before + b'{"op_code":4,' + b"x" * length)
+    study = open_study(search)
+    study.ask()
+    assert journal.read_bytes().startswith(before + b"{")
+    assert b"xx" not in journal.read_bytes()
+    assert len(open_study(search).trials) == 2
+
+
 def test_a_damaged_study_is_an_error(search):
     prepare(search)
     (search.out / "study.journal").write_text("no json\n" * 3)

@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from scs_supcon.errors import UserError
 
 WINDOWS = os.name == "nt"
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 ABANDONED_SECONDS = 3600.0  # on Windows: age at which a temporary file is deleted
 
 
@@ -105,7 +106,7 @@ def sync(path: Path) -> None:
 
 def write_error(error: OSError, path: Path) -> UserError:
     """Return an error that names the path, the cause, and what to do."""
-    if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
+    if error.errno in DISK_FULL:
         cause = "the disk is full or a quota is reached: free some space"
     elif error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         cause = "no permission to write there: choose another folder, or change its permissions"

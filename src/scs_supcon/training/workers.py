@@ -23,6 +23,7 @@ from typing import Any
 
 from scs_supcon.device import cores
 from scs_supcon.errors import UserError
+from scs_supcon.io.atomic import DISK_FULL, write_error
 from scs_supcon.io.lock import InUse
 from scs_supcon.training.checkpointing import Stopped
 
@@ -186,8 +187,6 @@ def _run_worker(
 
     # Data loaders of this process use the platform's default start method.
     multiprocessing.set_start_method(None, force=True)
-    if log is not None:
-        _redirect_output(log)
     _stop_with_parent()
     torch.set_num_threads(threads)
     pipe.send(_call(function, args, log))
@@ -197,6 +196,8 @@ def _call(
     function: Callable[..., str], args: tuple[Any, ...], log: Path | None
 ) -> tuple[WorkerStatus, str]:
     try:
+        if log is not None:
+            _redirect_output(log)
         return WorkerStatus.DONE, function(*args)
     except Stopped:
         return WorkerStatus.STOPPED, ""
@@ -205,6 +206,8 @@ def _call(
     except UserError as error:
         return WorkerStatus.FAILED, str(error)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            return WorkerStatus.FAILED, str(write_error(error, Path(error.filename or "a file")))
         traceback.print_exc()
         text = f"{type(error).__name__}: {error}".strip()
         return WorkerStatus.FAILED, f"{text}; see {log}" if log else text

@@ -25,11 +25,12 @@ def draw_search(
 
 
 def _draw_history(panel: Any, trials: Sequence[Trial], objective: Objective) -> None:
-    numbers, values = [t.number for t in trials], [_value(t, objective) for t in trials]
+    # Trials that were interrupted have numbers, too: they are not counted here.
+    numbers, values = range(len(trials)), [_value(t, objective) for t in trials]
     panel.plot(numbers, values, "o", color=ACCENT, markersize=4, label="trial")
     best_so_far = list(accumulate(values, max if objective == "accuracy" else min))
     panel.step(numbers, best_so_far, where="post", color=OTHER, label="best so far")
-    panel.set(xlabel="trial", ylabel=LABELS[objective])
+    panel.set(xlabel="completed trial", ylabel=LABELS[objective])
     panel.xaxis.get_major_locator().set_params(integer=True)
     panel.legend()
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from scs_supcon.device import find_compute
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.predictions import ValidationScores, validation_scores
-from scs_supcon.io.atomic import make_folder, write_json
+from scs_supcon.io.atomic import make_folder, write_error, write_json
 from scs_supcon.io.lock import InUse, Lock, is_held
 from scs_supcon.io.records import RecordError, check_regular, read_json_object
 from scs_supcon.io.typed import validate
@@ -31,6 +31,7 @@ from scs_supcon.recipe import Share
 from scs_supcon.runs.environment import numeric_code_digest
 from scs_supcon.training.checkpointing import Stopped
 from scs_supcon.training.train import train
+from scs_supcon.tuning.journal import JournalLock
 from scs_supcon.tuning.space import Axis, default_space, read_space
 
 Objective = Literal["accuracy", "loss"]
@@ -184,11 +185,15 @@ def open_study(search: Search) -> Any:
     if journal.exists():
         check_regular(journal)
     try:
-        storage = search.storage or JournalStorage(JournalFileBackend(str(journal)))
+        storage = search.storage or JournalStorage(
+            JournalFileBackend(str(journal), lock_obj=JournalLock(journal))  # type: ignore[arg-type]
+        )
         study = optuna.create_study(study_name=STUDY, storage=storage, load_if_exists=True)
         study.get_trials(deepcopy=False)
     except ImportError:  # a missing database driver
         raise
+    except OSError as error:
+        raise write_error(error, journal) from error
     except Exception as error:
         raise UserError(
             f"cannot open the study {search.storage or journal} ({type(error).__name__}: {error}): "
