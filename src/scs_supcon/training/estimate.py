@@ -116,7 +116,8 @@ def describe_batches(labels: NDArray[np.int64], recipe: Recipe, views: int) -> s
     kinds = {"shuffle": "shuffled", "balanced": f"balanced, {settings.per_class} per class"}
     kind = kinds.get(settings.batches, f"long tail, {settings.per_class} per class")
     return (
-        f"batches   {len(plan)} per epoch, about {size} images × {views} views each, {kind}\n"
+        f"batches   {len(plan)} per epoch, about {size} images × {views} view{'s' * (views != 1)} "
+        f"each, {kind}\n"
         f"pairs     {positives:.1f} other images of the same class per anchor; none for "
         f"{without_positives:.1%} of the anchors"
     )
