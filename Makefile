@@ -78,7 +78,7 @@ dist: ## build sdist and wheel in dist/, install the wheel in a new environment 
 	build/dist-env/bin/python -m pip install --quiet build
 	build/dist-env/bin/python -m build --outdir dist .
 	$(PYTHON) -m venv --clear build/dist-env
-	build/dist-env/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[train]"
+	build/dist-env/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[train,paper]"
 	cd build && dist-env/bin/python ../tools/test_wheel.py
 
 .PHONY: help demo test test-fast test-browser test-onnx test-scale test-min check fix bench torture audit docs dist
