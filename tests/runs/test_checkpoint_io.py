@@ -51,6 +51,28 @@ def test_the_newest_checkpoint_is_read_and_two_are_kept_per_stage(tmp_path):
     assert stems == ["pretrain-000002", "pretrain-000003", "probe-000004"]
 
 
+def test_the_name_of_a_stage_may_contain_digits(tmp_path):
+    write(tmp_path, 1)
+    write(tmp_path, 2, 3, 4, stage="fold1")
+    write(tmp_path, 5, stage="fold2")
+    assert (read(tmp_path, "fold1"), read(tmp_path, "fold2")) == (4, 5)
+    assert last_stage(tmp_path) == "fold2"
+    stems = sorted({name.partition(".")[0] for name in names(tmp_path)})
+    assert stems == ["fold1-000003", "fold1-000004", "fold2-000005", "pretrain-000001"]
+
+
+def test_checkpoints_of_equal_number_are_ordered_by_age(tmp_path):
+    write(tmp_path, 1, stage="fold2")
+    write(tmp_path / "other", 1, stage="fold1")
+    for path in (tmp_path / "other").iterdir():
+        path.rename(tmp_path / path.name)
+    for stage, seconds in (("fold2", 100), ("fold1", 200)):
+        os.utime(tmp_path / f"{stage}-000001.sha256", (seconds, seconds))
+    assert last_stage(tmp_path) == "fold1"
+    os.utime(tmp_path / "fold2-000001.sha256", (300, 300))
+    assert last_stage(tmp_path) == "fold2"
+
+
 def test_checksums_have_the_format_of_sha256sum(tmp_path):
     write(tmp_path, 1)
     for line in (tmp_path / "pretrain-000001.sha256").read_text().splitlines():

@@ -91,7 +91,17 @@ def test_a_run_stopped_in_the_second_fold_ends_with_the_same_bytes(
         patch.setattr(CheckpointManager, "after_step", interrupt)
         train_small(shapes, tmp_path / "run", **options)
     assert stopped == [2]
-    train_small(shapes, tmp_path / "run", **options)
+    stages = []
+
+    def record(self, position, terms):
+        stages.append(self._stage.name)
+        after_step(self, position, terms)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointManager, "after_step", record)
+        train_small(shapes, tmp_path / "run", **options)
+    assert not {"pretrain", "fold1"} & set(stages), "stages that were completed before"
+    assert {"fold2", "fold3"} <= set(stages)
     assert deterministic_files(tmp_path / "run") == deterministic_files(whole.path)
 
 

@@ -25,7 +25,7 @@ from scs_supcon.io.values import ValueTree
 
 FORMAT_VERSION = 1
 CHECKPOINTS_PER_STAGE = 2
-FILE = re.compile(r"\.?([a-z_]+-\d{6,})\.(?:safetensors|json|sha256)(?:\.[0-9a-f]+\.tmp)?")
+FILE = re.compile(r"\.?([a-z0-9_]+-\d{6,})\.(?:safetensors|json|sha256)(?:\.[0-9a-f]+\.tmp)?")
 
 
 @dataclass(frozen=True)
@@ -170,9 +170,16 @@ def storable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _complete_checkpoints(folder: Path, stage: str | None = None) -> list[str]:
-    """Return the names of complete checkpoints, oldest first; numbers increase over all stages."""
-    with_checksums = {name for file, name in _files(folder) if file == f"{name}.sha256"}
-    names = sorted(with_checksums, key=lambda name: int(name.rpartition("-")[2]))
+    """Return the names of complete checkpoints, oldest first; numbers increase over all stages.
+
+    Earlier versions gave the folds (fold1, fold2, …) of a run the same number.
+    """
+
+    def age(name: str) -> tuple[int, int]:
+        written = (folder / f"{name}.sha256").stat().st_mtime_ns
+        return int(name.rpartition("-")[2]), written
+
+    names = sorted({name for file, name in _files(folder) if file == f"{name}.sha256"}, key=age)
     return [name for name in names if stage in (None, name.rpartition("-")[0])]
 
 
