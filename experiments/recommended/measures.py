@@ -15,10 +15,12 @@ from scs_supcon.evaluation.record import Evaluation
 
 
 def method_of(run: Path) -> str:
-    """Return "recommended", or the method with its preset."""
+    """Return "recommended", "linear probe" (no stage 1), or the method with its preset."""
     recipe = tomllib.loads((run / "recipe.toml").read_text(encoding="utf-8"))
     if recipe.get("fusion", {}).get("whitened"):
         return "recommended"
+    if recipe["encoder"]["frozen"] and not recipe["pretrain"]["epochs"]:
+        return "linear probe"
     name, preset = recipe["method"]["name"], recipe["method"].get("preset")
     return f"{name}@{preset}" if preset else name
 
