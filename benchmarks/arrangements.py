@@ -5,7 +5,8 @@ python benchmarks/arrangements.py            # writes the table of docs/guide/di
 Each process has half of a batch. `SCSSupCon(preset="siglip", gather_across_devices=True)` is placed
 outside or inside the wrapper of a library, one step of SGD with learning rate 1 is taken, and the
 change of the encoder, t' and b is divided by the change that one process with the whole batch
-makes: 1 is exact, 0.5 would be half the gradient. Libraries that are not installed are left out.
+makes: 1 is exact, 0.5 would be half the gradient. The table needs every library; the test leaves
+out those that are not installed.
 
 The script starts itself as `arrangements.py RANK WORLD FOLDER`, once per process.
 """
@@ -331,7 +332,12 @@ def one_rank(rank: int, world: int, folder: Path) -> None:
 
 
 def main() -> None:
-    """Run two processes and write the table."""
+    """Run two processes and write the whole table; every library has to be installed."""
+    missing = {library for library, _ in ARRANGEMENTS.values() if not available(library)}
+    if missing:
+        raise SystemExit(
+            f"install first, or rows would be lost: {', '.join(sorted(map(str, missing)))}"
+        )
     with tempfile.TemporaryDirectory() as folder:
         commands = [[sys.executable, __file__, str(rank), "2", folder] for rank in range(2)]
         for process in [subprocess.Popen(command) for command in commands]:

@@ -120,7 +120,10 @@ def test_the_projection_is_orthogonal_and_always_the_same(common_dim: int, style
 def test_the_projection_does_not_learn() -> None:
     assert not OSCSSupCon().state_dict().keys() - SCSSupCon().state_dict().keys()
     loss = OSCSSupCon(preset="paper")
-    assert {name for name, _ in loss.named_parameters()} == {"log_t", "b"} and loss.adapted
+    assert {name for name, _ in loss.named_parameters()} == {
+        "bias_log_t",
+        "bias_b",
+    } and loss.adapted
 
 
 def test_a_row_without_positive_projections_gets_no_gradient() -> None:

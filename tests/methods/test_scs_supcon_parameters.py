@@ -217,7 +217,7 @@ def test_state_dict_round_trip_and_deepcopy(preset: str) -> None:
     loss(*batch()).backward()
     optimiser.step()
     state = {name: value.clone() for name, value in loss.state_dict().items()}
-    assert set(state) == {"log_t", "b"}
+    assert set(state) == {"bias_log_t", "bias_b"}
     other = SCSSupCon(preset=preset)
     other.load_state_dict(state)
     copied_loss = copy.deepcopy(loss)
@@ -284,10 +284,18 @@ def test_optimisers_of_other_libraries_do_not_decay_t_and_b() -> None:
     assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
     assert [id(p) for p in groups[0]["params"]] == [id(model[0].weight)]
     assert {id(p) for p in groups[1]["params"]} == expected
-    assert model[1].no_weight_decay() == {"log_t", "b"}
+    assert model[1].no_weight_decay() == {"bias_log_t", "bias_b"}
     optim = pytest.importorskip("timm.optim")
     kept, decayed = optim.param_groups_weight_decay(model, 0.1)
     assert {id(p) for p in kept["params"]} == expected and len(decayed["params"]) == 1
+
+
+def test_the_hugging_face_trainer_does_not_decay_t_and_b_because_of_their_names() -> None:
+    trainer = pytest.importorskip("transformers").Trainer
+    inside = torch.nn.ModuleDict({"net": torch.nn.Linear(8, 8), "loss": SCSSupCon(preset="siglip")})
+    for model in (inside, torch.nn.Sequential(SCSSupCon(preset="siglip"))):
+        decayed = trainer.get_decay_parameter_names(None, model)
+        assert [name for name in decayed if not name.startswith("net.")] == []
 
 
 def test_repr_shows_the_arguments() -> None:

@@ -5,6 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+WITHOUT_FLOAT64: tuple[str, ...] = ("mps",)  # types of devices
+
 
 def forbid_double_backward() -> None:
     """Raise an error if a second derivative is requested; call it first in a backward pass.
@@ -37,9 +39,10 @@ def reads_are_free(x: Tensor) -> bool:
     return x.device.type == "cpu" and not traced(x)
 
 
-def wide(x: Tensor) -> torch.dtype:
+def wide(x: Tensor | torch.device) -> torch.dtype:
     """Return the type in which numbers of x are summed: float64, or float32 on Apple's mps."""
-    return torch.float32 if x.device.type == "mps" else torch.float64
+    device = x.device if isinstance(x, Tensor) else x
+    return torch.float32 if device.type in WITHOUT_FLOAT64 else torch.float64
 
 
 def scale_gradient(saved: Tensor, grad: Tensor) -> Tensor:

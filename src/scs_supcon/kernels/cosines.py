@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from scs_supcon.kernels.autograd import wide
+
 
 @torch.no_grad()
 def mean_cosines(rows: Tensor, labels: Tensor) -> tuple[float, float]:
@@ -18,14 +20,14 @@ def mean_cosines(rows: Tensor, labels: Tensor) -> tuple[float, float]:
         rows: `(n, d)`.
         labels: `(n,)` integers, or `(n, K)` probabilities.
     """
-    x = torch.nn.functional.normalize(rows.double(), dim=1)
+    x = torch.nn.functional.normalize(rows.to(wide(rows)), dim=1)
     if labels.dim() == 1:
         classes, index = torch.unique(labels, return_inverse=True)
         sums = x.new_zeros(len(classes), x.shape[1]).index_add_(0, index, x)
-        counts = torch.bincount(index, minlength=len(classes)).double()
+        counts = torch.bincount(index, minlength=len(classes)).to(x.dtype)
         own = x.new_ones(len(x))
     else:
-        p = labels.double()
+        p = labels.to(x.dtype)
         sums, counts, own = p.T @ x, p.sum(0), p.square().sum(1)
     square = x.square().sum(1)  # 1, or 0 for zero rows
     same = float(sums.square().sum() - own @ square)

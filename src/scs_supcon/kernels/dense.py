@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from scs_supcon.kernels.autograd import full_precision, reads_are_free, traced
+from scs_supcon.kernels.autograd import full_precision, reads_are_free, traced, wide
 from scs_supcon.kernels.bias import solve_bias, solve_bias_on_device
 
 FEW_ROWS = 64  # up to this size a second product costs less than a gradient in Python (measured)
@@ -149,4 +149,4 @@ def pair_weights(total: Number, positive: Number, weighting: Weighting) -> tuple
 
 
 def _at_least_one(x: Number) -> Number:
-    return x.double().clamp_min(1) if isinstance(x, Tensor) else max(x, 1)
+    return x.to(wide(x)).clamp_min(1) if isinstance(x, Tensor) else max(x, 1)

@@ -21,6 +21,7 @@ from scs_supcon.kernels.autograd import (
     reads_are_free,
     scale_gradient,
     traced,
+    wide,
 )
 from scs_supcon.kernels.dense import dense_style_distance
 from scs_supcon.kernels.gather import Group, arrange_pairs, several_processes
@@ -113,7 +114,7 @@ class _DistanceSums:
     ) -> None:
         self.queries, self.pairs = queries, pairs
         self.others = queries if references is None else references
-        self.total = torch.zeros((), dtype=torch.float64, device=queries.device)
+        self.total = torch.zeros((), dtype=wide(queries), device=queries.device)
         any_gradient = need_queries or need_references
         self.grad = torch.zeros_like(queries) if any_gradient else None
         self.grad_references = torch.zeros_like(self.others) if need_references else None
@@ -121,7 +122,7 @@ class _DistanceSums:
     def add_listed(self, u: Tensor, v: Tensor, weight: Tensor) -> None:
         """Add the distances of listed pairs (row, reference)."""
         gap = self.queries.index_select(0, u).sub_(self.others.index_select(0, v))
-        distance = torch.linalg.vector_norm(gap, dim=1, dtype=torch.float64)
+        distance = torch.linalg.vector_norm(gap, dim=1, dtype=wide(gap))
         self.total += torch.dot(distance, weight)
         if self.grad is None:
             return
@@ -160,7 +161,7 @@ def _spans(pairs: PairLabels) -> _Spans:
     first = torch.searchsorted(columns, labels)
     stop = torch.searchsorted(columns, labels, right=True)
     count = stop - first - int(pairs.contains_self)
-    weight = 1 / (len(pairs.left) * count.clamp_min(1).double())
+    weight = 1 / (len(pairs.left) * count.clamp_min(1).to(wide(count)))
     if pairs.symmetric:
         first = torch.arange(1, len(labels) + 1, device=first.device)
         weight *= 2
@@ -202,7 +203,7 @@ def class_blocks(pairs: PairLabels, piece: int) -> Iterator[Block]:
     order = order[torch.argsort(column_counts[order])]
     row_spans = torch.stack([stops - counts, stops], 1)[order]
     column_spans = torch.stack([column_starts, column_starts + column_counts], 1)[order]
-    weights = 1 / (len(pairs.left) * positives[order].double())
+    weights = 1 / (len(pairs.left) * positives[order].to(wide(order)))
     heights, widths = counts[order].tolist(), column_counts[order].tolist()
     for start, stop in _similar_sizes(heights, widths, piece):
         spans = row_spans[start:stop]
@@ -254,7 +255,7 @@ def _block_distances(
     queries: Tensor, others: Tensor, block: Block, need: bool, need_others: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return the weighted sum of distances and its gradients for the rows and their positives."""
-    exact = queries.dtype == torch.float64
+    exact = queries.dtype == wide(queries)
     x = _take_rows(queries, block.rows)
     identical = others is queries and block.columns is block.rows
     y = x if identical else _take_rows(others, block.columns)
@@ -284,8 +285,8 @@ def _block_distances(
 
 
 def _take_rows(x: Tensor, index: Tensor) -> Tensor:
-    """Return rows `(k, m)` of x in float64."""
-    return x.index_select(0, index.reshape(-1)).double().view(*index.shape, x.shape[1])
+    """Return rows `(k, m)` of x, in float64 if possible."""
+    return x.index_select(0, index.reshape(-1)).to(wide(x)).view(*index.shape, x.shape[1])
 
 
 def _distances_from_products(x: Tensor, y: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from scs_supcon.kernels.autograd import (
     reads_are_free,
     scale_gradient,
     traced,
+    wide,
 )
 from scs_supcon.kernels.bias import solve_sorted_bias
 from scs_supcon.kernels.dense import Weighting, dense_sigmoid_loss, pair_weights
@@ -199,7 +200,7 @@ class _TileSums:
         self.references = queries if references is None else references
         self.pairs, self.t, self.b = pairs, t, b
         self.weights, self.include_self, self.margin = weights, include_self, margin
-        self.cost = torch.zeros((), dtype=torch.float64, device=queries.device)
+        self.cost = torch.zeros((), dtype=wide(queries), device=queries.device)
         self.by_b, self.by_t = torch.zeros_like(self.cost), torch.zeros_like(self.cost)
 
     def prepare(
@@ -336,7 +337,7 @@ def _subtract_from_positives(x: Tensor, tile: Tile, same: Tensor | None, amount:
 
 def _total(x: Tensor) -> Tensor:
     """Return the sum in float64; rows of large tiles are first summed in their precision."""
-    return (x if x.numel() <= FEW else x.sum(1)).sum(dtype=torch.float64)
+    return (x if x.numel() <= FEW else x.sum(1)).sum(dtype=wide(x))
 
 
 def _inner_product(x: Tensor, y: Tensor, chunk: int = 8192) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from scs_supcon.kernels.autograd import full_precision
+from scs_supcon.kernels.autograd import full_precision, wide
 from scs_supcon.kernels.bias import EXACT_PAIRS, solve_bias
 from scs_supcon.kernels.dense import Weighting, pair_weights, softplus
 
@@ -64,7 +64,7 @@ def soft_sigmoid_loss(
             both = attract + repel
             if not include_self:
                 both = both.masked_fill(_self_pairs(rows, n), 0)
-            return both.sum(dtype=torch.float64)
+            return both.sum(dtype=wide(both))
 
         costs = [in_chunks(cost, rows, n) for rows in row_chunks((n, n), chunk, common.device)]
         return torch.stack(costs).sum().to(common.dtype), b
@@ -87,7 +87,7 @@ def soft_style_distance(style: Tensor, probabilities: Tensor, *, chunk: int = CH
         # A Gram matrix would be inaccurate: two views of an image are near-duplicates.
         exact = "donot_use_mm_for_euclid_dist"
         distance = torch.cdist(style.index_select(0, rows), style, compute_mode=exact)
-        return (distance * weights).sum(dtype=torch.float64)
+        return (distance * weights).sum(dtype=wide(distance))
 
     with full_precision(style):
         sums = [in_chunks(distances, rows, n) for rows in row_chunks((n, n), chunk, style.device)]
@@ -96,7 +96,7 @@ def soft_style_distance(style: Tensor, probabilities: Tensor, *, chunk: int = CH
 
 def expected_positives(probabilities: Tensor, include_self: bool) -> float:
     """Return Σ q_uv over all pairs: ‖Σ_u p_u‖², minus Σ_u ‖p_u‖² without pairs (u, u)."""
-    p = probabilities.detach().double()
+    p = probabilities.detach().to(wide(probabilities))
     positive = float(p.sum(0).square().sum())
     return positive if include_self else positive - float(p.square().sum())
 
@@ -113,7 +113,7 @@ def _solve(
     if not include_self:
         counted = ~_self_pairs(rows, n)
         logits, q = logits[counted], q[counted]
-    positive, pairs = float(q.sum(dtype=torch.float64)), q.numel()
+    positive, pairs = float(q.sum(dtype=wide(q))), q.numel()
     if not margin:
         return solve_bias(logits, positive)
     both = torch.stack([logits - t * margin, logits])

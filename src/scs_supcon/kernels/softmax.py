@@ -23,6 +23,7 @@ from scs_supcon.kernels.autograd import (
     full_precision,
     scale_gradient,
     traced,
+    wide,
 )
 from scs_supcon.kernels.dense import dense_softmax_loss
 from scs_supcon.kernels.gather import Group, arrange_pairs, several_processes
@@ -153,7 +154,9 @@ class _PositiveMean:
 
     def inner_product(self) -> Tensor:
         """Return the inner product of each query with its mean."""
-        product = torch.zeros(len(self.queries), dtype=torch.float64, device=self.queries.device)
+        product = torch.zeros(
+            len(self.queries), dtype=wide(self.queries), device=self.queries.device
+        )
         for rows, mean in self._chunks():
             product[rows] = mean.mul_(self.queries[rows]).sum(1)
         return product
@@ -171,9 +174,9 @@ def _class_sums(x: Tensor, rows: SortedLabels, labels: Tensor) -> tuple[Tensor, 
     """
     classes, counts = rows.counts
     number = torch.repeat_interleave(torch.arange(len(classes), device=x.device), counts)
-    sums = torch.zeros(len(classes) + 1, x.shape[1], dtype=torch.float64, device=x.device)
+    sums = torch.zeros(len(classes) + 1, x.shape[1], dtype=wide(x), device=x.device)
     for k in range(0, len(x), CHUNK):
-        sums.index_add_(0, number[k : k + CHUNK], x[k : k + CHUNK].double())
+        sums.index_add_(0, number[k : k + CHUNK], x[k : k + CHUNK].to(sums.dtype))
     if not len(classes):
         return sums, torch.zeros_like(labels)
     index = torch.searchsorted(classes, labels).clamp_max(len(classes) - 1)
@@ -198,7 +201,7 @@ class _TilePass:
 
     def log_sum_exp(self) -> Tensor:
         """Return log Σ_v exp(logit_uv) of each query, in float64."""
-        sums = torch.zeros(len(self.queries), dtype=torch.float64, device=self.queries.device)
+        sums = torch.zeros(len(self.queries), dtype=wide(self.queries), device=self.queries.device)
         if self.shift is None:
             return self._careful_log_sum_exp(sums)
         for tile in tiles(self.pairs, self.tile):

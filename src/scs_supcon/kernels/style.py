@@ -34,7 +34,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scs_supcon.kernels.autograd import forbid_double_backward, full_precision, scale_gradient
+from scs_supcon.kernels.autograd import forbid_double_backward, full_precision, scale_gradient, wide
 from scs_supcon.kernels.bias import EXACT_PAIRS, solve_bias
 from scs_supcon.kernels.distances import PIECE, Block, class_blocks
 from scs_supcon.kernels.gather import Group, arrange_pairs, gather_rows, several_processes
@@ -155,7 +155,7 @@ def _solve(x: Tensor, images: Tensor, pairs: PairLabels, t: float) -> float:
         same, valid = _masks(block, sampled, (images[rows], images))
         logits.append((t * _similarities(x[rows], x, block))[valid])
         positive += int((same & valid).sum())
-    b = torch.tensor(solve_bias(torch.cat(logits), positive), dtype=torch.float64, device=x.device)
+    b = torch.tensor(solve_bias(torch.cat(logits), positive), dtype=wide(x), device=x.device)
     if pairs.joined:
         dist.broadcast(b, group=pairs.group, group_src=0)
     return float(b)
@@ -174,7 +174,7 @@ class _InstancePairs(torch.autograd.Function):
     ) -> Tensor:
         t, b, weight = scalars
         others = queries if references is None else references
-        total = torch.zeros((), dtype=torch.float64, device=queries.device)
+        total = torch.zeros((), dtype=wide(queries), device=queries.device)
         grad = torch.zeros_like(queries) if ctx.needs_input_grad[0] else None
         with full_precision(queries):
             for block in class_blocks(pairs, piece):
@@ -183,7 +183,7 @@ class _InstancePairs(torch.autograd.Function):
                 x = sign * (t * _similarities(queries, others, block) - b)
                 threshold = 40.0 if x.dtype == torch.float64 else 20.0  # see `dense.softplus`
                 cost = torch.nn.functional.softplus(x, threshold=threshold)
-                total += (cost * valid).sum(dtype=torch.float64)
+                total += (cost * valid).sum(dtype=total.dtype)
                 if grad is not None:
                     zeta = x.sigmoid_().mul_(sign).mul_(valid)
                     products = torch.bmm(zeta, others[block.columns])

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scs_supcon.kernels.autograd import forbid_double_backward, full_precision
+from scs_supcon.kernels.autograd import forbid_double_backward, full_precision, wide
 from scs_supcon.kernels.bias import EXACT_PAIRS, solve_bias
 from scs_supcon.kernels.dense import Weighting, softplus
 from scs_supcon.kernels.soft import in_chunks, row_chunks
@@ -53,17 +53,17 @@ class PairTargets:
 
     @torch.no_grad()
     def totals(self, device: torch.device, chunk: int = CHUNK) -> tuple[Tensor, Tensor]:
-        """Return Σ w and Σ w q in float64."""
-        total = torch.zeros(2, dtype=torch.float64, device=device)
+        """Return Σ w and Σ w q, in float64 if possible."""
+        total = torch.zeros(2, dtype=wide(device), device=device)
         for rows in row_chunks(self.shape, chunk, device):
             q, w = self.target(rows), self.weight(rows)
-            total[0] += q.numel() if w is None else w.sum(dtype=torch.float64)
+            total[0] += q.numel() if w is None else w.sum(dtype=total.dtype)
             if w is None:
-                total[1] += q.sum(dtype=torch.float64)
+                total[1] += q.sum(dtype=total.dtype)
             elif w.dtype == q.dtype == torch.bool:
                 total[1] += (w & q).sum()
             else:
-                total[1] += (w.double() * q).sum()
+                total[1] += (w.to(total.dtype) * q).sum()
         return total[0], total[1]
 
 
@@ -119,7 +119,7 @@ def targeted_sigmoid_loss(
                 costs = costs + softplus(t * r - b) * (1 - q) * repel
             if w is not None:
                 costs = costs * w
-            return costs.sum(1, dtype=torch.float64)
+            return costs.sum(1, dtype=wide(costs))
 
         sums = [
             in_chunks(cost, rows, n) for rows in row_chunks(targets.shape, chunk, queries.device)
@@ -146,7 +146,8 @@ class _HardPairs(torch.autograd.Function):
         chunk: int,
     ) -> Tensor:
         by_queries, by_references = torch.zeros_like(queries), torch.zeros_like(references)
-        total = torch.zeros(3, dtype=torch.float64, device=queries.device)  # value, by t, by b
+        exact = wide(queries)
+        total = torch.zeros(3, dtype=exact, device=queries.device)  # value, by t, by b
         scale, threshold = t.to(queries), 40.0 if queries.dtype == torch.float64 else 20.0
         for rows in row_chunks(targets.shape, chunk, queries.device):
             c = queries.index_select(0, rows)
@@ -165,12 +166,12 @@ class _HardPairs(torch.autograd.Function):
                 weights = torch.where(q, attract, repel)
                 cost.mul_(weights)
                 zeta.mul_(weights)
-            total[0] += cost.sum(1).sum(dtype=torch.float64)
+            total[0] += cost.sum(1).sum(dtype=exact)
             product = zeta @ references
-            total[1] += (c * product).sum(dtype=torch.float64)
+            total[1] += (c * product).sum(dtype=exact)
             if margin:
-                total[1] -= margin * (zeta * q).sum(dtype=torch.float64)
-            total[2] -= zeta.sum(1).sum(dtype=torch.float64)
+                total[1] -= margin * (zeta * q).sum(dtype=exact)
+            total[2] -= zeta.sum(1).sum(dtype=exact)
             by_queries.index_copy_(0, rows, product * scale)
             if ctx.needs_input_grad[1]:
                 by_references.addmm_(zeta.T, c * scale)
@@ -259,7 +260,7 @@ class _HardSoftmax(torch.autograd.Function):
     ) -> Tensor:
         n = max(len(x), 1)
         by_x, by_references = torch.zeros_like(x), torch.zeros_like(references)
-        total = torch.zeros((), dtype=torch.float64, device=x.device)
+        total = torch.zeros((), dtype=wide(x), device=x.device)
         for rows in row_chunks(targets.shape, chunk, x.device):
             z = x.index_select(0, rows)
             q, w = targets.target(rows), targets.weight(rows)
@@ -278,8 +279,8 @@ class _HardSoftmax(torch.autograd.Function):
             if weights is not None:
                 omega, share = omega * weights[rows], share * weights[rows]
             log_z = logits.logsumexp(1).masked_fill(count == 0, 0)
-            positive = torch.where(q, logits, 0).sum(1, dtype=torch.float64)
-            total += (log_z.double() * omega - positive * share).sum()
+            positive = torch.where(q, logits, 0).sum(1, dtype=total.dtype)
+            total += (log_z.to(total.dtype) * omega - positive * share).sum()
             p = logits.sub_(log_z[:, None]).exp_().mul_(omega[:, None])
             p.sub_(q * share[:, None])
             by_x.index_copy_(0, rows, p @ references)
@@ -379,8 +380,8 @@ def _solve(
             logits.sub_(q * (t * margin))
         kept = logits if w is None else logits[w]
         return solve_bias(kept, float((q if w is None else q & w).sum()))
-    q = q.to(torch.float64)
-    w = torch.ones_like(q) if w is None else w.double()
+    q = q.to(wide(logits))
+    w = torch.ones_like(q) if w is None else w.to(q.dtype)
     total, positive = float(w.sum()), float((w * q).sum())
     if not total:
         return 0.0
@@ -421,7 +422,7 @@ def multi_label_targets(
         weights: `(n,)` weights of rows.
         include_self: whether pairs (u, u) count.
     """
-    y = multi_hot.double()
+    y = multi_hot.to(wide(multi_hot))
     sizes = y.sum(1)
 
     def target(rows: Tensor) -> Tensor:
@@ -461,11 +462,18 @@ def listed_targets(
     kept = positive.clone()
     kept[negatives] = True
     if not one_set:
-        return PairTargets(shape, lambda rows: positive[rows], lambda rows: kept[rows], False, True)
+        every = bool(kept.all())  # as without a miner: masks would take a third of the time
+        return PairTargets(
+            shape,
+            lambda rows: positive[rows],
+            lambda rows: None if every else kept[rows],
+            one_set=False,
+            hard=True,
+        )
     positive.fill_diagonal_(True)
 
     def weight(rows: Tensor) -> Tensor:
-        return kept[rows].double().masked_fill(_self_pairs(rows, shape[0]), self_weight)
+        return kept[rows].to(wide(kept)).masked_fill(_self_pairs(rows, shape[0]), self_weight)
 
     return PairTargets(shape, lambda rows: positive[rows], weight, hard=True)
 

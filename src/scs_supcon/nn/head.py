@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from scs_supcon.kernels.autograd import traced
+from scs_supcon.kernels.autograd import traced, wide
 from scs_supcon.nn.erase import ErasedLinear, fit_erased
 
 Normalise = Literal["separate", "joint", "none"]
@@ -249,8 +249,8 @@ def unit_gradient(grad: Tensor, y: Tensor, length: Tensor) -> Tensor:
 
 def _lengths(x: Tensor) -> Tensor:
     """Return the lengths of the rows, avoiding overflow and underflow of the squares."""
-    if x.dtype != torch.float64 or not x.shape[1]:
-        norm: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64)
+    if x.dtype != wide(x) or not x.shape[1]:
+        norm: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=wide(x))
         return norm
     largest = x.abs().amax(1, keepdim=True)
     largest = largest.masked_fill(largest == 0, 1)

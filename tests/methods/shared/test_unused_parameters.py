@@ -45,7 +45,7 @@ def test_no_warning_if_the_optimiser_has_the_parameters(learn: tuple[str, ...]) 
     assert steps(loss, 120, torch.optim.SGD(loss.param_groups(lr=1e-3))) == []
 
 
-@pytest.mark.parametrize("forgotten", ["log_t", "b"])
+@pytest.mark.parametrize("forgotten", ["bias_log_t", "bias_b"])
 def test_one_missing_parameter_is_enough_for_a_warning(forgotten: str) -> None:
     loss = SCSSupCon(preset="siglip")
     others = [p for name, p in loss.named_parameters() if name != forgotten]

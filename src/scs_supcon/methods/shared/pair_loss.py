@@ -13,6 +13,7 @@ from torch import Tensor
 
 from scs_supcon.errors import UserError
 from scs_supcon.kernels import count_pairs
+from scs_supcon.kernels.gather import gather_rows
 from scs_supcon.kernels.targets import (
     PairTargets,
     label_targets,
@@ -202,11 +203,12 @@ class PairLoss(Method):
             pair_weights: `(N, N)`, at least 0, or booleans.
         """
         if self.gathers:
-            raise UserError(
-                "gather_across_devices cannot be combined with sample_weights, class_weights, "
-                'pair_targets, pair_weights, several labels per row or reduction="none": compute '
-                "the loss of the rows of each process"
-            )
+            if self.reduction == "none" or pair_targets is not None or pair_weights is not None:
+                raise UserError(
+                    "gather_across_devices cannot be combined with pair_targets, pair_weights or "
+                    'reduction="none": compute the loss of the rows of each process'
+                )
+            embeddings, labels, sample_weights = self._gathered(embeddings, labels, sample_weights)
         number = len(embeddings)
         kept = self._kept(labels, number)
         rows, (views,) = flatten_embeddings(embeddings[kept]), embeddings.shape[1:-1] or (1,)
@@ -232,6 +234,26 @@ class PairLoss(Method):
             targets = matrix_targets(inner.target(everything), w, **options)
         terms = self._reduced(self.row_terms(rows, rows, targets, weights))
         return {name: _restored(term, kept, views) for name, term in terms.items()}
+
+    def _gathered(
+        self, embeddings: Tensor, labels: Tensor | None, sample_weights: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return the rows of all processes, with their labels and weights.
+
+        Every process computes the loss of the whole batch; only its own rows have a gradient, which
+        is then that of the whole batch, as are those of t and b. Every process of the group has to
+        pass the same kinds of arguments.
+        """
+        given = [x.to(embeddings.device) for x in (labels, sample_weights) if x is not None]
+        (rows, *others), local = gather_rows(embeddings, *given, group=self.group)
+        own = self.scaled(embeddings)
+        rows = torch.cat([rows[: local.start], own, rows[local.stop :]])
+        joined = iter(others)
+        return (
+            rows,
+            None if labels is None else next(joined),
+            None if sample_weights is None else next(joined),
+        )
 
     def _kept(self, labels: Tensor | None, number: int) -> Tensor:
         if self.ignore_index is None or labels is None or labels.dim() != 1:
@@ -318,9 +340,7 @@ def _square(
 def _check_weights(name: str, weights: Tensor, shape: Sequence[int]) -> None:
     if not isinstance(weights, Tensor) or weights.shape != torch.Size(shape):
         raise UserError(f"{name} must be a tensor of shape {tuple(shape)}, got {_shape(weights)}")
-    if weights.numel() and not (
-        float(weights.min()) >= 0 and bool(torch.isfinite(weights.double()).all())
-    ):
+    if weights.numel() and not (float(weights.min()) >= 0 and bool(torch.isfinite(weights).all())):
         raise UserError(f"{name} must be finite and at least 0, got {float(weights.min()):g}")
 
 

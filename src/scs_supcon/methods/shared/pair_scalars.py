@@ -5,12 +5,14 @@
 
 t = exp(t'). Both are tensors of shape (1,), because FSDP does not accept scalars. They are float64,
 which costs nothing for two numbers and makes t equal t0 in every digit, and stay float32 or better
-if the module is converted to half precision, where small updates would be rounded away.
+if the module is converted to half precision, where small updates would be rounded away. They are
+registered as `bias_log_t` and `bias_b`: the Hugging Face Trainer, for example, decays every
+parameter whose name does not contain "bias" or "norm".
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +34,7 @@ Scale = Literal["multiply", "divide"]
 Bias = Literal["learn", "fixed", "solve"]
 
 LOG_MAX_SCALE = math.log(100.0)  # t' is limited so that similarities are multiplied by at most 100
-NAMES = ("log_t", "b")
+NAMES = {"log_t": "bias_log_t", "b": "bias_b"}  # attribute: name of the parameter
 
 
 class PairPreset(TypedDict):
@@ -48,7 +50,6 @@ class PairPreset(TypedDict):
 class PairScalars(Method):
     """A method with t' (`log_t`) and b; a subclass calls `set_scalars` in its constructor."""
 
-    b: Tensor
     bias: Bias
     scale: Scale
     learn: tuple[str, ...]
@@ -79,13 +80,23 @@ class PairScalars(Method):
         if not math.isfinite(b0):
             raise UserError(f"b0 must be finite, got {b0}")
         log_t = torch.tensor([math.log(t0)], dtype=torch.float64, device="cpu")
-        self.log_t = nn.Parameter(log_t, requires_grad="t" in learn)
+        self.register_parameter(NAMES["log_t"], nn.Parameter(log_t, requires_grad="t" in learn))
         initial_b = torch.tensor([b0], dtype=torch.float64, device="cpu")
         if bias == "learn":
-            self.b = nn.Parameter(initial_b)
+            self.register_parameter(NAMES["b"], nn.Parameter(initial_b))
         else:
-            self.register_buffer("b", initial_b)
+            self.register_buffer(NAMES["b"], initial_b)
         self._unused = UnusedParameterCheck()
+
+    @property
+    def log_t(self) -> nn.Parameter:
+        """t', the logarithm of t, of shape (1,)."""
+        return cast("nn.Parameter", getattr(self, NAMES["log_t"]))
+
+    @property
+    def b(self) -> Tensor:
+        """b, of shape (1,): a parameter if it is learned, otherwise a buffer."""
+        return cast("Tensor", getattr(self, NAMES["b"]))
 
     @property
     def t(self) -> Tensor:
@@ -186,8 +197,10 @@ class PairScalars(Method):
         return result
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Load t' and b; earlier versions stored them as scalars."""
-        for name in (prefix + name for name in NAMES):
+        """Load t' and b; earlier versions stored them as scalars, under other names."""
+        for old, name in ((prefix + old, prefix + name) for old, name in NAMES.items()):
+            if old in state:
+                state[name] = state.pop(old)
             if isinstance(state.get(name), Tensor) and not state[name].dim():
                 state[name] = state[name].reshape(1)
         super()._load_from_state_dict(state, prefix, *rest)

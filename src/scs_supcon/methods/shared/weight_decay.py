@@ -13,10 +13,10 @@ def weight_decay_groups(model: nn.Module, weight_decay: float) -> list[Parameter
     """Return two groups of parameters: matrices with weight decay, all others without.
 
     The others are biases, the weights of normalisation layers, and t and b of a loss, which decay
-    would pull towards 1 and 0. The Hugging Face Trainer, for example, decays t and b otherwise:
+    would pull towards 1 and 0. timm's optimisers and the Hugging Face Trainer leave out t and b by
+    their names; for other loops and optimisers:
 
         optimizer = AdamW(weight_decay_groups(model, 0.05), lr=1e-3)
-        Trainer(model, arguments, optimizers=(optimizer, None))
 
     Args:
         model: contains the loss if t and b are learned.
