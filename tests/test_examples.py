@@ -1,5 +1,6 @@
 """Every script in examples/ runs and prints the expected result."""
 
+import hashlib
 import re
 import subprocess
 import sys
@@ -35,6 +36,21 @@ def test_the_loss_learns_to_separate_pairs_in_a_plain_loop() -> None:
 def test_a_custom_method_trains_through_the_pipeline() -> None:
     (accuracy,) = percentages(run_example("own_method.py"))
     assert accuracy > 60, "chance is 10%"
+
+
+def test_own_loss_encoder_and_views_in_a_table_of_two_columns() -> None:
+    text = run_example("own_code.py")
+    assert "own encoder and views" in text.splitlines()[0]
+    lines = re.findall(r"^Triplet, margin 0.1 on .*: code ([0-9a-f]{12}), accuracy", text, re.M)
+    digest = hashlib.sha256((EXAMPLES / "own_code.py").read_bytes()).hexdigest()[:12]
+    assert lines == [digest] * 2
+
+
+def test_a_search_from_python() -> None:
+    text = run_example("tune_recipe.py")
+    margin = float(re.search(r"'method.options.margin': ([\d.]+)", text).group(1))
+    assert 0.05 <= margin <= 0.5
+    assert "validation accuracy" in text
 
 
 def test_two_processes_reproduce_the_result_of_one() -> None:

@@ -33,11 +33,15 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = scs_supcon.SCSSupConn
 
 
-def test_a_missing_package_is_explained() -> None:
-    code = "import sys; sys.modules['pydantic'] = None; import scs_supcon; scs_supcon.train"
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [("train", "pydantic", "train"), ("compare", "scipy", "train,paper")],
+)
+def test_a_missing_package_is_explained(name: str, package: str, extra: str) -> None:
+    code = f"import sys; sys.modules['{package}'] = None; import scs_supcon; scs_supcon.{name}"
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False
     )
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("ImportError: scs_supcon.train needs pydantic, which is not installed")
-    assert "scs-supcon[train]" in last
+    assert last.startswith(f"ImportError: scs_supcon.{name} needs {package}, which is not")
+    assert f"scs-supcon[{extra}]" in last

@@ -24,8 +24,6 @@ BANNED = {
     "refused": "rejected",
     "refusals": "rejections",
     "strangers": "unknown images",
-    "readout": "probe input",
-    "readouts": "probe inputs",
     "settle": "resolve",
     "mend": "fix",
     "mended": "fixed",

@@ -4,26 +4,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scs_supcon.benchmark.api import compare
+    from scs_supcon.benchmark.compare import ComparisonReport
     from scs_supcon.evaluation.evaluate import evaluate
     from scs_supcon.evaluation.record import Evaluation, UnknownEvaluation
     from scs_supcon.inference import Model, Prediction, load
-    from scs_supcon.methods import Method
+    from scs_supcon.methods import LossMethod, Method
     from scs_supcon.methods.cs_supcon import CSSupCon
     from scs_supcon.methods.cs_supcon_overlap import CSSupConOverlap
     from scs_supcon.methods.scs_supcon import SCSSupCon
     from scs_supcon.methods.shared.weight_decay import weight_decay_groups
     from scs_supcon.methods.simclr import SimCLR
     from scs_supcon.methods.supcon import SupCon
+    from scs_supcon.plugins import allow_code
     from scs_supcon.pml import MetricLearningLoss
     from scs_supcon.recipe import Recipe
     from scs_supcon.sklearn import ContrastiveClassifier
     from scs_supcon.training.result import RunResult
     from scs_supcon.training.train import train
+    from scs_supcon.tuning.api import tune
+    from scs_supcon.tuning.tune import SearchResult
 
 __version__ = "0.2.0"
 
 _MODULES = {
     "Method": "methods",
+    "LossMethod": "methods",
     "SCSSupCon": "methods.scs_supcon",
     "SupCon": "methods.supcon",
     "SimCLR": "methods.simclr",
@@ -40,14 +46,21 @@ _MODULES = {
     "Recipe": "recipe",
     "RunResult": "training.result",
     "train": "training.train",
+    "compare": "benchmark.api",
+    "ComparisonReport": "benchmark.compare",
+    "tune": "tuning.api",
+    "SearchResult": "tuning.tune",
+    "allow_code": "plugins",
     "weight_decay_groups": "methods.shared.weight_decay",
 }
 
 __all__ = [
     "CSSupCon",
     "CSSupConOverlap",
+    "ComparisonReport",
     "ContrastiveClassifier",
     "Evaluation",
+    "LossMethod",
     "Method",
     "MetricLearningLoss",
     "Model",
@@ -55,12 +68,16 @@ __all__ = [
     "Recipe",
     "RunResult",
     "SCSSupCon",
+    "SearchResult",
     "SimCLR",
     "SupCon",
     "UnknownEvaluation",
+    "allow_code",
+    "compare",
     "evaluate",
     "load",
     "train",
+    "tune",
     "weight_decay_groups",
 ]
 
@@ -74,8 +91,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("scs_supcon"):
             raise
+        extra = "train,paper" if _MODULES[name].startswith(("benchmark", "tuning")) else "train"
         raise ImportError(
             f"scs_supcon.{name} needs {error.name}, which is not installed: "
-            "pip install 'scs-supcon[train]'. The losses need only PyTorch and NumPy."
+            f"pip install 'scs-supcon[{extra}]'. The losses need only PyTorch and NumPy."
         ) from error
     return getattr(module, name)

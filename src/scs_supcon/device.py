@@ -84,3 +84,10 @@ def torch_device(device: str) -> str:
     if device == "auto":
         return "cuda" if has_gpu(device) else "cpu"
     return device
+
+
+def compute_per_job(jobs: int, device: str, cache: str | Path | None, offline: bool) -> Compute:
+    """Return device and data loading of each of several runs that are trained in parallel."""
+    workers = cores() // max(1, jobs)
+    # With one core per run, images are loaded in its main process.
+    return find_compute(device, workers if workers > 1 else 0, cache, offline)

@@ -6,9 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import ParamSpec, Protocol, TypeVar
 
 from scs_supcon.io.text import printable
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of completed steps and the total number of steps."""
@@ -54,6 +57,25 @@ class TimeLeft:
         """Return the number of steps that were complete at the first call."""
         self._first = done if self._first is None else self._first
         return self._first
+
+
+class Stopwatch:
+    """Adds up the time that calls of a function take."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def timed(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Return the function, with its time added to `seconds`."""
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            start = time.monotonic()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.seconds += time.monotonic() - start
+
+        return call
 
 
 class Display:

@@ -80,11 +80,11 @@ def compute():
 @pytest.fixture
 def run_compare(tmp_path, compute, silent):
     """`run_compare(table, runs)` compares finished runs and writes to `tmp_path / "out"`."""
-    from scs_supcon.benchmark.compare import compare
+    from scs_supcon.benchmark.compare import run_comparison
 
     def run(table: Table, runs: Path, **options):
         values = {"compute": compute, "jobs": 1, "display": silent, "train": False} | options
-        return compare(table, out=tmp_path / "out", runs=runs, **values)
+        return run_comparison(table, out=tmp_path / "out", runs=runs, **values)
 
     return run
 

@@ -13,7 +13,7 @@ from scs_supcon.progress import Display
 
 FILES = (
     *("comparison.html", "comparison.toml", "results.csv", "statistics.json"),
-    *("table.md", "table.tex", "tuning.csv"),
+    *("pairs.csv", "table.md", "table.tex", "tuning.csv"),
 )
 
 
@@ -27,7 +27,9 @@ def test_a_comparison_writes_tables_statistics_figures_and_page(two_seeds, run_c
     report = run_compare(table, runs)
     assert {path.name for path in out.iterdir()} == {*FILES, "figures"}
     assert {path.name for path in (out / "figures").iterdir()} == {
-        f"{name}.{kind}" for name in ("accuracy", "critical_difference") for kind in ("png", "svg")
+        f"{name}.{kind}"
+        for name in ("accuracy", "critical_difference", "pair_parameters")
+        for kind in ("png", "svg")
     }
     assert read_table_file(out / "comparison.toml") == table
     for name in ("table.md", "comparison.html"):

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from scs_supcon.benchmark.comparison import compare_methods
+from scs_supcon.benchmark.metrics import find_metric
 from scs_supcon.benchmark.statistics import bonferroni_dunn, friedman, nemenyi
+from scs_supcon.benchmark.tables import legend, markdown_table
 
 SEEDS = [(0, None), (1, None), (2, None)]
 
@@ -109,3 +111,33 @@ def test_columns_without_complete_rows_have_no_ranks(rows):
     result = compare_methods(runs, control="a", expected_runs=1, data={"x": "x", "y": "y"})
     assert result.ranks is None
     assert result.columns[1].best is None
+
+
+def test_all_means_that_look_alike_are_marked_alike(rows):
+    runs = rows(SEEDS, good=0.9, bad=0.4)
+    runs["same"] = runs["good"]
+    result = compare_methods({"x": runs}, control="good", expected_runs=3, data={"x": "x"})
+    (column,) = result.columns
+    assert column.best == "good"
+    assert column.tied == {"good", "same"}
+    table = markdown_table(result, ())
+    lines = {line.split("|")[1].strip(): line for line in table.splitlines()}
+    assert "**" in lines["good"] and "**" in lines["same"] and "**" not in lines["bad"]
+    assert "≈" not in lines["good"] + lines["same"]
+
+
+def test_lower_is_better_for_some_metrics(rows):
+    metric = find_metric("nll")
+    runs = rows(SEEDS, good=0.9, bad=0.4)
+    for number, name in enumerate(runs):
+        runs[name] = {k: replace(r, value=number + 0.1 * k[0]) for k, r in runs[name].items()}
+    result = compare_methods(
+        {"x": runs, "y": runs}, control="good", expected_runs=3, data={"x": "x", "y": "y"},
+        metric=metric,
+    )  # fmt: skip
+    assert result.columns[0].best == "good"
+    assert result.rows == ("good", "bad")
+    assert result.ranks.ranks["good"] < result.ranks.ranks["bad"]
+    text = legend(result, "3 seeds")
+    assert "negative log-likelihood" in text
+    assert "lowest mean of the column" in text

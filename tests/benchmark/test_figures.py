@@ -37,7 +37,7 @@ def test_names_are_not_parsed_as_formulas():
 
 def test_the_dot_plot_names_every_method_and_the_split():
     scores = {"a": [70.0, 71.0], "$b$": [60.0], "c": []}
-    svg = inline_svg(dot_plot(scores, title="birds", best="a", adapted={"c"}), "dots", "x")
+    svg = inline_svg(dot_plot(scores, title="birds", best={"a"}, adapted={"c"}), "dots", "x")
     for text in (">birds<", ">a<", ">$b$<", ">c (adapted)<", ">test accuracy"):
         assert text in svg
     svg = inline_svg(dot_plot(scores, title="birds", split="validation"), "dots", "x")

@@ -50,7 +50,7 @@ def test_the_page_is_self_contained(two_seeds, run_compare, tmp_path):
     for name in report.comparison.rows:
         assert name in words
     assert "6 of 6 runs are finished" in words
-    assert text.count("<svg") == 2, "dot plot and critical-difference diagram"
+    assert text.count("<svg") == 3, "dot plot, curves and critical-difference diagram"
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     assert "prefers-color-scheme: dark" in text

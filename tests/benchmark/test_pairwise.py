@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from scs_supcon.benchmark.metrics import find_metric
 from scs_supcon.benchmark.pairwise import EvaluatedRun, PairTests
 from scs_supcon.benchmark.statistics import corrected_t, holm, mcnemar, paired_t
 
@@ -135,3 +136,53 @@ def test_validation_images_are_not_called_test_images(rows):
     ]
     assert any("validation images" in text for text in texts)
     assert not any("test images" in text for text in texts)
+
+
+def test_all_pairs_have_a_difference_and_a_raw_p_value(rows):
+    runs = rows(FOLDS, good=0.9, fair=0.85, bad=0.4)
+    tests = PairTests(runs)
+    for pair in tests.pairs:
+        first, second = scores(runs, pair.first, FOLDS), scores(runs, pair.second, FOLDS)
+        assert pair.difference == pytest.approx(np.mean(first) - np.mean(second))
+        names = (pair.first, pair.second)
+        assert pair.p == corrected_t(first, second, test_per_train=1 / 4, names=names).p
+    assert holm([pair.p for pair in tests.pairs]) == tuple(p.p_holm for p in tests.pairs)
+    numbers = tests.findings("good", "good")[0].numbers
+    assert [number["p"] for number in numbers] == [pair.p for pair in tests.pairs]
+    assert {"difference", "p_holm", "pair"} <= numbers[0].keys()
+
+
+def with_values(rows, **values):
+    """Runs on the same images whose metric is not the accuracy."""
+    runs = rows(SEEDS, **dict.fromkeys(values, 0.5))
+    return {
+        name: {
+            key: replace(run, value=value)
+            for (key, run), value in zip(runs[name].items(), column, strict=True)
+        }
+        for name, column in values.items()
+    }
+
+
+def test_other_metrics_are_tested_over_the_runs(rows):
+    runs = with_values(rows, low=[0.5, 0.6, 0.55], high=[0.9, 1.1, 1.0])
+    tests = PairTests(runs, find_metric("nll"))
+    (pair,) = tests.pairs
+    assert pair.difference == pytest.approx(-0.45)
+    assert pair.p == paired_t([0.5, 0.6, 0.55], [0.9, 1.1, 1.0], names=("low", "high")).p
+    first, *against = tests.findings("low", "low")
+    assert first.title == "All pairs: t-test paired over the seeds, corrected by Holm"
+    assert first.sentences[0].startswith("low has the lowest mean")
+    assert len(against) == 1
+
+
+def test_one_run_of_another_metric_cannot_be_tested(rows):
+    runs = {
+        name: {SEEDS[0]: r[SEEDS[0]]}
+        for name, r in with_values(rows, a=[1.0, 0, 0], b=[2.0, 0, 0]).items()
+    }
+    tests = PairTests(runs, find_metric("nll"))
+    assert tests.pairs[0].p is None
+    assert tests.level_with("a") == ["b"]
+    (finding,) = tests.findings("a", "a")
+    assert "nothing can be tested" in finding.warnings[0]

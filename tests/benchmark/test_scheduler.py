@@ -30,7 +30,7 @@ def rows_without_seconds(results):
     """Return the rows of results.csv without the seconds."""
     with results.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    return [{key: value for key, value in row.items() if "seconds" not in key} for row in rows]
 
 
 def wait_for(condition, seconds=300):

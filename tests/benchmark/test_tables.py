@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from scs_supcon.benchmark.comparison import ColumnResult, Comparison, MeanAccuracy
+from scs_supcon.benchmark.comparison import ColumnResult, Comparison, MeanScore
 from scs_supcon.benchmark.tables import latex_table, legend, markdown_table, mean_text, text_table
 
 
@@ -14,15 +14,18 @@ def comparison():
         "birds_50",
         3,
         {
-            "a_b": MeanAccuracy(78.404, 0.306, 3),
-            "c": MeanAccuracy(77.1, 0.2, 3),
-            "d|$": MeanAccuracy(70.0, None, 1),
+            "a_b": MeanScore(78.404, 0.306, 3),
+            "c": MeanScore(77.1, 0.2, 3),
+            "d|$": MeanScore(70.0, None, 1),
         },
         "a_b",
+        frozenset({"a_b"}),
         frozenset({"c"}),
         (),
     )
-    cells = ColumnResult("cells", 3, {"c": MeanAccuracy(91.26, 1.04, 3)}, "c", frozenset(), ())
+    cells = ColumnResult(
+        "cells", 3, {"c": MeanScore(91.26, 1.04, 3)}, "c", frozenset({"c"}), frozenset(), ()
+    )
     return Comparison(("a_b", "c", "d|$", "never"), (birds, cells), (), None, "")
 
 

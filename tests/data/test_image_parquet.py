@@ -101,3 +101,65 @@ def test_a_row_without_bytes_is_named(tmp_path: Path) -> None:
     images = load_images(tmp_path)
     with pytest.raises(ImageError, match=r"train\.parquet/0000001 has no image bytes"):
         images.open(1)
+
+
+def _save_arrow(path: Path, labels: list[int], start: int) -> None:
+    """Write a split as `datasets.Dataset.save_to_disk` does."""
+    images = [{"bytes": _png(start + i), "path": None} for i in range(len(labels))]
+    features = {"image": {"_type": "Image"}, "label": {"names": NAMES, "_type": "ClassLabel"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    table = pa.table({"image": images, "label": labels}).replace_schema_metadata(metadata)
+    path.mkdir(parents=True)
+    file = pa.OSFile(str(path / "data-00000-of-00001.arrow"), "wb")
+    with file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    (path / "dataset_info.json").write_text("{}")
+    (path / "state.json").write_text(
+        json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]})
+    )
+
+
+def test_a_dataset_that_was_saved_to_disk(tmp_path: Path) -> None:
+    _save_arrow(tmp_path / "train", [0, 1, 2, 0, 1], 0)
+    _save_arrow(tmp_path / "test", [1, 0, 2], 7)
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    images = load_images(tmp_path)
+    assert images.classes == tuple(NAMES)
+    assert images.splits is not None
+    assert images.splits.tolist() == ["test"] * 3 + ["train"] * 5
+    assert images.labels.tolist() == [1, 0, 2, 0, 1, 2, 0, 1]
+    assert np.array_equal(np.asarray(images.open(4)), _pixels(1))
+    assert np.array_equal(np.asarray(load_images(tmp_path / "test").open(2)), _pixels(9))
+
+
+def test_a_saved_dataset_of_the_library_itself(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=NAMES)}
+    )
+    rows = {"image": [Image.fromarray(_pixels(i)) for i in range(6)], "label": [0, 1, 2, 0, 1, 2]}
+    whole = datasets.Dataset.from_dict(rows, features=features).shuffle(seed=0)
+    parts = whole.train_test_split(test_size=3, seed=0)
+    parts.save_to_disk(tmp_path / "saved")
+    images = load_images(tmp_path / "saved")
+    assert images.classes == tuple(NAMES)
+    assert images.splits is not None
+    for split in ("train", "test"):
+        chosen = np.flatnonzero(images.splits == split)
+        assert [images.classes[images.labels[i]] for i in chosen] == [
+            NAMES[row["label"]] for row in parts[split]
+        ]
+        for index, row in zip(chosen, parts[split], strict=True):
+            assert np.array_equal(np.asarray(images.open(index)), np.asarray(row["image"]))
+
+
+def test_damaged_and_unsupported_saved_datasets_are_named(tmp_path: Path) -> None:
+    _save_arrow(tmp_path / "part", [0, 1], 0)
+    file = tmp_path / "part" / "data-00000-of-00001.arrow"
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match="cannot be read"):
+        load_images(tmp_path / "part")
+    (tmp_path / "part" / "state.json").write_text('{"_indices_data_files": [{"filename": "i"}]}')
+    with pytest.raises(UserError, match="flatten_indices"):
+        load_images(tmp_path / "part")

@@ -51,7 +51,9 @@ def test_a_recipe_survives_a_round_trip_through_toml(
 
 def test_every_key_is_written_with_a_comment() -> None:
     optional = {"folds": 5, "fold": 4, "images_per_class": 9, "split_seed": 1, "fold_from": "train"}
-    data = {"data": BIRDS["data"] | optional | {"content": "0" * 64, "imbalance": 10.0}}
+    optional |= {"content": "0" * 64, "imbalance": 10.0}
+    optional |= {"transform": "views.py:build", "transform_code": "0" * 64}
+    data = {"data": BIRDS["data"] | optional}
     method = {"preset": "paper", "code": "0" * 64}
     recipe = make_recipe({**data, "method": method, "pretrain": {"views": 1}})
     lines = write_toml(recipe).splitlines()

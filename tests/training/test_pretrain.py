@@ -23,6 +23,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.methods import Method, Network, TaskInfo, build_method
 from scs_supcon.progress import Display
 from scs_supcon.recipe import make_recipe, write_toml
+from scs_supcon.runs.metrics_log import STEP_METRICS
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.pretrain import (
     pretrain,
@@ -278,6 +279,9 @@ def test_each_epoch_logs_mean_terms_scalars_and_learning_rate(tmp_path):
     with (tmp_path / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["stage"] for row in rows} == {"pretrain"}
+    steps = [row["step"] for row in rows if row["metric"] == "step_t"]
+    assert steps == ["1", "2", "3", "4"], "t and b are logged after every step"
+    rows = [row for row in rows if row["metric"] not in STEP_METRICS]
     assert {(row["epoch"], row["step"]) for row in rows} == {("1", "2"), ("2", "4")}
     names = {row["metric"] for row in rows}
     assert {"lr", *method.scalars()} < names, "and the terms of the loss"

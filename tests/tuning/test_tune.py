@@ -16,7 +16,7 @@ from scs_supcon.progress import Display
 from scs_supcon.recipe import from_toml
 from scs_supcon.tuning import tune as module
 from scs_supcon.tuning.study import Search, Trial, completed, open_study
-from scs_supcon.tuning.tune import SearchResult, describe, tune
+from scs_supcon.tuning.tune import SearchResult, describe, run_search
 
 QUICK = ("probe.epochs=2", "probe.views=1")
 
@@ -68,7 +68,7 @@ def test_a_search_writes_the_best_recipe_a_table_and_a_figure(shapes, tmp_path):
         settings=QUICK,
         compute={"workers": 0, "device": "cpu"},
     )
-    result = tune(search, jobs=1, retrain=2, display=Display(quiet=True))
+    result = run_search(search, jobs=1, retrain=2, display=Display(quiet=True))
     assert result.best.accuracy == max(trial.accuracy for trial in result.trials)
     recipe = from_toml((search.out / "best.toml").read_text())
     assert recipe.method.options["t0"] == result.best.params["method.options.t0"]

@@ -16,18 +16,22 @@ from scs_supcon.benchmark.expand import (
     runs_of_other_code,
     with_stored_runs,
 )
-from scs_supcon.benchmark.figures import cd_diagram, dot_plot
+from scs_supcon.benchmark.figures import cd_diagram, dot_plot, pair_curves_plot
+from scs_supcon.benchmark.metrics import find_metric
 from scs_supcon.benchmark.page import PageFigure, comparison_page
 from scs_supcon.benchmark.rates import TunedCell, choose_rates, describe_choices, tuning_csv
 from scs_supcon.benchmark.results import (
     CellResult,
     MethodTable,
     evaluated_runs,
+    knn_name,
+    pairs_csv,
     read_results,
+    result_row,
     results_csv,
 )
 from scs_supcon.benchmark.scheduler import train_cells
-from scs_supcon.benchmark.table import Table, write_table_file
+from scs_supcon.benchmark.table import Table, check_code_digests, write_table_file
 from scs_supcon.benchmark.tables import latex_table, legend, markdown_table, text_table
 from scs_supcon.data.audit import UNUSABLE
 from scs_supcon.data.dataset import content_digest
@@ -36,6 +40,7 @@ from scs_supcon.data.splits import SPLIT_TITLES
 from scs_supcon.device import Compute, cores, has_gpu
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import make_folder, write_json, write_text
+from scs_supcon.io.frames import data_frame
 from scs_supcon.io.values import ValueTree
 from scs_supcon.methods import method_class, parse
 from scs_supcon.progress import Display
@@ -51,15 +56,21 @@ class ComparisonReport:
         results: the result of each cell.
         text: table and tests for the terminal.
         failed: cells that failed, and why.
+        path: folder of tables, figures and the page.
     """
 
     comparison: Comparison
     results: Sequence[CellResult]
     text: str
     failed: Mapping[str, str]
+    path: Path
+
+    def to_pandas(self) -> Any:
+        """Return a pandas.DataFrame with one row per run, as in results.csv."""
+        return data_frame([result_row(result) for result in self.results])
 
 
-def compare(
+def run_comparison(
     table: Table,
     *,
     out: Path,
@@ -99,7 +110,7 @@ def dry_run(
     display: Display,
     accept_old: bool = False,
 ) -> str:
-    """Return a text with all runs and their estimated costs; nothing is trained. See `compare`."""
+    """Return a text with all runs and their estimated costs; nothing is trained."""
     cells, sources = plan(table, runs, compute, jobs, display, accept_old=accept_old)
     costs = describe_costs(cells, estimate_costs(cells, runs, sources), jobs)
     return f"{costs}{describe_tuning(cells)}"
@@ -111,6 +122,7 @@ def plan(
     """Load the data and report unusable images; return the cells of the table and the datasets."""
     if jobs < 1:
         raise UserError(f"--jobs must be at least 1, got {jobs}")
+    check_code_digests(table)
     read_table_inputs(table)  # reports invalid options before any image is read
     sources = {}
     for data in dict.fromkeys(column.data for column in table.columns):
@@ -148,20 +160,24 @@ def write_results(
     """Read the finished runs, write all results and return them."""
     tuned = choose_rates(read_results(cells, runs, failures))
     results = [cell.result for cell in tuned]
-    evaluated = evaluated_runs(results)
+    metric = find_metric(table.metric)
+    evaluated = evaluated_runs(results, metric)
     comparison = compare_methods(
         evaluated,
         control=table.control_row,
         expected_runs=table.seeds * (table.folds or 1),
         data={column.name: column.data for column in table.columns},
+        metric=metric,
     )
     adapted = {r.name for r in table.methods if method_class(parse(r.method)[0]).adapted}
     repeats = describe_repeats(table)
-    explanation = legend(comparison, repeats, adapted)
+    readouts = _readouts(results)
+    explanation = legend(comparison, repeats, adapted, readouts=readouts)
     failed = {str(r.cell): r.failure for r in results if r.failure and not r.evaluation}
     write_text(out / "comparison.toml", write_table_file(table))
     write_text(out / "results.csv", results_csv(results))
     write_text(out / "tuning.csv", tuning_csv(tuned))
+    write_text(out / "pairs.csv", pairs_csv(comparison))
     markdown = markdown_table(comparison, adapted)
     write_text(out / "table.md", f"{markdown}\n{explanation}\n{_left_out_list(left_out)}")
     write_text(out / "table.tex", latex_table(comparison, adapted))
@@ -171,15 +187,16 @@ def write_results(
         comparison,
         results,
         legend=explanation,
-        figures=_draw_figures(comparison, evaluated, out / "figures", adapted),
+        figures=_draw_figures(comparison, evaluated, results, out / "figures", adapted),
+        readouts=readouts,
         adapted=adapted,
         failed=failed,
         left_out=left_out,
         chosen_rates=describe_choices(tuned),
     )
     write_text(out / "comparison.html", page)
-    text = _terminal_text(comparison, adapted, legend(comparison, repeats, adapted, "*"))
-    return ComparisonReport(comparison, results, text, failed)
+    text = _terminal_text(comparison, adapted, legend(comparison, repeats, adapted, "*", readouts))
+    return ComparisonReport(comparison, results, text, failed, out)
 
 
 def describe_repeats(table: Table) -> str:
@@ -207,14 +224,16 @@ def summary(report: ComparisonReport, out: Path) -> ValueTree:
     columns = report.comparison.columns
     findings = report.comparison.findings
     return {
-        "accuracy": {
+        report.comparison.metric.name: {
             column.name: {
                 row: {"mean": mean.mean, "sd": mean.spread, "runs": mean.runs}
                 for row, mean in column.means.items()
             }
             for column in columns
         },
+        "metric": report.comparison.metric.name,
         "best": {column.name: column.best for column in columns},
+        "tied": {column.name: sorted(column.tied) for column in columns},
         "level": {column.name: sorted(column.level) for column in columns},
         "sentences": [sentence for finding in findings for sentence in finding.sentences],
         "warnings": [warning for finding in findings for warning in finding.warnings],
@@ -239,6 +258,7 @@ def _terminal_text(comparison: Comparison, adapted: Collection[str], explanation
 
 def _statistics(comparison: Comparison, table: Table, tuned: Sequence[TunedCell]) -> Any:
     content = {
+        "metric": table.metric,
         "control": table.control_row,
         "chosen_rates": [
             {"method": row, "column": column, "runs_by_rate": choices}
@@ -251,13 +271,17 @@ def _statistics(comparison: Comparison, table: Table, tuned: Sequence[TunedCell]
 
 
 def _draw_figures(
-    comparison: Comparison, runs: MethodTable, folder: Path, adapted: Collection[str]
+    comparison: Comparison,
+    runs: MethodTable,
+    results: Sequence[CellResult],
+    folder: Path,
+    adapted: Collection[str],
 ) -> list[PageFigure]:
     """Save the figures and return them for the page."""
     figures = []
     for number, column in enumerate(comparison.columns):
         scores = {
-            row: [run.accuracy for run in runs[column.name][row].values()]
+            row: [run.score for run in runs[column.name][row].values()]
             for row in comparison.rows
             if runs[column.name].get(row)
         }
@@ -267,11 +291,21 @@ def _draw_figures(
                 scores,
                 title=column.name,
                 split=SPLIT_TITLES[column.split],
-                best=column.best,
+                best=column.tied,
                 adapted=adapted,
+                metric=comparison.metric.title,
             )
             save_figure(figure, folder / name)
-            caption = f"Accuracy of all runs: {column.name}"
+            caption = f"All runs: {comparison.metric.title}, {column.name}"
+            figures.append(PageFigure(caption, inline_svg(figure, name, caption)))
+        curves = [result for result in results if result.cell.column == column.name]
+        if any(result.pair_curves for result in curves):
+            name = (
+                "pair_parameters" if len(comparison.columns) == 1 else f"pair_parameters_{number}"
+            )
+            figure = pair_curves_plot(curves, title=column.name)
+            save_figure(figure, folder / name)
+            caption = f"t, b and the boundary b/t after each step of stage 1: {column.name}"
             figures.append(PageFigure(caption, inline_svg(figure, name, caption)))
     if comparison.ranks is not None:
         name = "critical_difference"
@@ -280,6 +314,17 @@ def _draw_figures(
         save_figure(figure, folder / name)
         figures.append(PageFigure(_cd_caption(comparison), inline_svg(figure, name, title)))
     return figures
+
+
+def _readouts(results: Sequence[CellResult]) -> dict[str, str]:
+    """Return what predicts the class, by method; several readouts are joined."""
+    by_row: dict[str, dict[str, None]] = {}
+    for result in results:
+        if result.summary is not None and result.summary.readout is not None:
+            by_row.setdefault(result.cell.row, {})[result.summary.readout] = None
+    readouts = {row: " or ".join(names) for row, names in by_row.items()}
+    knn = knn_name([result.cell for result in results])
+    return readouts | ({knn: "vote of the 10 nearest training images"} if readouts else {})
 
 
 def _cd_caption(comparison: Comparison) -> str:

@@ -12,16 +12,17 @@ from functools import cached_property
 import numpy as np
 
 from scs_supcon.benchmark import statistics
-from scs_supcon.benchmark.pairwise import Finding, MethodRuns, PairTests
+from scs_supcon.benchmark.metrics import ACCURACY, Metric
+from scs_supcon.benchmark.pairwise import Finding, MethodRuns, PairDifference, PairTests
 from scs_supcon.benchmark.statistics import BonferroniDunn, Nemenyi, WilcoxonHolm
 
 
 @dataclass(frozen=True)
-class MeanAccuracy:
+class MeanScore:
     """The runs of one method in one column.
 
     Attributes:
-        mean: mean accuracy in per cent.
+        mean: mean of the metric: by default the accuracy in per cent.
         spread: sample standard deviation; None for a single run.
         runs: number of finished runs.
     """
@@ -39,19 +40,23 @@ class ColumnResult:
         name: the column's name.
         expected_runs: number of runs of a complete method.
         means: by method; methods without a finished run are missing.
-        best: the complete method with the highest mean.
+        best: the complete method with the best mean.
+        tied: all complete methods whose mean is shown like that of the best, including it.
         level: methods that do not differ significantly from the best.
         findings: the tests.
         split: the split the accuracies were measured on, "test" or "val".
+        pairs: the tests of all pairs.
     """
 
     name: str
     expected_runs: int
-    means: dict[str, MeanAccuracy]
+    means: dict[str, MeanScore]
     best: str | None
+    tied: frozenset[str]
     level: frozenset[str]
     findings: tuple[Finding, ...]
     split: str = "test"
+    pairs: tuple[PairDifference, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class Comparison:
         findings: all tests.
         ranks: ranks over the columns, or over the runs of a single column.
         ranks_over: "columns", "seeds" or "folds"; empty without ranks.
+        metric: what methods are compared by.
     """
 
     names: tuple[str, ...]
@@ -71,6 +77,7 @@ class Comparison:
     findings: tuple[Finding, ...]
     ranks: Nemenyi | None
     ranks_over: str
+    metric: Metric = ACCURACY
 
     @cached_property
     def rows(self) -> tuple[str, ...]:
@@ -80,7 +87,8 @@ class Comparison:
 
         def position(name: str) -> tuple[float, int, float]:
             means = [column.means[name] for column in self.columns if name in column.means]
-            return ranks.get(name, last), -len(means), -sum(mean.mean for mean in means)
+            total = self.metric.sign * sum(mean.mean for mean in means)
+            return ranks.get(name, last), -len(means), -total
 
         return tuple(sorted(self.names, key=position))
 
@@ -91,6 +99,7 @@ def compare_methods(
     control: str,
     expected_runs: int,
     data: Mapping[str, str],
+    metric: Metric = ACCURACY,
 ) -> Comparison:
     """Return the means of all methods and the tests between them.
 
@@ -99,48 +108,67 @@ def compare_methods(
         control: the method that all others are compared with.
         expected_runs: number of runs of a complete method in one column.
         data: the dataset of each column; columns of one dataset are not independent.
+        metric: what methods are compared by.
     """
-    columns = tuple(_column(name, rows, control, expected_runs) for name, rows in runs.items())
+    columns = tuple(
+        _column(name, rows, control, expected_runs, metric) for name, rows in runs.items()
+    )
     names = tuple(dict.fromkeys(row for rows in runs.values() for row in rows))
     if len(columns) > 1:
-        findings, ranks = _over_columns(columns, control, [data[c.name] for c in columns])
-        return Comparison(names, columns, findings, ranks, "columns")
+        groups = [data[c.name] for c in columns]
+        findings, ranks = _over_columns(columns, control, groups, metric.sign)
+        return Comparison(names, columns, findings, ranks, "columns", metric)
     (column,) = columns
     complete = _complete(runs[column.name], expected_runs)
     keys = sorted(next(iter(complete.values()), {}), key=str)
     if len(complete) < 2 or len(keys) < 2:
-        return Comparison(names, columns, column.findings, None, "")
-    scores = {name: [rows[key].accuracy for key in keys] for name, rows in complete.items()}
+        return Comparison(names, columns, column.findings, None, "", metric)
+    scores = {
+        name: [metric.sign * rows[key].score for key in keys] for name, rows in complete.items()
+    }
     over = "seeds" if keys[0][1] is None else "folds"
     ranks = statistics.nemenyi(scores, groups=[column.name] * len(keys))
-    return Comparison(names, columns, column.findings, ranks, over)
+    return Comparison(names, columns, column.findings, ranks, over, metric)
 
 
 def _column(
-    name: str, rows: Mapping[str, MethodRuns], control: str, expected_runs: int
+    name: str, rows: Mapping[str, MethodRuns], control: str, expected_runs: int, metric: Metric
 ) -> ColumnResult:
-    means = {row: _mean_accuracy(runs) for row, runs in rows.items() if runs}
+    means = {row: _mean_score(runs) for row, runs in rows.items() if runs}
     complete = _complete(rows, expected_runs)
-    best = max(complete, key=lambda row: means[row].mean) if complete else None
+    best = max(complete, key=lambda row: metric.sign * means[row].mean) if complete else None
+    tied = frozenset(
+        row
+        for row in complete
+        if best is not None and show_mean(means[row].mean) == show_mean(means[best].mean)
+    )
     incomplete = tuple(row for row in rows if row not in complete)
     findings: list[Finding] = []
     level: frozenset[str] = frozenset()
+    pairs: tuple[PairDifference, ...] = ()
     if best is not None and len(complete) > 1:
-        tests = PairTests(complete)
-        level = frozenset(tests.level_with(best))
+        tests = PairTests(complete, metric)
+        level, pairs = frozenset(tests.level_with(best)), tests.pairs
         findings = tests.findings(control if control in complete else best, best)
     if incomplete:
         text = f"Not tested because runs are missing: {', '.join(incomplete)}."
         findings.append(Finding("Incomplete methods", (text,), (), list(incomplete)))
     splits = {run.split for runs in rows.values() for run in runs.values()}
     split = "val" if "val" in splits else "test"
-    return ColumnResult(name, expected_runs, means, best, level, tuple(findings), split)
+    return ColumnResult(
+        name, expected_runs, means, best, tied, level, tuple(findings), split, pairs
+    )
 
 
-def _mean_accuracy(runs: MethodRuns) -> MeanAccuracy:
-    values = [run.accuracy for run in runs.values()]
+def show_mean(mean: float) -> str:
+    """Return a mean as tables show it: two means that look alike are marked alike."""
+    return f"{mean:.2f}"
+
+
+def _mean_score(runs: MethodRuns) -> MeanScore:
+    values = [run.score for run in runs.values()]
     spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return MeanAccuracy(float(np.mean(values)), spread, len(values))
+    return MeanScore(float(np.mean(values)), spread, len(values))
 
 
 def _complete(rows: Mapping[str, MethodRuns], expected_runs: int) -> dict[str, MethodRuns]:
@@ -148,12 +176,12 @@ def _complete(rows: Mapping[str, MethodRuns], expected_runs: int) -> dict[str, M
 
 
 def _over_columns(
-    columns: Sequence[ColumnResult], control: str, groups: Sequence[str]
+    columns: Sequence[ColumnResult], control: str, groups: Sequence[str], sign: float
 ) -> tuple[tuple[Finding, ...], Nemenyi | None]:
     rows = dict.fromkeys(name for column in columns for name in column.means)
     scores = {
         row: [
-            column.means[row].mean
+            sign * column.means[row].mean
             for column in columns
             if row in column.means and column.means[row].runs == column.expected_runs
         ]

@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 from scs_supcon.benchmark.pairwise import RunKey
-from scs_supcon.benchmark.table import Column, Row, Table
+from scs_supcon.benchmark.table import READOUTS, Column, Row, Table
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.methods import is_plugin
 from scs_supcon.recipe import Recipe, make_recipe, merge
@@ -89,6 +89,7 @@ def expand(
     for seed, fold, column, row in product(range(table.seeds), folds, table.columns, table.methods):
         options = _options(table, column, row, (seed, fold), sources[column.data].content)
         inputs = files[row.name, column.name]
+        weights, _ = column.weights_and_encoder
         recipe = resolve_recipe(options, facts[column.data], inputs, has_gpu=has_gpu)
         factors = table.rate_factors(recipe, row)
         cells += [
@@ -98,7 +99,7 @@ def expand(
                 seed,
                 fold,
                 _with_rate(recipe, factor),
-                column.weights,
+                None if weights is None else str(weights),
                 rate_factor=factor,
                 tuned=len(factors) > 1,
             )
@@ -152,11 +153,15 @@ def _options(
     count = column.images_per_class
     budget = [] if count is None else [f"data.images_per_class={count}"]
     budget += [] if column.imbalance is None else [f"data.imbalance={column.imbalance}"]
+    readout = row.readout or table.readout
+    budget += READOUTS[readout] if readout else ()
+    weights, encoder = column.weights_and_encoder
     return TrainOptions(
         source=column.data,
         method=row.method,
-        encoder=column.encoder,
-        weights=Path(column.weights) if column.weights else None,
+        encoder=encoder,
+        transform=column.transform,
+        weights=weights,
         from_scratch=column.from_scratch,
         frozen=column.frozen,
         unfreeze=column.unfreeze,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scs_supcon.benchmark.results import CellResult
 from scs_supcon.benchmark.statistics import Nemenyi
 from scs_supcon.io.text import printable_name
 from scs_supcon.report.figures import ACCENT, INK, SOFT, figure_style, new_figure
@@ -20,24 +21,26 @@ def dot_plot(
     *,
     title: str,
     split: str = "test",
-    best: str | None = None,
+    best: Collection[str] = (),
     adapted: Collection[str] = (),
+    metric: str = "accuracy in per cent",
 ) -> "Figure":
-    """Draw the accuracy of every run, with mean and standard deviation of each method.
+    """Draw the score of every run, with mean and standard deviation of each method.
 
     Args:
-        scores: accuracies in per cent of each method's runs, from top to bottom.
+        scores: scores of each method's runs, from top to bottom.
         title: the column's name.
         split: the split the accuracies were measured on, "test" or "validation".
-        best: the method to highlight.
+        best: the methods to highlight.
         adapted: methods to mark as adapted.
+        metric: title of the scores.
     """
     with figure_style():
         figure, (axes,) = new_figure(7.0, 1.2 + 0.3 * len(scores))
         for line, (name, values) in enumerate(scores.items()):
             if not values:
                 continue
-            colour = ACCENT if name == best else INK
+            colour = ACCENT if name in best else INK
             mean = float(np.mean(values))
             spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
             axes.plot([mean - spread, mean + spread], [line, line], color=colour, lw=2)
@@ -47,10 +50,38 @@ def dot_plot(
         axes.set_yticks(range(len(labels)), labels, color=INK)
         axes.set_ylim(len(labels) - 0.5, -0.5)
         axes.set_title(printable_name(title))
-        axes.set_xlabel(f"{split} accuracy, %: runs (dots), mean (diamond) ± standard deviation")
+        axes.set_xlabel(f"{split} {metric}: runs (dots), mean (diamond) ± standard deviation")
         axes.grid(False, axis="y")
         axes.spines["left"].set_visible(False)
         axes.tick_params(left=False)
+    return figure
+
+
+def pair_curves_plot(results: Sequence[CellResult], *, title: str) -> "Figure":
+    """Draw t, b and the boundary b/t over the steps of stage 1, one line per run.
+
+    Args:
+        results: the runs of one column; methods without t and b are left out.
+        title: the column's name.
+    """
+    rows = list(dict.fromkeys(r.cell.row for r in results if r.pair_curves))
+    with figure_style():
+        figure, panels = new_figure(3.6, 3.1, panels=3, columns=3)
+        for axes, name in zip(panels, ("t", "b", "b/t"), strict=True):
+            labelled: set[str] = set()
+            for result in results:
+                if not result.pair_curves:
+                    continue
+                row = result.cell.row
+                (steps, t), (_, b) = result.pair_curves["t"], result.pair_curves["b"]
+                values = {"t": t, "b": b, "b/t": [y / x for x, y in zip(t, b, strict=True)]}[name]
+                label = None if row in labelled else printable_name(row)
+                labelled.add(row)
+                axes.plot(steps, values, color=f"C{rows.index(row)}", lw=1.2, label=label)
+            axes.set_xlabel("step")
+            axes.set_title(name)
+        panels[0].legend(fontsize=7)
+        figure.suptitle(printable_name(title))
     return figure
 
 

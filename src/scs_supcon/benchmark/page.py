@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
 
 from markupsafe import Markup
 
@@ -13,6 +12,7 @@ from scs_supcon.benchmark.table import KNN, Table, write_table_file
 from scs_supcon.benchmark.tables import mean_text
 from scs_supcon.evaluation.format import BASELINE_TITLES
 from scs_supcon.recipe import Recipe
+from scs_supcon.recipe.toml import flat_keys
 from scs_supcon.report.render import render_page
 
 EXTRA_BASELINES = ("knn_on_probe_input", "nearest_class_mean", "linear_probe_of_encoder")
@@ -42,6 +42,7 @@ class MethodRow:
     name: str
     adapted: bool
     control: bool
+    readout: str
     cells: tuple[NumberCell, ...]
 
 
@@ -56,6 +57,7 @@ def comparison_page(
     failed: Mapping[str, str],
     left_out: Sequence[str] = (),
     chosen_rates: Sequence[tuple[str, str, str]] = (),
+    readouts: Mapping[str, str] | None = None,
 ) -> str:
     """Return the page as HTML.
 
@@ -69,6 +71,7 @@ def comparison_page(
         failed: cells that failed, and why.
         left_out: images that cannot be used, and why.
         chosen_rates: (method, column, how often each learning rate was chosen).
+        readouts: what predicts the class, by method.
     """
     recipes = {
         result.cell.row: result.cell.recipe
@@ -76,13 +79,15 @@ def comparison_page(
         if result.cell.column == table.columns[0].name
     }
     single = len(comparison.columns) == 1
-    titles = ["macro-F1", *(BASELINE_TITLES[name] for name in EXTRA_BASELINES), "seconds per run"]
+    titles = ["macro-F1", "MAP@R", *(BASELINE_TITLES[name] for name in EXTRA_BASELINES)]
+    titles += ["seconds per run, features cached", "seconds of extraction"]
     return render_page(
         "comparison.html.j2",
         scripts=("tables.js",),
         version=version("scs-supcon"),
         columns=[column.name for column in comparison.columns],
-        rows=_rows(table, comparison, results, adapted),
+        rows=_rows(table, comparison, results, adapted, readouts or {}),
+        pairs=[(column.name, pair) for column in comparison.columns for pair in column.pairs],
         extra_titles=titles if single else [],
         findings=comparison.findings,
         runs=results,
@@ -108,7 +113,7 @@ def differences(
         recipes: one recipe of each method.
         tuned: leave out the learning rate, which was chosen in every run.
     """
-    flat = {row: _flatten(recipe.model_dump()) for row, recipe in recipes.items()}
+    flat = {row: flat_keys(recipe.model_dump()) for row, recipe in recipes.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
     if tuned:
         del keys["pretrain.lr"]
@@ -122,32 +127,32 @@ def differences(
     return different
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        flat |= _flatten(value, f"{name}.") if isinstance(value, dict) else {name: value}
-    return flat
-
-
 def _rows(
     table: Table,
     comparison: Comparison,
     results: Sequence[CellResult],
     adapted: Collection[str],
+    readouts: Mapping[str, str],
 ) -> list[MethodRow]:
     rows = []
     for name in comparison.rows:
         cells = []
         for column in comparison.columns:
             value = column.means[name].mean if name in column.means else -1.0
-            level = " ≈" if name in column.level else ""
-            cells.append(
-                NumberCell(mean_text(column, name) + level, value, best=name == column.best)
-            )
+            tied = name in column.tied
+            level = " ≈" if name in column.level and not tied else ""
+            cells.append(NumberCell(mean_text(column, name) + level, value, best=tied))
         if len(comparison.columns) == 1:
             cells += _extra_cells([r for r in results if r.cell.row == name])
-        rows.append(MethodRow(name, name in adapted, name == table.control_row, tuple(cells)))
+        rows.append(
+            MethodRow(
+                name,
+                name in adapted,
+                name == table.control_row,
+                readouts.get(name, "–"),
+                tuple(cells),
+            )
+        )
     return rows
 
 
@@ -156,9 +161,16 @@ def _extra_cells(results: Sequence[CellResult]) -> list[NumberCell]:
     evaluations = [result.evaluation for result in results if result.evaluation]
     measured = [evaluation.baselines.measured() for evaluation in evaluations]
     columns = [[100 * evaluation.scores.macro_f1.value for evaluation in evaluations]]
+    retrieved = [evaluation.retrieval.map_at_r for evaluation in evaluations]
+    columns.append([100 * value for value in retrieved if value is not None])
     columns += [[100 * m[name] for m in measured if name in m] for name in EXTRA_BASELINES]
-    seconds = [result.seconds for result in results if result.seconds is not None]
-    return [*(_mean_cell(values, 2) for values in columns), _mean_cell(seconds, 0)]
+    seconds = [r.training_seconds for r in results if r.training_seconds is not None]
+    extraction = [r.extraction_seconds for r in results if r.extraction_seconds is not None]
+    return [
+        *(_mean_cell(values, 2) for values in columns),
+        _mean_cell(seconds, 1),
+        _mean_cell(extraction, 1),
+    ]
 
 
 def _mean_cell(values: Sequence[float], decimals: int) -> NumberCell:

@@ -3,6 +3,7 @@
 - Different test images in each run (folds, or a new split per seed): the t-test of Nadeau and
   Bengio, because the training sets overlap.
 - The same test images in every run: tests paired over these images.
+- Another metric than accuracy, which single images do not have: tests over the runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scs_supcon.benchmark import statistics
+from scs_supcon.benchmark.metrics import ACCURACY, Metric
 from scs_supcon.benchmark.statistics import TTest, holm
 from scs_supcon.benchmark.statistics.scores import join
 from scs_supcon.data.splits import SPLIT_TITLES
@@ -33,12 +35,19 @@ class EvaluatedRun:
         training_images: number of images that the training images were drawn from: all of them,
             unless the number of images per class is limited.
         split: "test", or "val" if there is no test split.
+        value: the metric, if it is not the accuracy.
     """
 
     images: tuple[str, ...]
     correct: NDArray[np.bool_]
     training_images: int
     split: str = "test"
+    value: float | None = None
+
+    @property
+    def score(self) -> float:
+        """The metric that methods are compared by."""
+        return self.accuracy if self.value is None else self.value
 
     @property
     def accuracy(self) -> float:
@@ -66,25 +75,51 @@ class Finding:
     numbers: Any
 
 
+@dataclass(frozen=True)
+class PairDifference:
+    """The test of two methods.
+
+    Attributes:
+        first: a method.
+        second: another one.
+        difference: mean of the first minus that of the second, in the units of the table.
+        p: of the test, without correction; None if nothing can be tested.
+        p_holm: corrected for the number of pairs.
+    """
+
+    first: str
+    second: str
+    difference: float
+    p: float | None
+    p_holm: float
+
+
 class PairTests:
     """All pairwise tests of one column.
 
     Args:
         rows: the runs of each method, with the same keys for all.
+        metric: what methods are compared by.
     """
 
-    def __init__(self, rows: Mapping[str, MethodRuns]) -> None:
-        self.rows = rows
+    def __init__(self, rows: Mapping[str, MethodRuns], metric: Metric = ACCURACY) -> None:
+        self.rows, self.metric = rows, metric
         self.keys = sorted(next(iter(rows.values())), key=str)
         runs = [method_runs[key] for method_runs in rows.values() for key in self.keys]
         self.same_images = len({run.images for run in runs}) == 1
+        self.by_images = self.same_images and metric is ACCURACY
         self.image_count = len(runs[0].images)
         self.split = SPLIT_TITLES[runs[0].split]
         ratios = [len(run.images) / max(1, run.training_images) for run in runs]
         self.test_per_train = float(np.mean(ratios))
         pairs = list(combinations(rows, 2))
-        adjusted = holm([self._p(*pair) for pair in pairs])
-        self.p = {frozenset(pair): p for pair, p in zip(pairs, adjusted, strict=True)}
+        raw = [self._p(*pair) for pair in pairs]
+        adjusted = holm([1.0 if p is None else p for p in raw])
+        self.pairs = tuple(
+            PairDifference(first, second, self._mean(first) - self._mean(second), p, p_holm)
+            for (first, second), p, p_holm in zip(pairs, raw, adjusted, strict=True)
+        )
+        self.p = {frozenset((pair.first, pair.second)): pair.p_holm for pair in self.pairs}
 
     def level_with(self, best: str) -> list[str]:
         """Return the other methods that do not differ significantly from the best."""
@@ -95,19 +130,27 @@ class PairTests:
         """Return the test of all pairs, then the tests of the control against each other method."""
         return [self._all_pairs(best), *self._against_control(control)]
 
-    def _p(self, first: str, second: str) -> float:
-        if not self.same_images:
-            return self._resampled(first, second).p if len(self.keys) > 1 else 1.0
-        if len(self.keys) == 1:
+    def _p(self, first: str, second: str) -> float | None:
+        """Return the p-value of a pair; None if a single run per method cannot be tested."""
+        if self.by_images and len(self.keys) == 1:
             return self._mcnemar(first, second).p
+        if len(self.keys) == 1:
+            return None
+        if not self.same_images:
+            return self._resampled(first, second).p
+        if not self.by_images:
+            return self._over_runs(first, second).p
         return statistics.paired_t(
             self._share_correct(first).tolist(),
             self._share_correct(second).tolist(),
             names=(first, second),
         ).p
 
-    def _accuracies(self, row: str) -> list[float]:
-        return [self.rows[row][key].accuracy for key in self.keys]
+    def _scores(self, row: str) -> list[float]:
+        return [self.rows[row][key].score for key in self.keys]
+
+    def _mean(self, row: str) -> float:
+        return float(np.mean(self._scores(row)))
 
     def _share_correct(self, row: str) -> NDArray[np.float64]:
         """Return for each image the share of a method's runs that are correct, in per cent."""
@@ -117,11 +160,14 @@ class PairTests:
 
     def _resampled(self, first: str, second: str) -> TTest:
         return statistics.corrected_t(
-            self._accuracies(first),
-            self._accuracies(second),
+            self._scores(first),
+            self._scores(second),
             test_per_train=self.test_per_train,
             names=(first, second),
         )
+
+    def _over_runs(self, first: str, second: str) -> TTest:
+        return statistics.paired_t(self._scores(first), self._scores(second), names=(first, second))
 
     def _mcnemar(self, first: str, second: str) -> statistics.McNemar:
         key = self.keys[0]
@@ -137,17 +183,24 @@ class PairTests:
             result = f"It differs significantly from {join(worse)}{not_from}"
         significant = sum(p < ALPHA for p in self.p.values())
         sentences = (
-            f"{best} has the highest mean. {result}.",
+            f"{best} has the {self._extreme} mean. {result}.",
             f"{significant} of {len(self.p)} pairs differ significantly after Holm's correction.",
         )
         numbers = [
-            {"pair": sorted(pair), "p_holm": p, "significant": p < ALPHA}
-            for pair, p in self.p.items()
+            asdict(pair)
+            | {"pair": sorted((pair.first, pair.second)), "significant": pair.p_holm < ALPHA}
+            for pair in self.pairs
         ]
         return Finding(f"All pairs: {self._test_name}", sentences, self._warnings, numbers)
 
     @property
+    def _extreme(self) -> str:
+        return "lowest" if self.metric.lower_is_better else "highest"
+
+    @property
     def _test_name(self) -> str:
+        if self.same_images and not self.by_images:
+            return "t-test paired over the seeds, corrected by Holm"
         if not self.same_images:
             return "t-test corrected for overlapping training sets (Nadeau and Bengio) and by Holm"
         if len(self.keys) == 1:
@@ -157,29 +210,29 @@ class PairTests:
     @property
     def _warnings(self) -> tuple[str, ...]:
         runs = len(self.keys)
+        if runs == 1 and not self.by_images:
+            return ("One run per method: nothing can be tested. Use more folds or seeds.",)
         if self.same_images:
             return (
                 f"All runs use the same {self.image_count} {self.split} images: the result applies "
                 "to other images of this kind, but not to other training sets or seeds. Use "
                 "--folds to include those.",
             )
-        if runs == 1:
-            return ("One run per method: nothing can be tested. Use more folds or seeds.",)
         text = f"{runs} splits of one dataset: the result is about this dataset only."
         return (text,) if runs >= 5 else (f"{text} So few runs can only show large differences.",)
 
     def _against_control(self, control: str) -> list[Finding]:
         others = [row for row in self.rows if row != control]
-        if self.same_images:
+        if self.by_images:
             return self._against_by_images(control, others)
-        return self._against_by_splits(control, others) if len(self.keys) > 1 else []
+        return self._against_by_runs(control, others) if len(self.keys) > 1 else []
 
-    def _against_by_splits(self, control: str, others: Sequence[str]) -> list[Finding]:
-        tests = [self._resampled(control, other) for other in others]
+    def _against_by_runs(self, control: str, others: Sequence[str]) -> list[Finding]:
+        test = self._over_runs if self.same_images else self._resampled
+        tests = [test(control, other) for other in others]
         adjusted = holm([test.p for test in tests])
         effects = [
-            statistics.cohens_dz(self._accuracies(control), self._accuracies(other))
-            for other in others
+            statistics.cohens_dz(self._scores(control), self._scores(other)) for other in others
         ]
         numbers = [
             asdict(test) | {"p_holm": p, "cohens_dz": effect}

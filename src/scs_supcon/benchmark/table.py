@@ -1,9 +1,13 @@
 """The table of a comparison: rows are methods, columns are a dataset with an encoder.
 
 ```toml
-methods = ["scs_supcon", "supcon", { method = "scs_supcon", name = "SCS, t = 5",
-                                     settings = ["method.options.t0=5"] }]
+methods = [
+  "scs_supcon",
+  { method = "scs_supcon", name = "SCS, t = 5", settings = ["method.options.t0=5"] },
+]
 seeds = 3                      # or folds = 5, or both: every seed has its own folds
+metric = "accuracy"            # what the tests compare; see `METRICS`
+readout = "linear"             # of all rows, see `READOUTS`; by default that of each recipe
 tune_rates = [0.3, 1, 3]       # learning rates to try, as factors of the recipe's; [1] tries none
 settings = ["pretrain.epochs=60"]
 
@@ -16,7 +20,9 @@ images_per_class = 10          # for training and validation; all if it is left 
 imbalance = 100                # a long-tailed training set; all images if it is left out
 ```
 
-Cross-entropy is always added as a row.
+Cross-entropy is always added as a row. Methods, encoders and transforms may be your own code, such
+as `losses.py:SoftCircle`, if it is allowed with --allow-code. A table that a comparison has written
+holds the SHA-256 of such files under `[code]`; with other code it is not run.
 """
 
 from collections import Counter
@@ -27,13 +33,22 @@ from typing import Annotated, Any, TypeAlias
 import tomli_w
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from scs_supcon.benchmark.metrics import find_metric
 from scs_supcon.data.named.registry import NAMED, named_source, split_source
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.io.records import RecordError, read_toml
 from scs_supcon.io.values import ValueTree
-from scs_supcon.methods import available, is_plugin, method_class, parse
+from scs_supcon.methods import available, method_class, parse
+from scs_supcon.nn.model_folder import weights_and_encoder
+from scs_supcon.plugins import (
+    allow_code,
+    check_allowed,
+    code_digest,
+    import_plugin,
+    is_plugin,
+)
 from scs_supcon.recipe import Count, Recipe, Section
-from scs_supcon.recipe.schema import Positive
+from scs_supcon.recipe.schema import Digest, Positive
 
 CROSS_ENTROPY = "baseline"
 KNN = "kNN"
@@ -41,11 +56,22 @@ TUNE_RATES = (1 / 3, 1.0, 3.0)
 TuneRates: TypeAlias = Annotated[tuple[Positive, ...], Field(min_length=1)]
 
 
+# What predicts the class; without a readout, each method has that of its recipe.
+READOUTS = {
+    "linear": ("fusion.whitened=false",),
+    "features": ("fusion.whitened=false", "probe.input=features"),
+    "embeddings": ("fusion.whitened=false", "probe.input=embeddings"),
+    "common": ("fusion.whitened=false", "probe.input=common"),
+    "fused": ("fusion.whitened=true", "fusion.classifier=means"),
+}
+
+
 class Row(Section):
     """A method of the table."""
 
     method: str
     name: str = ""
+    readout: str | None = None
     settings: tuple[str, ...] = ()
     tune_rates: TuneRates | None = None
 
@@ -64,6 +90,7 @@ class Column(Section):
     data: str
     name: str = ""
     encoder: str | None = None
+    transform: str | None = None
     weights: str | None = None
     from_scratch: bool = False
     frozen: bool | None = None
@@ -85,6 +112,11 @@ class Column(Section):
             return {"name": ", ".join(str(name) for name in names if name), **value}
         return value
 
+    @property
+    def weights_and_encoder(self) -> tuple[Path | None, str | None]:
+        """The file of the weights and the encoder, also if `weights` is a model folder."""
+        return weights_and_encoder(Path(self.weights) if self.weights else None, self.encoder)
+
 
 def _short_name(data: str) -> str:
     named = split_source(data)
@@ -101,6 +133,9 @@ class Table(Section):
     settings: tuple[str, ...] = ()
     tune_rates: TuneRates | None = None
     control: str = ""
+    metric: str = "accuracy"
+    readout: str | None = None
+    code: dict[str, Digest] = Field(default_factory=dict)
 
     @field_validator("methods")
     @classmethod
@@ -123,6 +158,17 @@ class Table(Section):
             raise ValueError(f"the control {self.control!r} is not a row of the table{hint}")
         for row in self.methods:
             method_class(parse(row.method)[0])
+        return self
+
+    @model_validator(mode="after")
+    def _check_choices(self) -> "Table":
+        find_metric(self.metric)
+        for readout in (self.readout, *(row.readout for row in self.methods)):
+            if readout is not None and readout not in READOUTS:
+                hint = did_you_mean(readout, READOUTS) or "."
+                raise ValueError(
+                    f"unknown readout {readout!r}{hint} Available: {', '.join(READOUTS)}"
+                )
         return self
 
     @field_validator("tune_rates")
@@ -172,27 +218,61 @@ def read_table_file(path: Path) -> Table:
     except RecordError as error:
         raise UserError(f"cannot read the table: {error}") from error
     try:
-        _reject_plugins(values)
+        _check_code_allowed(values)
         return make_table(**values)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
 
 
-def _reject_plugins(values: ValueTree) -> None:
-    """Raise a UserError if a file names code to import."""
-    rows = values.get("methods")
-    for row in rows if isinstance(rows, list) else []:
-        name = row.get("method") if isinstance(row, dict) else row
-        if isinstance(name, str) and is_plugin(name):
+def _check_code_allowed(values: ValueTree) -> None:
+    """Raise a UserError if a file names code that the user has not allowed."""
+    rows, columns = values.get("methods"), values.get("columns")
+    names = [
+        ("method", row.get("method") if isinstance(row, dict) else row)
+        for row in (rows if isinstance(rows, list) else ())
+    ]
+    names += [
+        (kind, column.get(kind))
+        for column in (columns if isinstance(columns, list) else ())
+        if isinstance(column, dict)
+        for kind in ("encoder", "transform")
+    ]
+    for kind, name in names:
+        if isinstance(name, str):
+            check_allowed(kind, parse(name)[0], "")
+
+
+def allow_table_code(table: Table) -> None:
+    """Allow the code that a table names; call it only if the user has made the table."""
+    allow_code(*_code_names(table))
+
+
+def code_digests(table: Table) -> dict[str, str]:
+    """Return the SHA-256 of the file of each name of own code in a table."""
+    return {name: code_digest(import_plugin(name)) for name in _code_names(table)}
+
+
+def _code_names(table: Table) -> list[str]:
+    names = [parse(row.method)[0] for row in table.methods]
+    names += [name or "" for column in table.columns for name in (column.encoder, column.transform)]
+    return [name for name in names if is_plugin(name)]
+
+
+def check_code_digests(table: Table) -> None:
+    """Raise an error if own code has changed since a table was written."""
+    for name, digest in code_digests(table).items():
+        if table.code.get(name, digest) != digest:
             raise UserError(
-                f"the method {name} is code from outside this package, which is never imported "
-                "because a file names it: remove it, or name it with --methods on the command line"
+                f"the code of {name} has changed since this table was written: restore the old "
+                "code, or remove its line from [code] to use the new code"
             )
 
 
 def write_table_file(table: Table) -> str:
-    """Return the table as TOML."""
-    return tomli_w.dumps(table.model_dump(mode="json", exclude_none=True))
+    """Return the table as TOML, with the digests of own code."""
+    digests = code_digests(table)
+    values = table.model_dump(mode="json", exclude_none=True, exclude={"code"})
+    return tomli_w.dumps(values | ({"code": digests} if digests else {}))
 
 
 def with_folders(table: Table, folders: Sequence[str]) -> Table:

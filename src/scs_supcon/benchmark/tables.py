@@ -1,15 +1,19 @@
 """The comparison as a table for the terminal, Markdown and LaTeX."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from scs_supcon.benchmark.comparison import ColumnResult, Comparison
+from scs_supcon.benchmark.comparison import ColumnResult, Comparison, show_mean
 from scs_supcon.data.splits import NO_TEST_SPLIT
 
 NOT_RUN = "–"
 
 
 def legend(
-    comparison: Comparison, runs: str, adapted: Collection[str] = (), best_mark: str = "Bold"
+    comparison: Comparison,
+    runs: str,
+    adapted: Collection[str] = (),
+    best_mark: str = "Bold",
+    readouts: Mapping[str, str] | None = None,
 ) -> str:
     """Return one paragraph that explains the marks of a table.
 
@@ -17,15 +21,19 @@ def legend(
         comparison: the comparison.
         runs: number of runs per method, such as "3 seeds".
         adapted: methods marked as adapted.
-        best_mark: how the table marks the highest mean.
+        best_mark: how the table marks the best mean.
+        readouts: what predicts the class, by method.
     """
     untested = [column.name for column in comparison.columns if column.split == "val"]
     everywhere = len(untested) == len(comparison.columns)
+    extreme = "lowest" if comparison.metric.lower_is_better else "highest"
     text = (
-        f"{'Validation' if everywhere else 'Test'} accuracy in per cent: mean ± standard deviation "
-        f"over {runs}. {best_mark}: highest mean of the column. ≈: does not differ significantly "
-        "from the highest."
+        f"{'Validation' if everywhere else 'Test'} {comparison.metric.title}: mean ± standard "
+        f"deviation over {runs}. {best_mark}: {extreme} mean of the column. ≈: does not differ "
+        f"significantly from the {extreme}."
     )
+    if readouts:
+        text += f" Readout: {describe_readouts(readouts)}."
     if adapted:
         text += (
             " Adapted: the original method is for other data, or its details could not be checked."
@@ -38,6 +46,14 @@ def legend(
     if any(row not in c.means for c in comparison.columns for row in comparison.rows):
         text += f" {NOT_RUN}: not run."
     return text
+
+
+def describe_readouts(readouts: Mapping[str, str]) -> str:
+    """Return the methods by readout, such as "linear, embeddings (supcon, simclr)"."""
+    methods: dict[str, list[str]] = {}
+    for method, readout in readouts.items():
+        methods.setdefault(readout, []).append(method)
+    return "; ".join(f"{readout} ({', '.join(names)})" for readout, names in methods.items())
 
 
 def text_table(comparison: Comparison, adapted: Collection[str]) -> str:
@@ -78,7 +94,7 @@ def mean_text(column: ColumnResult, row: str) -> str:
     spread = "" if mean.spread is None else f" ± {mean.spread:.2f}"
     partial = mean.runs < column.expected_runs
     missing = f" ({mean.runs} of {column.expected_runs})" if partial else ""
-    return f"{mean.mean:.2f}{spread}{missing}"
+    return f"{show_mean(mean.mean)}{spread}{missing}"
 
 
 def _grid(
@@ -94,8 +110,9 @@ def _grid(
         cells = [escape(f"{row} (adapted)" if row in adapted else row)]
         for column in comparison.columns:
             text = escape(mean_text(column, row))
-            marked = mark_best(text) if row == column.best else text
-            cells.append(marked + (level_mark if row in column.level else ""))
+            marked = mark_best(text) if row in column.tied else text
+            level = row in column.level and row not in column.tied
+            cells.append(marked + (level_mark if level else ""))
         rows.append(cells)
     return rows
 

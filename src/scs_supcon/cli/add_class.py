@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from scs_supcon.cli.app import app, echo
-from scs_supcon.cli.options import ImagePaths, RunPath
+from scs_supcon.cli.options import AllowCode, ImagePaths, RunPath
 
 FEW_IMAGES = 5
 
@@ -20,6 +20,7 @@ def add_class(
         Path | None,
         typer.Option(help="Directory for the extended model. Default: the model of RUN itself."),
     ] = None,
+    allow_code: AllowCode = None,
 ) -> None:
     """Add a class to a model, represented by the mean of example images; nothing is trained.
 

@@ -22,7 +22,6 @@ from scs_supcon.cli.options import (
     Offline,
     Quiet,
     Runs,
-    compute_per_job,
     exit_if_failed,
     with_recipe_options,
 )
@@ -46,8 +45,9 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Methods separated by commas, such as scs_supcon,supcon,scs_supcon@paper, or all. "
-            "Each is compared with the first one. Default: scs_supcon,supcon.",
+            help="Methods separated by commas, such as scs_supcon,supcon,scs_supcon@paper, or all; "
+            "also your own code, such as ./losses.py:SoftCircle. Each is compared with the first "
+            "one. Default: scs_supcon,supcon.",
             rich_help_panel=PROTOCOL,
         ),
     ] = None,
@@ -73,6 +73,23 @@ def compare(
             "times its own) and choose one on the validation images of each run. Default: --tune "
             "with a frozen encoder; --no-tune if the encoder is trained, because it takes three "
             "times as long.",
+            rich_help_panel=PROTOCOL,
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="What the tests compare: accuracy, macro_f1, balanced_accuracy, map_at_r, "
+            "precision_at_1, pair_auc, ece or nll. results.csv has all of them. Default: accuracy.",
+            rich_help_panel=PROTOCOL,
+        ),
+    ] = None,
+    readout: Annotated[
+        str | None,
+        typer.Option(
+            help="What predicts the class in every row: linear (stage 2 on what the method says), "
+            "features, embeddings or common (stage 2 on these), or fused (class means of the fused "
+            "field). The page names the readout of each row. Default: that of each recipe.",
             rich_help_panel=PROTOCOL,
         ),
     ] = None,
@@ -128,8 +145,8 @@ def compare(
             check_method(method.strip())
 
     from scs_supcon.benchmark import compare as benchmark
+    from scs_supcon.benchmark.api import single_column_table
     from scs_supcon.benchmark.table import (
-        TUNE_RATES,
         Table,
         make_table,
         method_names,
@@ -137,35 +154,33 @@ def compare(
         with_folders,
     )
     from scs_supcon.data.load import source_name
+    from scs_supcon.device import compute_per_job
     from scs_supcon.progress import Display
 
     if data.endswith(".toml"):
         _check_no_other_options(
             data,
             {"methods": methods, "seeds": seeds, "folds": folds, "tune": tune, "recipe": recipe}
+            | {"readout": readout}
             | dict(options),
         )
         table: Table = with_folders(read_table_file(Path(data)), folder or ())
     else:
-        budget = {
-            "pretrain.epochs": options.pop("epochs"),
-            "pretrain.batch_size": options.pop("batch_size"),
-        }
-        settings = [f"{key}={value}" for key, value in budget.items() if value is not None]
-        settings += options.pop("settings")
-        column = {"data": source, "recipe": recipe} | {
+        column: dict[str, Any] = {
             key: str(value) if isinstance(value, Path) else value
-            for key, value in options.items()
-            if value is not None
+            for key, value in (dict(options) | {"recipe": recipe}).items()
         }
-        table = make_table(
-            methods=method_names(methods or "scs_supcon,supcon"),
-            columns=[column],
+        table = single_column_table(
+            source,
+            method_names(methods or "scs_supcon,supcon"),
             seeds=1 if seeds is None else seeds,
             folds=folds,
-            settings=settings,
-            tune_rates=None if tune is None else TUNE_RATES if tune else (1.0,),
+            tune=tune,
+            readout=readout,
+            **column,
         )
+    if metric is not None:
+        table = make_table(**table.model_dump() | {"metric": metric})
     target = out or Path("comparisons") / source_name(data)
     shared: dict[str, Any] = {
         "runs": runs,
@@ -177,7 +192,7 @@ def compare(
     if dry_run:
         echo(benchmark.dry_run(table, **shared))
         return
-    report = benchmark.compare(table, out=target, train=not no_train, **shared)
+    report = benchmark.run_comparison(table, out=target, train=not no_train, **shared)
     echo(json.dumps(benchmark.summary(report, target), indent=1) if as_json else report.text)
     if not as_json:
         echo(f"page      {target / 'comparison.html'}")

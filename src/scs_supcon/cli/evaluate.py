@@ -7,6 +7,7 @@ import typer
 from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.checks import check_data
 from scs_supcon.cli.options import (
+    AllowCode,
     DataFolder,
     Device,
     FalseRejection,
@@ -54,6 +55,7 @@ def evaluate(
     ] = False,
     device: Device = "auto",
     workers: Workers = None,
+    allow_code: AllowCode = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`scs export`: write a model as an ONNX file."""
+"""`scs export`: write a model as an ONNX file, or its encoder as a folder of timm."""
 
 import json
 import shlex
@@ -10,7 +10,7 @@ import typer
 
 from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.checks import check_images
-from scs_supcon.cli.options import FalseRejection, Json, Quiet, RunPath, Threshold
+from scs_supcon.cli.options import AllowCode, FalseRejection, Json, Quiet, RunPath, Threshold
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import check_writable
 from scs_supcon.runs.layout import find_model
@@ -37,12 +37,21 @@ def export(
             "model in floating point, on validation images.",
         ),
     ] = False,
+    timm: Annotated[
+        bool,
+        typer.Option(
+            "--timm",
+            help="Write the encoder instead, as a folder that timm (local-dir:FOLDER) and "
+            "transformers (AutoModel.from_pretrained) read without a network.",
+        ),
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
             "-o",
             "--output",
-            help="Output file. Default: RUN/model.onnx, or RUN/model.int8.onnx with --int8.",
+            help="Output file. Default: RUN/model.onnx, or RUN/model.int8.onnx with --int8; with "
+            "--timm, the folder RUN/timm.",
         ),
     ] = None,
     images: Annotated[
@@ -54,6 +63,7 @@ def export(
     ] = None,
     false_rejection: FalseRejection = None,
     threshold: Threshold = None,
+    allow_code: AllowCode = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -64,8 +74,12 @@ def export(
 
         scs export runs/birds --onnx -o birds.onnx
         scs export runs/birds --int8 -o birds.int8.onnx
+        scs export runs/birds --timm -o birds-encoder
     """
     find_model(run)
+    if timm:
+        _export_timm(run, output or run / "timm")
+        return
     if int8 and images:
         raise UserError("--int8 is measured on images of the run: leave out --images")
     file = output or run / ("model.int8.onnx" if int8 else "model.onnx")
@@ -114,3 +128,15 @@ def _export_int8(run: Path, model: "Model", file: Path, display: "Display") -> "
     display.line(f"exporting {model.info.recipe.encoder.name} with and without 8 bits")
     with display.progress("calibrating and measuring") as progress:
         return export_int8(model, file, calibration, measured, progress)
+
+
+def _export_timm(run: Path, folder: Path) -> None:
+    check_writable(folder / "config.json")
+
+    from scs_supcon import load
+    from scs_supcon.nn.model_folder import write_model_folder
+
+    model = load(run)
+    write_model_folder(model.encoder, model.info.recipe.data, folder)
+    echo(f"wrote {folder}")
+    echo(f'use it    timm.create_model("local-dir:{folder}", pretrained=True)')

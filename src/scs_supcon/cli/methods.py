@@ -54,7 +54,7 @@ def show(
 
     from scs_supcon.methods import method_class, parse
 
-    method = method_class(parse(name)[0])
+    method = method_class(parse(name)[0])  # the user has named it
     sections = (
         inspect.getdoc(sys.modules[method.__module__]),
         f"{method.__name__}{inspect.signature(method)}",

@@ -15,14 +15,25 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from scs_supcon.cli.app import echo
+from scs_supcon.errors import UserError
 
 if TYPE_CHECKING:
-    from scs_supcon.device import Compute
     from scs_supcon.training.train import TrainArguments
 
 MODEL, TRAINING, COMPUTE, OUTPUT = "Model", "Training", "Compute", "Output"
 PROTOCOL = "Protocol"
 UNKNOWN = "Unknown images"
+
+
+def _allow_code(places: list[str] | None) -> list[str] | None:
+    from scs_supcon.plugins import allow_code
+
+    for place in places or ():
+        if place.endswith(".py") and not Path(place).is_file():
+            raise UserError(f"--allow-code {place}: there is no such file")
+    allow_code(*places or ())
+    return places
+
 
 Data = Annotated[
     str,
@@ -69,6 +80,18 @@ Method = Annotated[
         help="Method of stage 1, with an optional preset: supcon, scs_supcon, scs_supcon@paper. "
         "`scs methods` lists all of them. Your own code: my_lab.losses:SoftCircle or "
         "./my_loss.py:SoftCircle. Default: scs_supcon.",
+        rich_help_panel=MODEL,
+    ),
+]
+AllowCode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-code",
+        metavar="FILE",
+        callback=_allow_code,
+        help="Your own code that recipes, tables and models may import: a file, such as losses.py, "
+        "or a module, such as my_lab.nets. May be repeated. Importing runs the code: allow only "
+        "what you trust. Default: none.",
         rich_help_panel=MODEL,
     ),
 ]
@@ -140,15 +163,6 @@ Quiet = Annotated[
 ]
 
 
-def compute_per_job(jobs: int, device: str, cache: Path | None, offline: bool) -> "Compute":
-    """Return device and data loading of each of several runs that are trained in parallel."""
-    from scs_supcon.device import cores, find_compute
-
-    workers = cores() // max(1, jobs)
-    # With one core per run, images are loaded in its main process.
-    return find_compute(device, workers if workers > 1 else 0, cache, offline)
-
-
 def exit_if_failed(failed: Mapping[str, str]) -> None:
     """List the runs that failed, and why, and exit with code 1 if there are any."""
     for run, reason in failed.items():
@@ -170,15 +184,26 @@ def _recipe_options(
         typer.Option(
             help="fast, balanced or best (`scs encoders` lists them with size, speed and "
             "accuracy), an encoder of the paper (resnet18, resnet50, convnext_t, tinyvit_5m, "
-            "tinyvit_21m), any other timm model, or tiny. Default: fast without a GPU, balanced "
-            "with one or with few images; resnet18 or tiny for images of at most 64 pixels.",
+            "tinyvit_21m), any other timm model, tiny, or your own code: my_lab.nets:build or "
+            "./nets.py:build. Default: fast without a GPU, balanced with one or with few images; "
+            "resnet18 or tiny for images of at most 64 pixels.",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            help="Your own code for the views of stage 1, such as my_lab.views:build or "
+            "./views.py:build; build(image_size) returns a function of an image. Default: random "
+            "crops, mirroring and changes of colour.",
             rich_help_panel=MODEL,
         ),
     ] = None,
     weights: Annotated[
         Path | None,
         typer.Option(
-            help="Safetensors file with the weights of the encoder. Default: timm's pretrained "
+            help="Safetensors file with the weights of the encoder, or a model folder of timm or "
+            "Hugging Face (config.json and model.safetensors). Default: timm's pretrained "
             "weights; random weights for images of at most 64 pixels.",
             rich_help_panel=MODEL,
         ),
@@ -253,6 +278,7 @@ def _recipe_options(
         ),
         Sets("data.imbalance"),
     ] = None,
+    allow_code: AllowCode = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -293,6 +319,9 @@ def _train_arguments(values: Mapping[str, Any]) -> "TrainArguments":
     arguments = dict(values)
     if not arguments["unfreeze"]:
         del arguments["unfreeze"]  # tuning studies of earlier versions do not contain it
+    if arguments["transform"] is None:
+        del arguments["transform"]  # nor this
+    del arguments["allow_code"]  # which its callback has handled
     settings = []
     for name, parameter in inspect.signature(_recipe_options).parameters.items():
         for mark in parameter.annotation.__metadata__:

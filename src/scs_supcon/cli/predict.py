@@ -8,7 +8,7 @@ import typer
 
 from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.checks import check_images
-from scs_supcon.cli.options import FalseRejection, ImagePaths, Quiet, RunPath, Threshold
+from scs_supcon.cli.options import AllowCode, FalseRejection, ImagePaths, Quiet, RunPath, Threshold
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import check_writable
 
@@ -40,6 +40,7 @@ def predict(
     ] = None,
     false_rejection: FalseRejection = None,
     threshold: Threshold = None,
+    allow_code: AllowCode = None,
     quiet: Quiet = False,
 ) -> None:
     """Classify images: print the most probable classes, or "unknown".
@@ -93,6 +94,7 @@ def embed(
     run: RunPath,
     images: ImagePaths,
     output: Annotated[Path, typer.Option("-o", "--output", help="Output file: .parquet or .npz.")],
+    allow_code: AllowCode = None,
     quiet: Quiet = False,
 ) -> None:
     """Write the common and style fields of images to a file.

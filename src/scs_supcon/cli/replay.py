@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from scs_supcon.cli.app import app, echo
-from scs_supcon.cli.options import RunPath
+from scs_supcon.cli.options import AllowCode, RunPath
 
 
 @app.command()
@@ -17,6 +17,7 @@ def replay(
             help="Method of the run, if it is your own code: module:Class or file.py:Class."
         ),
     ] = None,
+    allow_code: AllowCode = None,
 ) -> None:
     """Find out why training stopped: name the first value that was not finite, and its images.
 

@@ -19,7 +19,6 @@ from scs_supcon.cli.options import (
     Offline,
     Quiet,
     Runs,
-    compute_per_job,
     exit_if_failed,
 )
 from scs_supcon.errors import UserError
@@ -153,6 +152,7 @@ def reproduce(
         scs reproduce all --scale smoke
         scs reproduce --verify results/small/table8_ablation --data cifar100=./cifar100
     """
+    from scs_supcon.device import compute_per_job
     from scs_supcon.progress import Display
     from scs_supcon.reproduce.experiment import experiment_names, find_experiment, read_experiment
     from scs_supcon.reproduce.plan import ReproduceOptions, parse_data

@@ -8,7 +8,7 @@ import typer
 
 from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.checks import check_images
-from scs_supcon.cli.options import Json, Quiet, RunPath
+from scs_supcon.cli.options import AllowCode, Json, Quiet, RunPath
 from scs_supcon.cli.predict import report_failures
 from scs_supcon.errors import UserError
 
@@ -28,6 +28,7 @@ def search(
         str,
         typer.Option(help="common compares what defines a class, style what varies within it."),
     ] = "common",
+    allow_code: AllowCode = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from scs_supcon.cli.app import app, echo
-from scs_supcon.cli.options import Cache
+from scs_supcon.cli.options import AllowCode, Cache
 from scs_supcon.errors import UserError
 from scs_supcon.runs.layout import find_model
 
@@ -50,6 +50,7 @@ def serve(
         bool, typer.Option("--open", help="Open the page in the web browser.")
     ] = False,
     cache: Cache = None,
+    allow_code: AllowCode = None,
 ) -> None:
     """Start a web app and a REST API: drop an image, see why, fix labels, retrain.
 

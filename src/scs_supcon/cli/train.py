@@ -80,6 +80,16 @@ def train(
             "--no-report", help="Do not write report.html and figures.", rich_help_panel=OUTPUT
         ),
     ] = False,
+    log_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Also log the metrics to wandb (offline, unless $WANDB_MODE says otherwise) or to "
+            "mlflow (the folder mlruns beside the run, unless $MLFLOW_TRACKING_URI says otherwise)."
+            " May be repeated. Default: metrics.csv and TensorBoard only.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     overwrite: Annotated[
         bool,
         typer.Option(
@@ -146,6 +156,7 @@ def train(
         overwrite=overwrite,
         dry_run=dry_run,
         report=not no_report,
+        log_to=log_to or (),
         quiet=quiet,
         **options,
     )

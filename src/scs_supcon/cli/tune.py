@@ -130,7 +130,7 @@ def tune(
         storage,
         cast("Objective | None", objective),  # `prepare` checks it
     )
-    result = tuning.tune(
+    result = tuning.run_search(
         search, jobs=jobs, retrain=retrain, display=Display(quiet), accept_old=accept_old
     )
     if as_json:

@@ -66,6 +66,8 @@ def keyed_views(
             for name in ("augment", "blur", "solarize")
             if getattr(data, name) != DataRecipe.model_fields[name].default
         }
+    if kind == "train" and data.transform is not None:
+        settings["transform"] = data.transform.rpartition(":")[2], data.transform_code
     common = {"version": VIEWS_VERSION, "kind": kind, "seed": seed, **settings}
     return [
         (json.dumps({**common, "number": number}), view.of_number(number))

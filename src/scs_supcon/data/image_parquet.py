@@ -4,8 +4,10 @@
     flowers/data/test-00000-of-00001.parquet
 
 The names of integer labels are in the metadata of the files. A file name that begins with train,
-val, validation or test gives the split. Images are read by row group, which is quick in sequence
-and slow in random order: `scs pack` makes larger datasets quick to train on.
+val, validation or test gives the split. Datasets written by `save_to_disk` are read as well
+(`data.arrow_files`); there the name of the folder gives the split. Images of Parquet files are read
+by row group, which is quick in sequence and slow in random order: `scs pack` makes larger datasets
+quick to train on.
 """
 
 import hashlib
@@ -20,26 +22,31 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from scs_supcon.data.arrow_files import arrow_table, saved_arrow_files
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.folder import SPLIT_NAMES
 from scs_supcon.data.image_io import ImageError, open_image
 from scs_supcon.errors import UserError
 
+ARROW = ".arrow"
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class")
 
 
 def image_parquet_files(source: Path) -> list[Path]:
-    """Return the Parquet files with an image column in a folder or its folder `data`, sorted.
+    """Return the files with an image column in a folder or its folder `data`, sorted.
 
-    The list is empty if there are none, or if the folder has class folders.
+    They are Parquet files, or the Arrow files of a saved dataset. The list is empty if there are
+    none, or if the folder has class folders.
     """
+    if saved := saved_arrow_files(source):
+        return saved
     folders = [source, source / "data"]
     files = [file for folder in folders if folder.is_dir() for file in folder.glob("*.parquet")]
     return sorted(file for file in files if _image_column(file) is not None)
 
 
 def read_image_parquet(source: Path, files: list[Path]) -> ImageDataset:
-    """Return the dataset of Parquet files with images.
+    """Return the dataset of Parquet or Arrow files with images.
 
     Args:
         source: The folder, to which names are relative.
@@ -50,7 +57,7 @@ def read_image_parquet(source: Path, files: list[Path]) -> ImageDataset:
     """
     rows = [row for file in files for row in _rows(file)]
     if not rows:
-        raise UserError(f"{source} has Parquet files without rows")
+        raise UserError(f"{source} has {files[0].suffix} files without rows")
     names = [f"{row.file.relative_to(source).as_posix()}/{row.number:07d}" for row in rows]
     splits = [_split(row.file) for row in rows]
     if any(splits) and not all(splits):
@@ -82,7 +89,7 @@ def read_image_parquet(source: Path, files: list[Path]) -> ImageDataset:
 
 @dataclass(frozen=True, eq=False)
 class ParquetImages:
-    """Opens images from Parquet files by index."""
+    """Opens images from Parquet or Arrow files by index."""
 
     names: tuple[str, ...]
     places: tuple[tuple[Path, int], ...]
@@ -103,9 +110,7 @@ class ParquetImages:
 
         file, number = self.places[index]
         try:
-            starts = _group_starts(file)
-            group = int(np.searchsorted(starts, number, side="right")) - 1
-            content = _group_images(file, group)[number - int(starts[group])]
+            content = _image_bytes(file, number)
         except (pa.ArrowException, OSError, IndexError) as error:
             raise ImageError(f"{self.names[index]} cannot be read ({error})") from error
         if not content:
@@ -122,9 +127,13 @@ class _LabelledRow:
 
 def _rows(file: Path) -> Iterator[_LabelledRow]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    schema = pq.read_schema(file)
+    try:
+        schema = _schema(file)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{file} cannot be read ({error})") from error
+    if _image_column(file) is None:
+        raise UserError(f"{file} has no column with image files, only {', '.join(schema.names)}")
     column = next((name for name in LABEL_COLUMNS if name in schema.names), None)
     if column is None:
         raise UserError(
@@ -132,7 +141,7 @@ def _rows(file: Path) -> Iterator[_LabelledRow]:
             f"{', '.join(schema.names)}"
         )
     try:
-        labels = pq.read_table(file, columns=[column])[column].to_pylist()
+        labels = _column(file, column).to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{file} cannot be read ({error})") from error
     class_names = _class_names(schema.metadata or {}, column)
@@ -158,22 +167,45 @@ def _class_names(metadata: Mapping[bytes, bytes], column: str) -> list[str]:
 
 
 def _split(file: Path) -> str:
-    return SPLIT_NAMES.get(file.name.split("-")[0].split(".")[0].lower(), "")
+    name = file.parent.name if file.suffix == ARROW else file.name
+    return SPLIT_NAMES.get(name.split("-")[0].split(".")[0].lower(), "")
+
+
+def _schema(file: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    return arrow_table(file).schema if file.suffix == ARROW else pq.read_schema(file)
+
+
+def _column(file: Path, name: str) -> Any:
+    import pyarrow.parquet as pq
+
+    if file.suffix == ARROW:
+        return arrow_table(file)[name]
+    return pq.read_table(file, columns=[name])[name]
 
 
 def _image_column(file: Path) -> str | None:
     """Return the first column that holds image files, or None."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        schema = pq.read_schema(file)
+        schema = _schema(file)
     except (pa.ArrowException, OSError):
         return None
     for field in schema:
         if pa.types.is_struct(field.type) and field.type.get_field_index("bytes") >= 0:
             return str(field.name)
     return None
+
+
+def _image_bytes(file: Path, number: int) -> bytes | None:
+    if file.suffix == ARROW:
+        image = arrow_table(file)[_image_column(file)][number].as_py()
+        return image["bytes"] if image else None
+    starts = _group_starts(file)
+    group = int(np.searchsorted(starts, number, side="right")) - 1
+    return _group_images(file, group)[number - int(starts[group])]
 
 
 @lru_cache(maxsize=256)

@@ -52,8 +52,8 @@ def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
         source: A folder of class folders, a folder with `train/`, `val/`, `test/` of them, a
             `.zip` archive of such a folder, a `.csv` or `.parquet` table, a folder or address
             written by `scs pack`, a folder of Parquet files with an image column (Hugging Face), a
-            built-in dataset ("digits", "shapes"), or a dataset of the paper, such as "cub200" or
-            "cub200=FOLDER".
+            folder written by `save_to_disk` of `datasets`, a built-in dataset ("digits", "shapes"),
+            or a dataset of the paper, such as "cub200" or "cub200=FOLDER".
         forgiving: Accept a table with missing files, which cannot be opened later.
 
     Raises:

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 
 from scs_supcon.data.crop import CentreCrop
 from scs_supcon.data.dataset import ImageDataset
+from scs_supcon.data.own_transform import own_transform
 from scs_supcon.recipe import DataRecipe
 from scs_supcon.recipe.schema import Augment
 
@@ -42,7 +43,7 @@ class View:
         at_least: Short side in pixels that suffices for the view; 0 for the full image.
     """
 
-    crop: Callable[[Image.Image], Image.Image]
+    crop: Callable[[Image.Image], Image.Image | Tensor]
     mean: Tensor
     std: Tensor
     jitter: float = 0.0
@@ -53,7 +54,8 @@ class View:
 
     def __call__(self, image: Image.Image, number: int = 0) -> Tensor:
         """Return the view; `number` says which view of the image it is, counted from 0."""
-        pixels = _to_tensor(self.crop(image))
+        view = self.crop(image)
+        pixels = view.float() if isinstance(view, Tensor) else _to_tensor(view)
         if self.jitter and torch.rand(()) < JITTER_CHANCE:
             pixels = jitter_colours(pixels, self.jitter)
         if _happens(self.grayscale):
@@ -62,7 +64,7 @@ class View:
             pixels = blur_pixels(pixels)
         if _happens(self.solarize[number % len(self.solarize)]):
             pixels = solarize_pixels(pixels)
-        return pixels.sub_(self.mean).div_(self.std)
+        return (pixels - self.mean).div_(self.std)
 
     def of_number(self, number: int) -> "View":
         """Return the view of an image with this number, counted from 0."""
@@ -90,8 +92,11 @@ def train_view(data: DataRecipe) -> View:
     """Return the view of stage 1: random crop, mirroring, rotation, and `data.augment`.
 
     TrivialAugment (one random change of random strength) and RandAugment (two changes of medium
-    strength) replace colour jitter, grey, blur and solarisation.
+    strength) replace colour jitter, grey, blur and solarisation; a transform of the user replaces
+    everything.
     """
+    if data.transform is not None:
+        return View(own_transform(data.transform, data.image_size), *_channels(data))
     colours = data.augment == "jitter"
     return View(
         _random_crop(data, rotate=data.rotate, augment=data.augment),

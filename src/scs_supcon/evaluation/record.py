@@ -25,14 +25,14 @@ OLD_KEYS: Mapping[str, tuple[str, ...]] = {
     "image": ("name",),
     "images": ("pictures",),  # vocabulary: ok
     "knn_on_encoder": ("kNN on the encoder",),
-    "knn_on_probe_input": ("kNN on the readout",),  # vocabulary: ok
+    "knn_on_probe_input": ("kNN on the readout",),
     "known_rejected": ("known",),
     "label_probability": ("own_probability",),
     "linear_probe_of_encoder": ("linear probe of the encoder",),
     "nearest_class_mean": ("nearest class mean",),
     "own_classifier": ("the method's own classifier",),
     "precision_at_1": ("p_at_1",),
-    "probe": ("stage 2 on the readout",),  # vocabulary: ok
+    "probe": ("stage 2 on the readout",),
     "rejected": ("refused",),  # vocabulary: ok
     "rejection": ("refused",),  # vocabulary: ok
     "split": ("judged_on",),  # vocabulary: ok

@@ -14,14 +14,18 @@ from scs_supcon.inference.model import EmbeddingGallery, Model
 from scs_supcon.inference.package import ModelInfo, load_state, read_package
 from scs_supcon.nn.build import build_network, network_shapes
 from scs_supcon.nn.encoder import Encoder
+from scs_supcon.nn.own_encoder import own_encoder_digest
 from scs_supcon.nn.whitening import Whitening
+from scs_supcon.plugins import is_plugin
+from scs_supcon.recipe.schema import Recipe
 
 
 def load(path: str | Path, device: str = "cpu") -> Model:
     """Load a model from its directory, or from the directory of the run that trained it.
 
     Loading never runs code from the directory: tensors are read with safetensors, everything else
-    is validated JSON, and the encoder is built by timm or this package.
+    is validated JSON, and the encoder is built by timm, this package, or code of yours that you
+    have allowed with `scs_supcon.allow_code` or --allow-code.
 
     Args:
         path: `runs/x` or `runs/x/model`.
@@ -35,6 +39,7 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     _check_types(path, tensors)
     _check_shapes(path, info, tensors)
     network = build_network(recipe)
+    _check_own_encoder(path, recipe)
     encoder, projection = cast("Encoder", network.encoder), None
     load_state(path, encoder, "encoder", tensors)
     if info.probe_input != "features":
@@ -59,6 +64,15 @@ def load(path: str | Path, device: str = "cpu") -> Model:
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device {device!r} cannot be used: {error}") from error
     return Model(info, encoder, projection, rule, gallery, whitening)
+
+
+def _check_own_encoder(path: str | Path, recipe: Recipe) -> None:
+    name = recipe.encoder.name
+    if is_plugin(name) and own_encoder_digest(name) != recipe.encoder.code:
+        raise UserError(
+            f"{path}: the code of the encoder {name} has changed since the model was trained: "
+            "restore the old code, or train again"
+        )
 
 
 def _check_types(path: str | Path, tensors: Mapping[str, Tensor]) -> None:

@@ -41,7 +41,7 @@ OLD_KEYS: Mapping[str, str] = {
     "boundary": "rejection",
     "images": "image_names",
     "pictures": "image_names",  # vocabulary: ok
-    "readout": "probe_input",  # vocabulary: ok
+    "readout": "probe_input",
     "sharpness": "prototype_scale",
     "trained": "trained_classes",
 }

@@ -22,10 +22,11 @@ from scs_supcon.methods.shared.base import (
     flatten,
     probe_input_for,
 )
+from scs_supcon.methods.shared.loss_method import LossMethod
 from scs_supcon.methods.shared.pair_loss import OPTIONS as PAIR_OPTIONS
 from scs_supcon.methods.shared.pair_loss import PairLoss
-from scs_supcon.methods.shared.plugins import code_digest, is_plugin, plugin_class
 from scs_supcon.nn.network import Network, Output
+from scs_supcon.plugins import code_digest, import_place, is_plugin
 
 DETERMINED_BY_RUN = (
     *("preset", "gather_across_devices", "gradient_reduction", "group", "common_dim", "overlap"),
@@ -40,7 +41,7 @@ def available() -> list[str]:
 def method_class(name: str) -> type[Method]:
     """Return the class that `methods/<name>.py` defines, or one given as `module:Class`."""
     if is_plugin(name):
-        return plugin_class(name)
+        return _plugin_class(name)
     if name not in available():
         raise unknown_method(name, available())
     module = import_module(f"{__name__}.{name}")
@@ -50,6 +51,23 @@ def method_class(name: str) -> type[Method]:
         if issubclass(cls, Method) and cls.__module__ == module.__name__
     ]
     return method
+
+
+def _plugin_class(name: str) -> type[Method]:
+    """Import the module before the last colon and return the class after it."""
+    place, _, class_name = name.rpartition(":")
+    methods = {
+        key: value
+        for key, value in inspect.getmembers(import_place(place), inspect.isclass)
+        if issubclass(value, Method) and value not in (Method, LossMethod)
+    }
+    if class_name not in methods:
+        available = ", ".join(methods) or "none (a method must derive from scs_supcon.Method)"
+        raise UserError(
+            f"{place} has no method {class_name!r}{did_you_mean(class_name, methods) or '.'} "
+            f"Available: {available}. A loss becomes a method by scs_supcon.LossMethod"
+        )
+    return methods[class_name]
 
 
 def parse(text: str) -> tuple[str, str | None]:
@@ -124,6 +142,7 @@ def method_defaults(name: str, preset: str | None = None, **options: Option) -> 
 __all__ = [
     "Batch",
     "EncodeTrainingSet",
+    "LossMethod",
     "Method",
     "Network",
     "Output",

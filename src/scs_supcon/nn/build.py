@@ -11,6 +11,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.nn.encoder import Encoder, TappedEncoder, build_encoder, for_cache
 from scs_supcon.nn.head import Projection, ProjectionHeads
 from scs_supcon.nn.network import Network
+from scs_supcon.plugins import is_plugin
 from scs_supcon.recipe.schema import Recipe
 
 INITIALISERS = (
@@ -50,9 +51,11 @@ def network_shapes(recipe: Recipe) -> dict[str, dict[str, torch.Size]]:
     """Return the shapes of the tensors of a network, by part, without allocating them.
 
     Returns:
-        {"encoder": {name: shape}, "head": {name: shape}}; empty if the encoder cannot be built
-        without allocating it.
+        {"encoder": {name: shape}, "head": {name: shape}}; empty if the encoder is the user's own
+        or cannot be built without allocating it.
     """
+    if is_plugin(recipe.encoder.name):
+        return {}  # the user's code may read files
     try:
         with torch.device("meta"), _WithoutInitialisation():
             network = build_network(recipe)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
+from scs_supcon.nn.own_encoder import build_own_encoder, own_encoder_digest
 from scs_supcon.nn.taps import record_taps
 from scs_supcon.nn.timm_models import (
     TINY,
@@ -17,6 +18,7 @@ from scs_supcon.nn.timm_models import (
     pretrained_cfg,
     shrink_stem,
 )
+from scs_supcon.plugins import is_plugin
 
 TINY_WIDTH = 128
 
@@ -25,7 +27,7 @@ class Encoder(nn.Module):
     """Images (n, 3, height, width) to features (n, num_features).
 
     Attributes:
-        name: timm's name of the model, or "tiny".
+        name: timm's name of the model, "tiny", or the name of the user's own code.
         body: the model without its classifier.
         num_features: width of the features. timm's `num_features` is the width of the last feature
             map, after which some models have another layer.
@@ -51,7 +53,8 @@ def build_encoder(name: str, *, small_stem: bool, in_size: int) -> Encoder:
     """Build an encoder with random weights.
 
     Args:
-        name: any timm model, with or without the tag of its weights, or "tiny".
+        name: any timm model, with or without the tag of its weights, "tiny", or the user's own
+            code (`nn.own_encoder`), which must have been allowed.
         small_stem: whether to use first layers for images of about 32 pixels; see `timm_models`.
         in_size: side of the images in pixels.
 
@@ -60,7 +63,11 @@ def build_encoder(name: str, *, small_stem: bool, in_size: int) -> Encoder:
     """
     if name == TINY:
         tiny = TinyNet(in_size)
-        body, stem = tiny, Stem(f"3×3 stride {tiny.stem_stride}")
+        body: nn.Module = tiny
+        stem = Stem(f"3×3 stride {tiny.stem_stride}")
+    elif is_plugin(name):
+        # With the digest, cached features of other code are not used.
+        body, stem = build_own_encoder(name), Stem(f"code {own_encoder_digest(name)}")
     else:
         pretrained_cfg(name)  # raises a UserError for an unknown name
         body = import_timm().create_model(name, pretrained=False, num_classes=0)

@@ -20,12 +20,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import ModuleType
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 
 from scs_supcon.errors import UserError
+from scs_supcon.nn.data_config import DataConfig
+from scs_supcon.nn.own_encoder import own_data_config
+from scs_supcon.plugins import is_plugin
 
 TINY = "tiny"
 # The encoders of the paper, by the names in its tables.
@@ -40,16 +43,6 @@ _TRANSFORMERS = re.compile(
 )
 
 
-class DataConfig(TypedDict):
-    """The images that an encoder expects; the keys are fields of the data recipe."""
-
-    image_size: int
-    mean: tuple[float, float, float]
-    std: tuple[float, float, float]
-    interpolation: str
-    crop_pct: float
-
-
 def data_config(name: str) -> DataConfig:
     """Return the image size, channel statistics and resizing that `name` was trained with."""
     if name == TINY:
@@ -57,6 +50,8 @@ def data_config(name: str) -> DataConfig:
         return DataConfig(
             image_size=32, mean=half, std=half, interpolation="bilinear", crop_pct=1.0
         )
+    if is_plugin(name):
+        return own_data_config(name)
     published = pretrained_cfg(name)
     return DataConfig(
         image_size=max(published.input_size[1:]),
@@ -76,7 +71,7 @@ def timm_name(name: str) -> str:
 
 def is_convolutional(name: str) -> bool:
     """Return whether an encoder is a convolutional network and not a transformer."""
-    return name == TINY or not _TRANSFORMERS.search(_family(name))
+    return name == TINY or is_plugin(name) or not _TRANSFORMERS.search(_family(name))
 
 
 def weights_licence(name: str) -> str:
@@ -86,6 +81,8 @@ def weights_licence(name: str) -> str:
     """
     if name == TINY:
         return "none"
+    if is_plugin(name):
+        return "unknown"
     return pretrained_cfg(name).license or "unknown"
 
 
@@ -162,7 +159,7 @@ class Stem:
 
 def has_small_stem(name: str) -> bool:
     """Return whether `name` can be built with a small stem; "tiny" cannot."""
-    return name != TINY and _family(name) in SMALL_STEMS
+    return name != TINY and not is_plugin(name) and _family(name) in SMALL_STEMS
 
 
 def shrink_stem(name: str, body: nn.Module, in_size: int) -> Stem:

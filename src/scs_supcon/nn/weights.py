@@ -16,6 +16,7 @@ from scs_supcon.nn.timm_models import TINY, pretrained_cfg
 logger = logging.getLogger(__name__)
 
 FILE = "model.safetensors"
+WRAPPER = "timm_model."  # what transformers writes before timm's names
 CONNECT_SECONDS = 5.0  # after which there is no network
 
 
@@ -37,7 +38,8 @@ def load_weights(encoder: Encoder, path: str | Path) -> tuple[str, ...]:
     initial = encoder.body.state_dict()
     replaced = _prefixes(encoder.stem.replaced)
     ignored = (*replaced, *_prefixes(_classifiers(encoder)))
-    loaded = {k: tensor for k, tensor in _read(path).items() if not k.startswith(ignored)}
+    stored = {k.removeprefix(WRAPPER): tensor for k, tensor in _read(path).items()}
+    loaded = {k: tensor for k, tensor in stored.items() if not k.startswith(ignored)}
     expected = {k: tensor for k, tensor in initial.items() if not k.startswith(ignored)}
     _check_match(encoder, path, loaded, expected)
     for name, tensor in loaded.items():

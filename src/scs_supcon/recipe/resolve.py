@@ -26,12 +26,18 @@ from scs_supcon.data.splits import (
 )
 from scs_supcon.errors import UserError
 from scs_supcon.io.values import Value
-from scs_supcon.methods import build_method, code_digest, is_plugin, method_class, parse
+from scs_supcon.methods import build_method, is_plugin, method_class, parse
 from scs_supcon.methods.shared.classifier import ClassifierOnFeatures
 from scs_supcon.nn.timm_models import data_config, has_small_stem, is_convolutional, timm_name
+from scs_supcon.plugins import allow_code
 from scs_supcon.recipe import paper
 from scs_supcon.recipe.defaults import complete_options, options_of, preset_name
 from scs_supcon.recipe.encoders import ALIASES, SMALL_IMAGE, check_start, default_encoder
+from scs_supcon.recipe.own_code import (
+    check_code_allowed,
+    with_code_digests,
+    without_other_digests,
+)
 from scs_supcon.recipe.recommended import (
     RecommendedValues,
     is_recommended,
@@ -58,7 +64,9 @@ class TrainOptions:
         source: folder of class folders, train/val/test folders, .csv, .parquet, or a built-in
             dataset.
         method: name of the method, such as "supcon" or "scs_supcon@paper".
-        encoder: name of a timm model, "tiny", or "fast", "balanced" or "best" of `scs encoders`.
+        encoder: name of a timm model, "tiny", "fast", "balanced" or "best" of `scs encoders`, or
+            own code, such as "my_lab.nets:build".
+        transform: own code for the views of stage 1, such as "my_lab.views:build".
         weights: safetensors file with the weights of the encoder.
         from_scratch: start the encoder from random weights.
         frozen: train on cached features of the encoder instead of training the encoder.
@@ -75,6 +83,7 @@ class TrainOptions:
     source: str
     method: str | None = None
     encoder: str | None = None
+    transform: str | None = None
     weights: Path | None = None
     from_scratch: bool = False
     frozen: bool | None = None
@@ -193,7 +202,7 @@ def resolve_recipe(
         method_class(method_name).recipe_defaults(value_of(method, "preset", "") or None),
         base,
     )
-    requested = requested | {"method": method}
+    requested = with_code_digests(requested | {"method": method})
     recipe = make_recipe(merge(defaults, requested))
     if not recipe.encoder.frozen and recipe.data.image_size > SMALL_IMAGE and not is_paper:
         views = method_class(recipe.method.name).large_views
@@ -258,7 +267,11 @@ def requested_values(options: TrainOptions, files: InputFiles) -> Values:
         explicit = _explicit_options(before, after)
         chosen = section(override(from_options, options.settings), "method")
         requested["method"] = merge(explicit, chosen)
-    _check_plugin_was_named(value_of(section(requested, "method"), "name", ""), options.method)
+    for named in (options.method, options.encoder, options.transform):
+        if named is not None and is_plugin(named):
+            allow_code(parse(named)[0])  # the user has named it
+    check_code_allowed(requested)
+    requested = without_other_digests(requested, merge(_initial_values(files), files.recipe))
     if name := value_of(section(requested, "encoder"), "name", ""):
         requested = merge(requested, {"encoder": {"name": timm_name(name)}})
     return requested
@@ -284,17 +297,8 @@ def _explicit_options(before: Values, after: Values) -> Values:
     }
 
 
-def _check_plugin_was_named(method: str, named: str | None) -> None:
-    """Raise an error for a plug-in that only a recipe file names: the user must name it too."""
-    if is_plugin(method) and method != (parse(named)[0] if named else None):
-        raise UserError(
-            f"the recipe names the method {method}, which is code from outside this package: if "
-            f"you trust it, name it on the command line too: --method {method}"
-        )
-
-
 def _method(requested: Values) -> Values:
-    """Return the method section with its preset, all options, and the digest of a plug-in."""
+    """Return the method section with its preset and all options."""
     name = value_of(requested, "name", DEFAULT_METHOD)
     preset = preset_name(name, value_of(requested, "preset", "") or None)
     given = options_of(requested)
@@ -302,14 +306,6 @@ def _method(requested: Values) -> Values:
     method = requested | {"name": name, "options": complete_options(name, preset, given)}
     if preset is not None:
         method["preset"] = preset
-    if is_plugin(name):
-        digest = code_digest(method_class(name))
-        if requested.get("code", digest) != digest:
-            raise UserError(
-                f"the code of {name} has changed since this recipe was written: restore the old "
-                "code, or remove method.code from the recipe to train with the new code"
-            )
-        method["code"] = digest
     return method
 
 
@@ -321,7 +317,7 @@ def _option_values(options: TrainOptions, files: InputFiles) -> Values:
     if options.weights is not None:
         weights = f"sha256:{files.weights_sha256}"
     sections: dict[str, Values] = {
-        "data": {"source": options.source},
+        "data": {"source": options.source, "transform": options.transform},
         "encoder": {
             "name": ALIASES.get(options.encoder or "", options.encoder),
             "weights": weights,
@@ -345,9 +341,10 @@ def _initial_values(files: InputFiles) -> Values:
     """Return encoder, head and image preparation of the run to start from."""
     if files.initial_recipe is None:
         return {}
-    before = files.initial_recipe.model_dump(mode="json")
+    before = files.initial_recipe.model_dump(mode="json", exclude_none=True)
     data_keys = ("image_size", "mean", "std", "interpolation", "crop_pct")
-    encoder = {key: before["encoder"][key] for key in ("name", "small_stem", "frozen")}
+    keys = ("name", "code", "small_stem", "frozen")
+    encoder = {key: before["encoder"][key] for key in keys if key in before["encoder"]}
     return {
         "data": {key: before["data"][key] for key in data_keys},
         "encoder": encoder | {"weights": f"sha256:{files.initial_sha256}"},
@@ -363,7 +360,11 @@ def _encoder(requested: Values, facts: DatasetFacts, has_gpu: bool, unfreeze: bo
     if not small and requested.get("weights", "pretrained") != "pretrained":
         default = ALIASES["fast"]  # a given file, or none, says nothing about other encoders
     name = value_of(requested, "name", default)
-    weights = requested.get("weights", "scratch" if name == "tiny" or small else "pretrained")
+    own = is_plugin(name)
+    random = name == "tiny" or (small and not own)
+    if own:  # only the user knows; frozen random weights would be of no use
+        random = not (requested.get("frozen") or unfreeze)
+    weights = requested.get("weights", "scratch" if random else "pretrained")
     frozen = requested.get("frozen", weights != "scratch" and not has_gpu and not unfreeze)
     if (frozen or unfreeze) and weights == "scratch":
         option = "--frozen" if frozen else "--unfreeze"

@@ -23,7 +23,11 @@ Seed: TypeAlias = Annotated[int, Field(ge=0, lt=2**32)]
 Augment: TypeAlias = Literal["jitter", "trivial", "rand"]
 
 # Names of methods appear in reports and model cards, so they must not contain markup.
-METHOD_PATTERN = r"""^([a-z0-9_]+|([A-Za-z]:)?[^:<>"'`|\x00-\x1f\x7f]+:[A-Za-z_][A-Za-z0-9_]*)$"""
+_CODE = r"""([A-Za-z]:)?[^:<>"'`|\x00-\x1f\x7f]+:[A-Za-z_][A-Za-z0-9_]*"""
+METHOD_PATTERN = f"^([a-z0-9_]+|{_CODE})$"
+# Without own code, the pattern excludes URLs and paths: a recipe must not cause downloads.
+ENCODER_PATTERN = f"^([A-Za-z0-9_.-]+|{_CODE})$"
+Digest: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Section(BaseModel):
@@ -70,6 +74,10 @@ class DataRecipe(Section):
     """Stage 1: share of solarised views (bright pixels inverted), likewise."""
     rotate: Degrees = 0.0
     """Stage 1: largest random rotation in degrees, in both directions."""
+    transform: Annotated[str, Field(pattern=f"^{_CODE}$", max_length=500)] | None = None
+    """Stage 1: your own code for the views, instead of crop, flip, augment, jitter and rotate."""
+    transform_code: Digest | None = None
+    """SHA-256 of the file with your own transform; training with other code is an error."""
     val_share: Share = 0.1
     """Share of the images for the validation split, if the data has none."""
     test_share: Share = 0.2
@@ -86,7 +94,7 @@ class DataRecipe(Section):
     """Long tail: training images of the first class per image of the last; omitted: none."""
     split_seed: Seed | None = None
     """Seed of the splits, to train with other seeds on the same splits. Default: seed."""
-    content: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    content: Digest | None = None
     """SHA-256 of names, labels and images; if given, training on other data is an error."""
 
     @model_validator(mode="after")
@@ -109,9 +117,10 @@ class DataRecipe(Section):
 class EncoderRecipe(Section):
     """The encoder: the network from an image to features."""
 
-    # The pattern excludes URLs and paths: a recipe file must not cause downloads from them.
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")] = "resnet18"
-    """Any timm model name, or 'tiny'."""
+    name: Annotated[str, Field(pattern=ENCODER_PATTERN, max_length=500)] = "resnet18"
+    """Any timm model name, 'tiny', or your own code as module:function or file.py:function."""
+    code: Digest | None = None
+    """SHA-256 of the file with your own code; training with other code is an error."""
     weights: Annotated[str, Field(pattern=r"^(pretrained|scratch|sha256:[0-9a-f]{64})$")] = (
         "pretrained"
     )
@@ -177,7 +186,7 @@ class MethodRecipe(Section):
 
     name: Annotated[str, Field(pattern=METHOD_PATTERN, max_length=500)] = "scs_supcon"
     """A name that `scs methods` lists, or your own code as module:Class or file.py:Class."""
-    code: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    code: Digest | None = None
     """SHA-256 of the file with your own code; training with other code is an error."""
     preset: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,100}$")] | None = None
     """Named set of options, such as 'paper'; omitted if the method has no presets."""

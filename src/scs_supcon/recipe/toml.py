@@ -98,6 +98,15 @@ def value_of(values: Mapping[str, Value], key: str, default: T) -> T:
     return validate(type(default), values.get(key, default), f"the value of {key}")
 
 
+def flat_keys(values: Mapping[str, Value], prefix: str = "") -> Values:
+    """Return nested values by keys such as "pretrain.lr"."""
+    flat: Values = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        flat |= flat_keys(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+    return flat
+
+
 def override(values: Mapping[str, Value], assignments: Iterable[str]) -> Values:
     """Return the values after `section.key=value` assignments, parsed by the type of the field."""
     for assignment in assignments:

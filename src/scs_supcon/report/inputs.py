@@ -21,6 +21,7 @@ from scs_supcon.io.records import (
 )
 from scs_supcon.io.typed import validate
 from scs_supcon.recipe.toml import Values, read_stored_values
+from scs_supcon.runs.metrics_log import STEP_METRICS
 
 Curves = Mapping[tuple[str, str], tuple[list[int], list[float]]]
 
@@ -141,6 +142,8 @@ def _columns(file: Path) -> dict[str, list[Any]]:
 def _curves(file: Path) -> dict[tuple[str, str], tuple[list[int], list[float]]]:
     curves: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
     for row in csv_rows(file, ("stage", "metric", "epoch", "value")):
+        if row["metric"] in STEP_METRICS:
+            continue
         epochs, values = curves.setdefault((row["stage"], row["metric"]), ([], []))
         try:
             epochs.append(int(row["epoch"]))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from scs_supcon.benchmark.compare import ComparisonReport, compare
+from scs_supcon.benchmark.compare import ComparisonReport, run_comparison
 from scs_supcon.benchmark.table import Table
 from scs_supcon.device import Compute
 from scs_supcon.progress import Display
@@ -51,7 +51,7 @@ class Resources:
 
     def compare(self, table: Table, out: Path) -> ComparisonReport:
         """Run a comparison with these resources."""
-        return compare(
+        return run_comparison(
             table,
             out=out,
             runs=self.runs,

@@ -23,7 +23,7 @@ from scs_supcon.reproduce.plan import Plan, PlannedColumn, table_row
 from scs_supcon.reproduce.records import write_run_records
 from scs_supcon.reproduce.resources import Resources
 from scs_supcon.tuning.study import Search
-from scs_supcon.tuning.tune import SearchResult, tune
+from scs_supcon.tuning.tune import SearchResult, run_search
 
 SEARCHED = "searched start"
 T0, B0 = "method.options.t0", "method.options.b0"
@@ -44,7 +44,7 @@ def search_table(plan: Plan, out: Path, resources: Resources) -> tuple[str, Mapp
         raise UserError(f"{plan.name} searches: it cannot be made without training")
     searched = []
     for number, column in enumerate(plan.columns):
-        result = tune(
+        result = run_search(
             _search(plan, column, resources),
             jobs=resources.jobs,
             retrain=0,

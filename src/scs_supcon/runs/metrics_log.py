@@ -9,14 +9,17 @@ import hashlib
 import io
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from scs_supcon.io import atomic
 from scs_supcon.io.records import RecordError, csv_rows, read_bytes
 
+STEP_METRICS = ("step_t", "step_b")  # after single steps; all others are per epoch
+MetricRows: TypeAlias = Sequence[tuple[int, Mapping[str, float]]]
+"""Steps and their values by name."""
 COLUMNS = ("stage", "epoch", "step", "metric", "value")
 
 
@@ -30,19 +33,36 @@ class MetricsLog:
         self._writers: dict[str, Any] = {}
         self._next_steps: dict[str, int] = {}
 
-    def append(self, stage: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Add a line to metrics.csv and a point to TensorBoard for each value."""
+    def append(
+        self,
+        stage: str,
+        epoch: int,
+        step: int,
+        values: Mapping[str, float],
+        earlier: MetricRows = (),
+    ) -> None:
+        """Add a line to metrics.csv and a point to TensorBoard for each value.
+
+        Args:
+            stage: the stage.
+            epoch: epochs done.
+            step: steps done.
+            values: by name.
+            earlier: values of earlier steps of the epoch, which are written before them.
+        """
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
         if self._length() == 0:
             table.writerow(COLUMNS)
-        for name, value in values.items():
-            table.writerow((stage, epoch, step, name, repr(float(value))))
+        rows = [*earlier, (step, values)]
+        points = [(at, name, float(x)) for at, row in rows for name, x in row.items()]
+        for at, name, value in points:
+            table.writerow((stage, epoch, at, name, repr(value)))
         try:
             with self._file.open("ab") as file:
                 file.write(text.getvalue().encode())
-            for name, value in values.items():
-                self._writer(stage).add_scalar(name, float(value), step)
+            for at, name, value in points:
+                self._writer(stage).add_scalar(name, value, at)
         except OSError as error:
             raise atomic.write_error(error, self._file) from error
 

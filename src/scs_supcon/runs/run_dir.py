@@ -5,7 +5,7 @@ same bytes as an uninterrupted one. If there are several processes, only the fir
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +21,9 @@ from scs_supcon.io.records import RecordError, parse_toml, read_json_object
 from scs_supcon.io.typed import validate
 from scs_supcon.io.values import Value, ValueTree
 from scs_supcon.recipe.defaults import complete_old_values
+from scs_supcon.recipe.schema import Recipe
 from scs_supcon.recipe.toml import Values, read_stored_values, section
+from scs_supcon.runs.callbacks import Callbacks, RunCallback
 from scs_supcon.runs.checkpoint_io import (
     Checkpoint,
     last_stage,
@@ -40,7 +42,7 @@ from scs_supcon.runs.layout import (
     files_of,
     remove_empty_folders,
 )
-from scs_supcon.runs.metrics_log import MetricsLog
+from scs_supcon.runs.metrics_log import MetricRows, MetricsLog
 
 
 class SavedState(BaseModel):
@@ -67,6 +69,7 @@ class RunDir:
         self._metrics = MetricsLog(path)
         self._checkpoints = path / "checkpoints"
         self._restored: dict[str, Checkpoint] = {}
+        self._callbacks = Callbacks()
 
     @classmethod
     def open(
@@ -123,11 +126,19 @@ class RunDir:
                 f"{error}: delete it and run the same command to finish the run"
             ) from error
 
+    def start_callbacks(self, callbacks: Sequence[RunCallback], recipe: Recipe) -> None:
+        """Report the run to callbacks from now on; only the first process does."""
+        if self._lock:
+            self._callbacks = Callbacks(callbacks)
+            self._callbacks.call("started", self.path, recipe)
+
     def finish(self, summary: Mapping[str, Value]) -> None:
         """Mark the run as finished."""
         if self._lock:
             self._metrics.flush()
         self.write_json(FINISHED, dict(summary))
+        numbers = {key: value for key, value in summary.items() if isinstance(value, float)}
+        self._callbacks.call("finished", numbers)
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file of the run atomically."""
@@ -140,11 +151,18 @@ class RunDir:
             atomic.write_json(self.path / name, value)
 
     def append_metrics(
-        self, stage: str, epoch: int, step: int, values: Mapping[str, float]
+        self,
+        stage: str,
+        epoch: int,
+        step: int,
+        values: Mapping[str, float],
+        earlier: MetricRows = (),
     ) -> None:
-        """Add values to metrics.csv and TensorBoard."""
+        """Add values to metrics.csv and TensorBoard (`MetricsLog.append`); call the callbacks."""
         if self._lock:
-            self._metrics.append(stage, epoch, step, values)
+            self._metrics.append(stage, epoch, step, values, earlier)
+            for row in (*earlier, (step, values)):
+                self._callbacks.call("metrics", stage, *row)
 
     def save_checkpoint(self, stage: str, checkpoint: Checkpoint) -> None:
         """Save a checkpoint and flush the metrics."""
@@ -163,6 +181,7 @@ class RunDir:
 
     def close(self) -> None:
         """Close the files and release the lock."""
+        self._callbacks.call("closed")
         self._metrics.close()
         if self._lock:
             self._lock.release()

@@ -61,9 +61,13 @@ class BestEpoch(BaseModel):
 
 
 class StageMemo(BaseModel):
-    """What a stage remembers between epochs: numbers of the method, the best epoch, early stop."""
+    """What a stage remembers between epochs: numbers of the method, the best epoch, early stop.
+
+    `pair_steps` has step, t and b of the steps of this epoch, which its end writes to the metrics.
+    """
 
     scalars: Mapping[str, int | float] = {}
+    pair_steps: list[tuple[int, float, float]] = []
     best: BestEpoch | None = None
     stopped: bool = False
 

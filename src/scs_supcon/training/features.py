@@ -20,6 +20,7 @@ from scs_supcon.inference.package import initialise_from
 from scs_supcon.nn.encoder import Encoder, TappedEncoder, rows_key
 from scs_supcon.nn.network import Network, Output, ProbeInput, probe_features
 from scs_supcon.nn.weights import fetch_weights, load_weights
+from scs_supcon.plugins import is_plugin
 from scs_supcon.progress import Display, Progress, ProgressCallback
 from scs_supcon.recipe import Recipe
 
@@ -64,9 +65,10 @@ def load_initial_weights(
         offline: never download weights.
     """
     encoder, settings = cast("Encoder", network.encoder), recipe.encoder
-    if settings.weights == "pretrained":
+    own = is_plugin(settings.name)
+    if settings.weights == "pretrained" and not own:
         load_weights(encoder, fetch_weights(settings.name, offline))
-    elif settings.weights != "scratch" and init_from is None:
+    elif settings.weights not in ("scratch", "pretrained") and init_from is None:
         if weights is None:
             raise UserError("this recipe needs its weights file: give it with --weights FILE")
         load_weights(encoder, weights)
@@ -75,6 +77,8 @@ def load_initial_weights(
     origin = {"scratch": "random weights", "pretrained": "pretrained weights"}.get(
         settings.weights, f"weights from {init_from or weights}"
     )
+    if own and init_from is None and weights is None:
+        origin = "the weights it is built with"
     use = "frozen, with" if settings.frozen else "trained, starting from"
     return f"encoder   {settings.name}, {use} {origin}"
 

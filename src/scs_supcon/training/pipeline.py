@@ -32,9 +32,11 @@ from scs_supcon.methods import Method, probe_input_for
 from scs_supcon.nn.build import build_network, split_frozen
 from scs_supcon.nn.erase import fit_erased
 from scs_supcon.nn.network import Network, ProbeInput
-from scs_supcon.progress import Display
+from scs_supcon.progress import Display, Stopwatch
 from scs_supcon.recipe import Recipe, write_toml
+from scs_supcon.recipe.own_code import check_code
 from scs_supcon.recipe.resolve import split_dataset
+from scs_supcon.runs.callbacks import RunCallback
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.artifacts import write_artifacts
 from scs_supcon.training.checkpointing import Stopped
@@ -69,7 +71,7 @@ from scs_supcon.training.pretrain import (
     validation_set_from_images,
 )
 from scs_supcon.training.probe import Probe, choose_classifier, fit_probes
-from scs_supcon.training.result import RunResult, headline, summarise
+from scs_supcon.training.result import RunResult, describe_readout, headline, summarise
 from scs_supcon.training.run_evaluation import (
     evaluate_run,
     predict_splits,
@@ -94,6 +96,7 @@ def run(
     weights: Path | None = None,
     init_from: Path | None = None,
     overwrite: bool = False,
+    callbacks: Sequence[RunCallback] = (),
 ) -> RunResult:
     """Run a resolved recipe, or resume it, and return the result; a finished run is only read.
 
@@ -107,6 +110,7 @@ def run(
         weights: the encoder's weights, if the recipe names a file by its digest.
         init_from: a finished run to start from, if the recipe names its weights by their digest.
         overwrite: delete a finished run, or one with another recipe, first.
+        callbacks: are told about the metrics.
     """
     display = display or Display(quiet=True)
     _check_inputs(recipe, images, weights)
@@ -116,6 +120,7 @@ def run(
             result = RunResult.read(out)
             display.line(f"{out} is finished: {headline(result.summary)}")
             return result
+        run_dir.start_callbacks(callbacks, recipe)
         try:
             with explain_lost_processes(), explain_killed_workers(), seeded(recipe.seed):
                 return _run_stages(
@@ -136,7 +141,7 @@ def _run_stages(
     weights: Path | None,
     init_from: Path | None,
 ) -> RunResult:
-    start, frozen = time.monotonic(), recipe.encoder.frozen
+    start, frozen, extraction = time.monotonic(), recipe.encoder.frozen, Stopwatch()
     splits = _write_splits(images, recipe, run_dir, fabric)
     train = np.flatnonzero(splits == "train")
     labels, classes = images.labels[train], len(images.classes)
@@ -151,7 +156,9 @@ def _run_stages(
         trained = head if frozen else network
         set_up_method(method, trained, labels, classes, recipe)
 
-    encode = partial(encode_images, encoder, images, recipe, fabric, compute, display)
+    encode = extraction.timed(
+        partial(encode_images, encoder, images, recipe, fabric, compute, display)
+    )
     display.line(describe_batches(labels, recipe, method.views))
     erased, cached, untrained = 0, None, None
     if frozen:
@@ -221,6 +228,8 @@ def _run_stages(
         chosen,
         time.monotonic() - start,
         prediction_latency(model, images, features),
+        extraction.seconds if frozen else None,
+        describe_readout(recipe, model.info.probe_input, chosen),
     )
     run_dir.finish(summary.model_dump(mode="json"))
     return RunResult(run_dir.path, recipe, summary, evaluation, model)
@@ -310,6 +319,7 @@ def _show_warnings(evaluation: Evaluation, display: Display) -> None:
 
 def _check_inputs(recipe: Recipe, images: ImageDataset, weights: Path | None) -> None:
     """Raise a UserError for invalid inputs before the run directory is created."""
+    check_code(recipe)
     check_memory(recipe, len(images), make_method(recipe).views)
     if weights is not None and recipe.encoder.weights != f"sha256:{file_sha256(weights)}":
         raise UserError(

@@ -33,8 +33,9 @@ from scs_supcon.methods.shared.heads import HeadEnsemble
 from scs_supcon.methods.shared.with_classifier import WithClassifier
 from scs_supcon.progress import Display
 from scs_supcon.recipe import PretrainRecipe, Recipe
+from scs_supcon.runs.metrics_log import STEP_METRICS
 from scs_supcon.runs.run_dir import RunDir
-from scs_supcon.training.checkpointing import CheckpointManager, ignore_signals
+from scs_supcon.training.checkpointing import CheckpointManager, StageMemo, ignore_signals
 from scs_supcon.training.failed_step import store_failed_step
 from scs_supcon.training.layer_rates import encoder_rates
 from scs_supcon.training.loop import (
@@ -57,6 +58,7 @@ from scs_supcon.training.validation import (
 from scs_supcon.training.weight_copy import FinalWeights, describe_best
 
 EVAL_BATCH = 64
+LOGGED_STEPS = 1000  # at most about twice as many: t and b are read from the device
 
 
 @dataclass(frozen=True)
@@ -296,6 +298,7 @@ def pretrain(
 
             def after_step(position: TrainPosition, terms: dict[str, float]) -> None:
                 method.after_step(wrapped, position.global_step / total)
+                _remember_pair_parameters(memo, position.global_step, method, total)
                 weights.after_step(position.global_step - 1)
                 if position.step == per_epoch:  # some need the last batch, lost in a restart
                     memo.scalars = method.scalars()
@@ -307,7 +310,9 @@ def pretrain(
                 rate = stage.schedule(position.global_step)
                 values = {**checkpoints.means(), **memo.scalars, "lr": rate}
                 values |= weights.after_epoch(position.epoch, memo)
-                run.append_metrics(stage.name, position.epoch, position.global_step, values)
+                run.append_metrics(
+                    name, position.epoch, position.global_step, values, _pair_metrics(memo)
+                )
                 checkpoints.after_epoch(position)
                 monitor.after_epoch()
 
@@ -322,6 +327,21 @@ def pretrain(
     weights.finish()
     network.eval()
     method.eval()
+
+
+def _remember_pair_parameters(memo: StageMemo, step: int, method: Method, total: int) -> None:
+    """Keep t and b after a step until the end of the epoch, where metrics are written."""
+    if step % max(1, total // LOGGED_STEPS):
+        return
+    if (pair := method.pair_parameters()) is not None:
+        memo.pair_steps = [*memo.pair_steps, (step, *pair)]
+
+
+def _pair_metrics(memo: StageMemo) -> list[tuple[int, dict[str, float]]]:
+    """Return and forget t and b of the steps, under names of their own: `t` is per epoch."""
+    rows = [(step, dict(zip(STEP_METRICS, pair, strict=True))) for step, *pair in memo.pair_steps]
+    memo.pair_steps = []
+    return rows
 
 
 def _describe_resume(position: TrainPosition, per_epoch: int, epochs: int, stopped: bool) -> str:

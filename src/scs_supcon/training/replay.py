@@ -23,9 +23,10 @@ from scs_supcon.io.records import (
     read_text,
 )
 from scs_supcon.io.typed import validate
-from scs_supcon.methods import Batch, Method, is_plugin
+from scs_supcon.methods import Batch, Method
 from scs_supcon.nn.build import build_network, split_frozen
 from scs_supcon.nn.network import Network
+from scs_supcon.plugins import allow_code, check_allowed
 from scs_supcon.recipe import Recipe, from_toml
 from scs_supcon.training.failed_step import STEP, TENSORS, FailedStep
 from scs_supcon.training.pretrain import make_method, set_up_method
@@ -110,11 +111,9 @@ def _build(run: Path, failed: FailedStep, plugin: str | None) -> tuple[Network, 
     """Return the network and the method of the failed stage, with random weights."""
     recipe: Recipe = from_toml(read_text(run / "recipe.toml"))
     name = recipe.method.name
-    if is_plugin(name) and plugin != name:
-        raise UserError(
-            f"the method {name} is code from outside this package, which is never imported because "
-            f"a file names it: if you trust it, add --method {name}"
-        )
+    if plugin is not None:
+        allow_code(plugin)
+    check_allowed("method", name, f"--method {name} or ")
     if failed.stage == "head":
         recipe = head_phase(recipe)
     network, method = build_network(recipe), make_method(recipe)

@@ -14,6 +14,7 @@ from scs_supcon.evaluation.record import Evaluation, EvaluationRecord, Headline
 from scs_supcon.inference import Model, load
 from scs_supcon.io.records import read_json_object, read_text
 from scs_supcon.io.typed import validate
+from scs_supcon.nn.network import ProbeInput
 from scs_supcon.progress import format_duration
 from scs_supcon.recipe import Recipe, from_toml
 from scs_supcon.runs.layout import FINISHED, RECIPE
@@ -39,6 +40,11 @@ class ResultSummary(Headline):
     """The run directory."""
     seconds: float = 0.0
     """Duration of the last call; earlier, interrupted calls are not included."""
+    extraction_seconds: float | None = None
+    """Part of the duration that a frozen encoder took, near 0 if all features were cached; None for
+    trained encoders and in old files."""
+    readout: str | None = None
+    """What predicts the class, such as "linear, embeddings"; None in old files."""
     latency: float | None = None
     """Seconds to classify one image, without reading it, on the machine that trained the model."""
     threshold: float = Field(
@@ -112,12 +118,24 @@ def read_summary(run: Path) -> ResultSummary:
     return validate(ResultSummary, read_json_object(run / FINISHED), run / FINISHED)
 
 
+def describe_readout(recipe: Recipe, probe_input: ProbeInput, probe: Probe) -> str:
+    """Return what predicts the class: the kind of classifier, and its input."""
+    if recipe.fusion.whitened:
+        means = recipe.fusion.classifier == "means"
+        return f"{'class means' if means else 'linear'}, fused field"
+    if any(head.own and head.chosen for head in probe.heads):
+        return "classifier of stage 1"
+    return f"linear, {'common field' if probe_input == 'common' else probe_input}"
+
+
 def summarise(
     path: Path,
     evaluation: Evaluation,
     probe: Probe,
     seconds: float,
     latency: float | None = None,
+    extraction_seconds: float | None = None,
+    readout: str | None = None,
 ) -> ResultSummary:
     """Return the headline numbers of a run."""
     threshold = evaluation.rejection.threshold
@@ -125,6 +143,8 @@ def summarise(
         **dict(evaluation.headline()),
         path=str(path),
         seconds=seconds,
+        extraction_seconds=extraction_seconds,
+        readout=readout,
         latency=latency,
         threshold=evaluation.pairs.threshold if threshold is None else threshold,
         probe_heads=tuple(ProbeHeadScore(**asdict(head)) for head in probe.heads),

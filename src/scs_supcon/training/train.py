@@ -14,7 +14,9 @@ from scs_supcon.data.dataset import ImageDataset, Problem, without
 from scs_supcon.data.load import check_dataset, load_images
 from scs_supcon.device import Compute, find_compute, first_process, has_gpu
 from scs_supcon.io.records import RecordError
+from scs_supcon.nn.model_folder import weights_and_encoder
 from scs_supcon.nn.weights import fetch_weights
+from scs_supcon.plugins import is_plugin
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe, Values, make_recipe, merge, write_toml
 from scs_supcon.recipe.defaults import complete_old_values, keep_old_defaults
@@ -30,6 +32,7 @@ from scs_supcon.recipe.resolve import (
 )
 from scs_supcon.recipe.toml import read_stored_values, section, value_of
 from scs_supcon.report import build_report
+from scs_supcon.runs.callbacks import RunCallback, make_callbacks
 from scs_supcon.runs.layout import FINISHED, RECIPE, check_new_run
 from scs_supcon.runs.run_dir import recipe_differences
 from scs_supcon.training.input_files import read_input_files
@@ -42,6 +45,7 @@ class TrainArguments(TypedDict, total=False):
 
     method: str | None
     encoder: str | None
+    transform: str
     weights: Path | None
     from_scratch: bool
     frozen: bool | None
@@ -60,6 +64,7 @@ def train(  # noqa: PLR0913
     out: str | Path,
     method: str | None = None,
     encoder: str | None = None,
+    transform: str | None = None,
     weights: str | Path | None = None,
     from_scratch: bool = False,
     frozen: bool | None = None,
@@ -78,6 +83,7 @@ def train(  # noqa: PLR0913
     overwrite: bool = False,
     dry_run: bool = False,
     report: bool = True,
+    log_to: Sequence[str | RunCallback] = (),
     quiet: bool = False,
 ) -> RunResult:
     """Train both stages on labelled images and write everything to a run directory.
@@ -90,8 +96,11 @@ def train(  # noqa: PLR0913
             dataset ("digits", "shapes").
         out: the run directory.
         method: such as "supcon" or "scs_supcon@paper"; `scs methods` lists them.
-        encoder: "fast", "balanced" or "best" of `scs encoders`, any timm model, or "tiny".
-        weights: safetensors file with the weights of the encoder.
+        encoder: "fast", "balanced" or "best" of `scs encoders`, any timm model, "tiny", or your own
+            code, such as "my_lab.nets:build".
+        transform: your own code for the views of stage 1, such as "my_lab.views:build".
+        weights: safetensors file with the weights of the encoder, or a model folder of timm or
+            Hugging Face, which also says which encoder it is.
         from_scratch: start the encoder from random weights.
         frozen: train on cached features of the encoder instead of training the encoder.
         unfreeze: train the head on cached features first, then the whole network.
@@ -109,16 +118,20 @@ def train(  # noqa: PLR0913
         overwrite: delete a finished run, or one with another recipe, first.
         dry_run: run every step on a few images, then delete the run.
         report: write report.html and figures/ at the end.
+        log_to: "wandb", "mlflow", or callbacks of your own that receive the metrics, in addition
+            to metrics.csv and TensorBoard.
         quiet: show no progress.
 
     Returns:
         The result: `.accuracy`, `.evaluation`, `.model`, `.path`.
     """
+    weights_file, encoder = weights_and_encoder(Path(weights) if weights else None, encoder)
     options = TrainOptions(
         source=str(data),
         method=method,
         encoder=encoder,
-        weights=Path(weights) if weights else None,
+        transform=transform,
+        weights=weights_file,
         from_scratch=from_scratch,
         frozen=frozen,
         unfreeze=unfreeze,
@@ -130,6 +143,7 @@ def train(  # noqa: PLR0913
         init_from=Path(init_from) if init_from else None,
         settings=tuple(settings),
     )
+    callbacks = make_callbacks(log_to)
     compute = find_compute(device, workers, cache, offline)
     display = Display(quiet or not first_process())
     if not dry_run:
@@ -147,6 +161,7 @@ def train(  # noqa: PLR0913
         weights=options.weights,
         init_from=options.init_from,
         overwrite=overwrite,
+        callbacks=callbacks,
     )
     if report and first_process():
         add_report(result.path, display)
@@ -177,7 +192,8 @@ def prepare(
     images = load_images(options.source)
     recipe = _resolve(options, images, files, compute, out)
     is_finished = out is not None and (out / FINISHED).exists()
-    if fetch and recipe.encoder.weights == "pretrained" and not is_finished:
+    needs_weights = recipe.encoder.weights == "pretrained" and not is_plugin(recipe.encoder.name)
+    if fetch and needs_weights and not is_finished:
         fetch_weights(recipe.encoder.name, compute.offline)
     with display.progress("checking images") as progress:
         images, problems = check_dataset(images, compute.workers, progress)
@@ -247,6 +263,9 @@ def resolved_recipe(data: str | Path, *, device: str = "auto", **options: Any) -
     """Return the complete recipe that `train` would use with these options."""
     for name in ("weights", "recipe", "init_from"):
         options[name] = Path(options[name]) if options.get(name) else None
+    options["weights"], options["encoder"] = weights_and_encoder(
+        options["weights"], options.get("encoder")
+    )
     compute = find_compute(device, offline=True)
     recipe, _, _ = prepare(TrainOptions(source=str(data), **options), compute, Display(quiet=True))
     return recipe

@@ -25,6 +25,7 @@ from scs_supcon.device import cores
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import DISK_FULL, write_error
 from scs_supcon.io.lock import InUse
+from scs_supcon.plugins import allow_code, allowed_code
 from scs_supcon.training.checkpointing import Stopped
 
 GRACE_SECONDS = 60.0  # that a worker has to save its run after SIGTERM
@@ -118,7 +119,8 @@ class WorkerPool:
         """
         receiver, sender = self._context.Pipe(duplex=False)
         process = self._context.Process(
-            target=_run_worker, args=(sender, self.threads, log, function, args)
+            target=_run_worker,
+            args=(sender, self.threads, log, allowed_code(), function, args),
         )
         process.start()
         sender.close()
@@ -180,10 +182,13 @@ def _run_worker(
     pipe: Connection,
     threads: int,
     log: Path | None,
+    own_code: Sequence[str],
     function: Callable[..., str],
     args: tuple[Any, ...],
 ) -> None:
     import torch
+
+    allow_code(*own_code)
 
     # Data loaders of this process use the platform's default start method.
     multiprocessing.set_start_method(None, force=True)

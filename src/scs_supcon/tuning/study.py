@@ -26,7 +26,8 @@ from scs_supcon.io.lock import InUse, Lock, is_held
 from scs_supcon.io.records import RecordError, check_regular, read_json_object
 from scs_supcon.io.typed import validate
 from scs_supcon.io.values import ValueTree
-from scs_supcon.methods import code_digest, is_plugin, method_class, parse
+from scs_supcon.methods import method_class, parse
+from scs_supcon.plugins import allow_code, code_digest, import_allowed, is_plugin
 from scs_supcon.recipe import Share
 from scs_supcon.runs.environment import numeric_code_digest
 from scs_supcon.training.checkpointing import Stopped
@@ -85,7 +86,13 @@ class Search:
         values["objective"] = self.objective or "accuracy"
         plain: ValueTree = json.loads(json.dumps(values | options, default=str))
         name, _ = parse(self.options.get("method") or "scs_supcon")
-        return plain | ({"code": code_digest(method_class(name))} if is_plugin(name) else {})
+        digests = {"code": code_digest(method_class(name))} if is_plugin(name) else {}
+        for kind in ("encoder", "transform"):
+            name = self.options.get(kind) or ""
+            if is_plugin(name):
+                allow_code(name)
+                digests[f"{kind}_code"] = code_digest(import_allowed(kind, name))
+        return plain | digests
 
 
 @dataclass(frozen=True)

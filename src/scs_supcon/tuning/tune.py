@@ -13,6 +13,7 @@ from typing import Any
 from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_text
+from scs_supcon.io.frames import data_frame
 from scs_supcon.io.lock import InUse, is_held
 from scs_supcon.io.records import RecordError, read_text
 from scs_supcon.methods import is_plugin
@@ -51,8 +52,19 @@ class SearchResult:
     accuracies: tuple[float, ...]
     split: str = "test"
 
+    def to_pandas(self) -> Any:
+        """Return a pandas.DataFrame with one row per trial, as in trials.csv."""
+        return data_frame(
+            [
+                {"trial": t.number, "val_loss": t.loss, "val_accuracy": t.accuracy}
+                | t.params
+                | {"run": t.run}
+                for t in self.trials
+            ]
+        )
 
-def tune(
+
+def run_search(
     search: Search, *, jobs: int, retrain: int, display: Display, accept_old: bool = False
 ) -> SearchResult:
     """Run or resume a search; write trials.csv, best.toml, search.png and search.svg.
@@ -154,9 +166,10 @@ def describe(search: Search, result: SearchResult) -> str:
 def _train_command(search: Search) -> str:
     """Return the command that trains the best recipe, with the files and code it needs."""
     arguments: dict[str, Any] = {"recipe": search.out / "best.toml"}
-    method = search.options.get("method")
-    if method is not None and is_plugin(method):  # code is imported only if the user names it
-        arguments["method"] = method
+    for kind in ("method", "encoder", "transform"):
+        name = search.options.get(kind)
+        if name is not None and is_plugin(name):  # code is imported only if the user names it
+            arguments[kind] = name
     arguments |= {name: search.options.get(name) for name in ("weights", "init_from")}
     arguments["out"] = f"runs/{search.out.name}-best"
     flags = [
@@ -199,7 +212,8 @@ def _retrain(search: Search, times: int, display: Display) -> list[RunResult]:
     recipe = search.out / "best.toml"
     split = from_toml(read_text(recipe)).split_seed
     # A recipe file holds neither code nor the path of weights.
-    inputs: dict[str, Any] = {key: search.options.get(key) for key in ("method", "weights")}
+    keys = ("method", "encoder", "transform", "weights")
+    inputs: dict[str, Any] = {key: search.options.get(key) for key in keys}
     for number in range(1, times + 1):
         seed = search.seed + number
         display.line(f"training the best recipe with seed {seed}")

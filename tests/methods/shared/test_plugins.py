@@ -199,7 +199,7 @@ def test_a_file_alone_never_imports_code(lab):
         TrainOptions(source="drawn", recipe=lab / "r.toml"),
         TrainOptions(source="drawn", settings=["method.name=./trap.py:Trap"]),
     ):
-        with pytest.raises(UserError, match=f"if you trust it.*: {option}"):
+        with pytest.raises(UserError, match=f"if you trust it, add {option}"):
             resolved(options)
     table = '[[columns]]\ndata = "drawn"\n'
     for row in ('"./trap.py:Trap"', '{ method = "./trap.py:Trap" }'):
