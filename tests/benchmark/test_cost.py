@@ -1,6 +1,8 @@
 """The estimated cost of a table."""
 
 from scs_supcon.benchmark.cost import describe_costs, estimate_costs, stage_1_seconds
+from scs_supcon.training import estimate
+from scs_supcon.training.estimate import StageCost
 
 
 def test_finished_runs_give_the_estimate(two_seeds, small_table, cells_of, source):
@@ -41,3 +43,22 @@ def test_more_epochs_take_longer(small_table, cells_of, source):
         update={"pretrain": cell.recipe.pretrain.model_copy(update={"epochs": 1000})}
     )
     assert stage_1_seconds(long, source) > 50 * stage_1_seconds(cell.recipe, source)
+
+
+def test_frozen_encoders_are_timed_with_whole_batches_and_all_folds(
+    small_table, cells_of, source, monkeypatch
+):
+    timed = []
+
+    def record(network, method, batch, size, steps, device):
+        timed.append((len(batch.labels), size))
+        return StageCost(10.0, 0)
+
+    monkeypatch.setattr(estimate, "estimate_stage_1", record)
+    (cell, _) = cells_of(small_table(["supcon"]))
+    frozen = cell.recipe.encoder.model_copy(update={"frozen": True})
+    recipe = cell.recipe.model_copy(update={"encoder": frozen})
+    assert stage_1_seconds(recipe, source) == 10
+    assert timed == [(8, 8)]
+    fusion = recipe.fusion.model_copy(update={"whitened": True, "folds": 5})
+    assert stage_1_seconds(recipe.model_copy(update={"fusion": fusion}), source) == 50

@@ -75,12 +75,13 @@ def describe_costs(cells: Sequence[Cell], costs: Mapping[str, CellCost | None], 
 
 
 def stage_1_seconds(recipe: Recipe, source: Source) -> float:
-    """Return the estimated seconds of stage 1, from timing a step with random inputs."""
+    """Return the estimated seconds of stage 1 and its folds, from timing steps of random inputs."""
     import numpy as np
     import torch
 
     from scs_supcon.methods import Batch
     from scs_supcon.nn.build import build_network, split_frozen
+    from scs_supcon.recipe.encoders import SMALL_IMAGE
     from scs_supcon.recipe.resolve import split_dataset
     from scs_supcon.training.estimate import SAMPLE, estimate_stage_1
     from scs_supcon.training.pretrain import make_method, set_up_method
@@ -94,11 +95,16 @@ def stage_1_seconds(recipe: Recipe, source: Source) -> float:
         shape = (cached.num_features,)
     labels = source.images.labels[split_dataset(source.images, recipe) == "train"]
     set_up_method(method, network, labels, len(source.images.classes), recipe)
-    sample = np.unique(labels, return_index=True)[1][:SAMPLE]
+    size = min(settings.batch_size, len(labels))
+    # As in the forecast of a run: a step with few rows of features takes as long as a whole one.
+    is_cheap = recipe.encoder.frozen or side <= SMALL_IMAGE
+    count = size if is_cheap else min(SAMPLE, size)
+    sample = np.linspace(0, len(labels) - 1, count).astype(np.int64)
     views = torch.randn(method.views * len(sample), *shape)
     batch = Batch(views, torch.from_numpy(labels[sample]), torch.from_numpy(sample))
-    size = min(settings.batch_size, len(labels))
     steps = settings.epochs * -(-len(labels) // size)
     device = torch.device("cpu")
     seconds = estimate_stage_1(network, method, batch, size, steps, device).seconds
+    if recipe.encoder.frozen and recipe.fusion.out_of_fold:
+        seconds *= recipe.fusion.folds  # once with all images, then with all but one fold each
     return seconds + (stage_1_seconds(head_phase(recipe), source) if settings.head_epochs else 0)
