@@ -214,6 +214,17 @@ def test_warnings_are_printed_without_the_line_of_code(processes, shapes, train_
     assert ".py" not in result.err
 
 
+def test_a_thread_that_cannot_write_prints_one_line(processes, shapes, tmp_path):
+    small = ("--encoder", "tiny", "--from-scratch", "--set", "probe.epochs=1")
+    full_at = ("tensorboard", 1)  # a thread of TensorBoard creates this file
+    result = processes.run(
+        "train", shapes, "--out", tmp_path / "run", *SMALL, *small, full_at=full_at
+    )
+    assert result.code == 2
+    assert "No space left on device" in result.err or "disk is full" in result.err
+    assert "Traceback" not in result.err
+
+
 def test_the_current_folder_can_be_the_run(scs, shapes, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     small = ("--set", "probe.epochs=1", "--set", "probe.views=1", "--encoder", "tiny")

@@ -2,7 +2,9 @@
 
 import errno
 import logging
+import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,11 +50,16 @@ def main() -> None:
         if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
             _exit("error: out of memory: use smaller values, fewer --workers or fewer --jobs", 2)
         if isinstance(error, OSError) and error.errno in ENVIRONMENT_ERRORS:
-            _exit(f"error: cannot use {error.filename or 'a file'}: {error.strerror}", 2)
+            _exit(f"error: {_unusable(error)}", 2)
         code = getattr(error, "exit_code", None)  # set if a run was interrupted and saved
         if code is None:
             raise
         _exit(str(error), code)
+
+
+def _unusable(error: OSError) -> str:
+    name = os.fsdecode(error.filename) if error.filename else "a file"
+    return f"cannot use {name}: {error.strerror}"
 
 
 def _out_of_memory(error: Exception) -> str:
@@ -82,6 +89,13 @@ def _plain_warnings() -> Iterator[None]:
     def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
         print(f"warning: {printable(str(message))}", file=sys.stderr)
 
+    def show_thread(failed: threading.ExceptHookArgs) -> None:
+        error = failed.exc_value
+        if isinstance(error, OSError) and error.errno in ENVIRONMENT_ERRORS:
+            print(f"warning: {printable(_unusable(error))}", file=sys.stderr)  # as TensorBoard's
+        else:
+            threading.__excepthook__(failed)
+
     logger, handler, previous = (
         logging.getLogger("scs_supcon"),
         _LineHandler(),
@@ -90,11 +104,13 @@ def _plain_warnings() -> Iterator[None]:
     propagate = logger.propagate
     logger.addHandler(handler)
     logger.propagate, warnings.showwarning = False, show
+    previous_hook, threading.excepthook = threading.excepthook, show_thread
     try:
         yield
     finally:
         logger.removeHandler(handler)
         logger.propagate, warnings.showwarning = propagate, previous
+        threading.excepthook = previous_hook
 
 
 if __name__ == "__main__":

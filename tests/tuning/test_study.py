@@ -1,5 +1,6 @@
 """One study with several workers: no trial is lost, none is computed twice."""
 
+import errno
 import json
 import math
 from dataclasses import replace
@@ -9,6 +10,7 @@ import pytest
 
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.predictions import ValidationScores, validation_scores
+from scs_supcon.io.atomic import write_error
 from scs_supcon.io.lock import Lock
 from scs_supcon.training.checkpointing import Stopped
 from scs_supcon.tuning import study as module
@@ -203,6 +205,23 @@ def test_a_stopped_trial_is_resumed_any_number_of_times(search, monkeypatch):
     study = open_study(search)
     module._requeue_stale_trials(search, study)
     assert [trial.state.name for trial in study.trials] == ["FAIL"] * 5 + ["WAITING"]
+
+
+def test_a_full_disk_does_not_count_as_failed_trials(search, monkeypatch):
+    def full(*_, **__):
+        raise write_error(OSError(errno.ENOSPC, "No space left on device"), search.out / "x")
+
+    prepare(search)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "train", full)
+        for _ in range(8):
+            with pytest.raises(UserError, match="the disk is full"):
+                work(search)
+    scores = ValidationScores(loss=0.5, accuracy=0.75, images=8)
+    monkeypatch.setattr(module, "train", lambda *_, **__: None)
+    monkeypatch.setattr(module, "validation_scores", lambda run: scores)
+    work(search)
+    assert len(completed(open_study(search))) == 2
 
 
 def test_another_search_in_the_same_folder_is_an_error(search):

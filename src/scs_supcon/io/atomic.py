@@ -20,6 +20,10 @@ DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 ABANDONED_SECONDS = 3600.0  # on Windows: age at which a temporary file is deleted
 
 
+class CannotWrite(UserError):
+    """A file cannot be written, for a reason outside the program such as a full disk."""
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, which replaces `path` on success.
@@ -104,7 +108,7 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_error(error: OSError, path: Path) -> UserError:
+def write_error(error: OSError, path: Path) -> CannotWrite:
     """Return an error that names the path, the cause, and what to do."""
     if error.errno in DISK_FULL:
         cause = "the disk is full or a quota is reached: free some space"
@@ -114,7 +118,7 @@ def write_error(error: OSError, path: Path) -> UserError:
         cause = "a file exists where a folder is needed: choose another folder"
     else:
         cause = str(error.strerror or error)
-    return UserError(f"cannot write {path}: {cause}. Files saved earlier are intact.")
+    return CannotWrite(f"cannot write {path}: {cause}. Files saved earlier are intact.")
 
 
 def check_writable(path: Path) -> None:

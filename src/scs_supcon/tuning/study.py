@@ -11,7 +11,7 @@ import logging
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from scs_supcon.device import find_compute
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.predictions import ValidationScores, validation_scores
-from scs_supcon.io.atomic import make_folder, write_error, write_json
+from scs_supcon.io.atomic import CannotWrite, make_folder, write_error, write_json
 from scs_supcon.io.lock import InUse, Lock, is_held
 from scs_supcon.io.records import RecordError, check_regular, read_json_object
 from scs_supcon.io.typed import validate
@@ -325,8 +325,9 @@ def _compute(search: Search, study: Any, trial: Any) -> None:
             **search.compute,
         )
         scores = validation_scores(search.out / run)
-    except Stopped:  # the run is saved, and the next worker resumes it
-        trial.set_user_attr("stopped", True)
+    except (Stopped, CannotWrite):  # not the trial's fault: the next worker resumes its run
+        with suppress(OSError):
+            trial.set_user_attr("stopped", True)
         raise
     except InUse:  # another worker is training the same values
         study.tell(trial.number, state=_state("PRUNED"))
