@@ -38,7 +38,7 @@ def shortened(command):
     """Return the arguments after `scs` with fewer epochs, unless a file gives them."""
     program, verb, *rest = shlex.split(command)
     assert program == "scs"
-    complete = "--recipe" in rest or rest[0].endswith(".toml")
+    complete = "--recipe" in rest or "".join(rest[:1]).endswith(".toml")
     more = () if complete else SHORTER.get(verb, ())
     return [verb, *rest, *more]
 
