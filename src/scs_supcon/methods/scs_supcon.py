@@ -481,7 +481,9 @@ class SCSSupCon(PairScalars, PairLoss, CommonStyleMethod):
                 group=self.group,
             )
             terms["style"] = -self.beta * distance
-        return terms | self._regularisers(common, style, labels)
+        if self.style_scatter or self.style_floor or self.style_decorrelation:
+            terms |= self._regularisers(common, style, labels)
+        return terms
 
     def _instance_term(
         self, rows: Tensor, labels: Tensor, image_ids: Tensor | None

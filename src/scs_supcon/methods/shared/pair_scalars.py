@@ -12,7 +12,7 @@ parameter whose name does not contain "bias" or "norm".
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,8 @@ class PairPreset(TypedDict):
 class PairScalars(Method):
     """A method with t' (`log_t`) and b; a subclass calls `set_scalars` in its constructor."""
 
+    bias_log_t: nn.Parameter
+    bias_b: Tensor
     bias: Bias
     scale: Scale
     learn: tuple[str, ...]
@@ -91,12 +93,12 @@ class PairScalars(Method):
     @property
     def log_t(self) -> nn.Parameter:
         """t', the logarithm of t, of shape (1,)."""
-        return cast("nn.Parameter", getattr(self, NAMES["log_t"]))
+        return self.bias_log_t
 
     @property
     def b(self) -> Tensor:
         """b, of shape (1,): a parameter if it is learned, otherwise a buffer."""
-        return cast("Tensor", getattr(self, NAMES["b"]))
+        return self.bias_b
 
     @property
     def t(self) -> Tensor:
@@ -161,11 +163,10 @@ class PairScalars(Method):
         A gathered loss has the same gradient on all processes, and DistributedDataParallel averages
         the parameters inside it.
         """
-        learned = self.log_t.requires_grad or self.b.requires_grad
         return (
-            learned
-            and not self.gather_across_devices
+            not self.gather_across_devices
             and several_processes(self.group)
+            and (self.log_t.requires_grad or self.b.requires_grad)
             and not inside_data_parallel()
         )
 
@@ -181,8 +182,9 @@ class PairScalars(Method):
 
     def _store(self, b: Tensor) -> None:
         """Store b if it was solved, so that `boundary` has a value after training."""
-        storable = torch.compiler.is_compiling() or not transformed(b)
-        if self.training and self.bias == "solve" and storable:
+        if not self.training or self.bias != "solve":
+            return
+        if torch.compiler.is_compiling() or not transformed(b):
             self.b.copy_(b)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
