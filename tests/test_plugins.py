@@ -142,6 +142,8 @@ def test_a_loss_with_a_vector_per_class_is_created_for_the_task():
 def test_what_is_not_a_loss_is_explained():
     with pytest.raises(UserError, match=r"loss_class is .*expected a class of torch.nn.Module"):
         type("Wrong", (LossMethod,), {"loss_class": len})
+    with pytest.raises(UserError, match="Wrong has no loss_class: set it to the class"):
+        type("Wrong", (LossMethod,), {"loss": nn.Module})()
 
     class Rows(nn.Module):
         def forward(self, embeddings, labels):

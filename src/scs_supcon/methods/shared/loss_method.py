@@ -59,6 +59,11 @@ class LossMethod(Method):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
+        if not hasattr(self, "loss_class"):
+            raise UserError(
+                f"{type(self).__name__} has no loss_class: set it to the class of your loss, for "
+                "example loss_class = TripletMarginLoss"
+            )
         self._options = options
         arguments = inspect.signature(self.loss_class.__init__).parameters
         self._from_task = {
