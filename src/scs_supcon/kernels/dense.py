@@ -101,7 +101,7 @@ def _traced_style_distance(style: Tensor, same: Tensor) -> Tensor:
 
 
 def similarities(x: Tensor) -> Tensor:
-    """Return x xᵀ. The gradient needs one product instead of two and ignores autocast."""
+    """Return x xᵀ; autocast is ignored. The gradient of many rows needs one product, not two."""
     if x.shape[0] <= FEW_ROWS and not torch.is_autocast_enabled(x.device.type):
         return x @ x.T
     if traced(x):

@@ -27,7 +27,7 @@ from scs_supcon.kernels.dense import dense_style_distance
 from scs_supcon.kernels.gather import Group, arrange_pairs, several_processes
 from scs_supcon.kernels.layout import PairLabels, members
 
-DENSE_ROWS = 128  # up to this size the dense form is no slower (measured)
+DENSE_ROWS = 128  # up to this size the dense form is faster, unless there are 2 classes (measured)
 PIECE = 1 << 19  # pairs held at once: 4 MiB of float64
 TINY = 1e-37  # below any distance of two different rows; its inverse is a finite float32
 LISTED = 1 << 20  # numbers in the differences of listed pairs: 4 MiB of float32
