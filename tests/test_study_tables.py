@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import statistics
 from pathlib import Path
 
 import numpy as np
@@ -86,8 +87,12 @@ def test_pooled_images_are_compared_by_the_exact_test_of_mcnemar(tables, tmp_pat
     )
     text = tables.pooled_table(tmp_path)
     p = 2 * sum(math.comb(20, k) for k in range(6)) / 2**20
-    assert f"| a | 100 | 15 | 5 | {2 * p:.3f} |" in text
-    assert "| b | 100 | 3 | 2 | 1.000 |" in text
+    # Over the images, the differences of "a" are 1 (15 times), -1 (5) and 0 (80).
+    differences = [1] * 15 + [-1] * 5 + [0] * 80
+    margin = 100 * 1.95996 * statistics.pstdev(differences) / math.sqrt(100)
+    interval = f"+10.0 (+{10 - margin:.1f} to +{10 + margin:.1f})"
+    assert f"| a | 100 | 70.0 | {interval} | 15 | 5 | {2 * p:.3f} |" in text
+    assert "| b | 100 | 79.0 | +1.0 (−3.4 to +5.4) | 3 | 2 | 1.000 |" in text
     assert "| ours |" not in text
 
 

@@ -10,8 +10,9 @@ A table stands between two comments: `<!-- table: KIND RECORD -->` and
   on the same seeds and folds: difference, interval and p of a t-test corrected for overlapping
   training sets (Nadeau and Bengio), p corrected by Holm over the methods of a column.
 - means: the same accuracies in one line, the mean of each method over its folds.
-- pooled: pooled.csv of pooled.py: the test images of all folds that only one of two methods
-  classifies correctly, with McNemar's test, p corrected by Holm.
+- pooled: pooled.csv of pooled.py: accuracies over the test images of all folds, their difference
+  from the control with a 95% interval paired over the images, and the images that only one of the
+  two classifies correctly, with McNemar's test, p corrected by Holm.
 - measures: measures.csv, one line per run; means over the runs of a group, with the range.
 """
 
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest, rankdata
+from scipy.stats import binomtest, norm, rankdata
 
 from scs_supcon.benchmark.statistics import corrected_t, holm
 
@@ -130,19 +131,39 @@ def means_table(folder: Path) -> str:
 
 
 def pooled_table(folder: Path) -> str:
-    """Return the numbers of images that only the control, or only the other method, gets right."""
+    """Return what differs over all test images: accuracies, images that one method gets right."""
     control = _settings(folder)["control"]
-    rows = [row for row in _read_csv(folder / "pooled.csv") if row["method"] != control]
+    records = _read_csv(folder / "pooled.csv")
+    rows = [row for row in records if row["method"] != control]
     counts = [(int(row["only_control"]), int(row["only_method"])) for row in rows]
     adjusted = holm([binomtest(ours, ours + theirs).pvalue for ours, theirs in counts])
     lines = [
-        f"| method | images | right with {control} only | right with it only | p (Holm) |",
-        "|---|---|---|---|---|",
+        f"| method | images | accuracy, % | {control} minus it | right with {control} only "
+        "| right with it only | p (Holm) |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for row, p in zip(rows, adjusted, strict=True):
-        cells = [row["method"], row["images"], row["only_control"], row["only_method"], _p(p)]
+    for row, (ours, theirs), p in zip(rows, counts, adjusted, strict=True):
+        images = int(row["images"])
+        cells = [row["method"], row["images"], f"{100 * int(row['correct']) / images:.1f}"]
+        cells += [_difference(*paired_difference(images, ours, theirs))]
+        cells += [row["only_control"], row["only_method"], _p(p)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def paired_difference(images: int, ours: int, theirs: int) -> tuple[float, float, float]:
+    """Return the difference of two accuracies on the same images and its 95% interval, in points.
+
+    Args:
+        images: number of test images, n.
+        ours: images that only the first method classifies correctly, a.
+        theirs: images that only the second one does, b. The difference is d = (a − b)/n, its
+            standard error √(a + b − (a − b)²/n)/n.
+    """
+    difference = (ours - theirs) / images
+    error = np.sqrt(ours + theirs - (ours - theirs) ** 2 / images) / images
+    margin = float(norm.ppf(0.975) * error)
+    return 100 * difference, 100 * (difference - margin), 100 * (difference + margin)
 
 
 def measures_table(folder: Path) -> str:
