@@ -29,7 +29,7 @@ test-browser: $(READY) ## open reports in a real Chromium (CHROMIUM=path of anot
 test-onnx: $(READY) ## run the steps of docker/onnx.Dockerfile in a new environment without PyTorch
 	$(BIN)/python tools/test_onnx_image.py
 
-test-scale: $(READY) ## test with real SLURM, PostgreSQL and two network nodes (as root, on Debian)
+test-scale: $(READY) ## test with real SLURM, Dask, PostgreSQL and two network nodes (as root, on Debian)
 	-apt-get install -y -qq slurm-wlm munge postgresql iproute2 > /dev/null
 	$(PIP) --editable '.[all,scale]'
 	$(BIN)/python -m pytest tests/scale
@@ -51,14 +51,18 @@ fix: $(READY) ## format, and fix what ruff can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## measure against other libraries, side by side; writes docs/benchmarks/
+bench: $(READY) ## measure against other libraries; PIPELINE='--large FOLDER --weights FILE' for own images
 	$(PIP) --editable '.[all,bench]'
 	$(BIN)/python benchmarks/pairs.py
 	$(BIN)/python benchmarks/loop.py
+	$(BIN)/python benchmarks/neighbours.py --vectors 100000
+	$(BIN)/python benchmarks/features.py --images 200000
+	$(BIN)/python benchmarks/pipeline.py $(PIPELINE)
 
-torture: $(READY) ## damage files and kill commands at random; ONLY=flips,files SCALE=0.1 SEED=1
+torture: $(READY) ## damage files and kill commands at random; ONLY=flips,files SCALE=0.1 SEED=1 MINUTES=40
+	-test -e /usr/lib/*/faketime/libfaketimeMT.so.1 || apt-get install -y -qq faketime > /dev/null
 	cd tests && ../$(BIN)/python -m torture --scale $(or $(SCALE),1) --seed $(or $(SEED),0) \
-		$(if $(ONLY),--only $(ONLY))
+		--minutes $(or $(MINUTES),40) $(if $(ONLY),--only $(ONLY))
 
 audit: $(READY) ## check licences and known vulnerabilities; write build/sbom.cdx.json
 	-test -x build/audit-env/bin/pip-audit || ($(PYTHON) -m venv build/audit-env && \

@@ -17,7 +17,7 @@ def scs_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "scs_supcon", *arguments]
 
 
-def run(*arguments: str, cwd: Path, timeout: float = 600) -> str:
+def run(*arguments: str, cwd: Path, timeout: float = 1800) -> str:
     """Run `scs` and return its output; a failure shows it."""
     result = subprocess.run(
         scs_command(*arguments),

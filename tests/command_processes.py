@@ -4,12 +4,17 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from select import select
 from signal import SIGKILL
 from typing import Any
+
+import psutil
+
+from jumping_clock import JumpingClock
 
 DETERMINISTIC_FILES = (
     *("recipe.toml", "classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "model"),
@@ -39,16 +44,20 @@ class Processes:
     Args:
         folder: for the output of the commands.
         commands: import at the start what other commands than `train` need.
+        clock: the clock of the commands, which jumps before each of them.
     """
 
-    def __init__(self, folder: Path, *, commands: bool = False) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path, *, commands: bool = False, clock: JumpingClock | None = None
+    ) -> None:
+        self.folder, self.clock = folder, clock
         script = Path(__file__).with_name("serve_commands.py")
         self.server = subprocess.Popen(
             [sys.executable, str(script), *(["--commands"] if commands else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            bufsize=0,  # `select` does not see what is in a buffer
+            env=os.environ | (clock.environment if clock else {}),
         )
 
     def start(
@@ -64,8 +73,10 @@ class Processes:
         request = {"arguments": list(map(str, arguments)), "eager": eager, "signal_at": signal_at}
         request |= {"group": group, "full_at": full_at, "file_limit": file_limit}
         assert self.server.stdin and self.server.stdout
-        self.server.stdin.write(json.dumps(request | {"folder": str(self.folder)}) + "\n")
-        self.server.stdin.flush()
+        if self.clock:
+            self.clock.start()
+        line = json.dumps(request | {"folder": str(self.folder)}) + "\n"
+        self.server.stdin.write(line.encode())
         self.process = int(self.server.stdout.readline())
         return self.process
 
@@ -78,14 +89,34 @@ class Processes:
         )
 
     def run(
-        self, *arguments: str | Path, kill_after: float | None = None, **options: Any
+        self,
+        *arguments: str | Path,
+        kill_after: float | None = None,
+        signals: Sequence[int] = (SIGKILL,),
+        worker: bool = False,
+        **options: Any,
     ) -> CommandResult:
-        """Run a command, kill it after some seconds if it has not ended, and return its result."""
+        """Run a command, send it signals after some seconds, if it has not ended, and wait for it.
+
+        They are for the process or its group, or for one of its workers if it has any. The last
+        signal is SIGKILL, if it has not ended five minutes after the others.
+        """
         process = self.start(*arguments, **options)
-        if kill_after is not None and not select([self.server.stdout], [], [], kill_after)[0]:
-            with suppress(ProcessLookupError):
-                os.kill(-process if options.get("group") else process, SIGKILL)
+        target = -process if options.get("group") else process
+        if kill_after is not None and not self._ends(kill_after):
+            workers = _children(process) if worker else []
+            for number in signals:
+                with suppress(ProcessLookupError):
+                    os.kill(workers[-1] if workers else target, number)
+                if self._ends(0.7):  # a second Ctrl-C within half a second counts as the first
+                    break
+            if not self._ends(300):
+                os.kill(process, SIGKILL)
         return self.wait()
+
+    def _ends(self, seconds: float) -> bool:
+        """Wait until the command ends; return whether it has."""
+        return bool(select([self.server.stdout], [], [], seconds)[0])
 
     @property
     def accesses(self) -> int:
@@ -99,3 +130,9 @@ class Processes:
         with suppress(subprocess.TimeoutExpired):
             self.server.wait(10)
         self.server.kill()
+
+
+def _children(process: int) -> list[int]:
+    with suppress(psutil.NoSuchProcess):
+        return [child.pid for child in psutil.Process(process).children()]
+    return []

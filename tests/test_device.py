@@ -1,6 +1,8 @@
 """Device, workers and cache."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -59,3 +61,26 @@ def test_the_first_process_has_rank_0(rank, first, monkeypatch):
     if rank is not None:
         monkeypatch.setenv("RANK", rank)
     assert first_process() == first
+
+
+PAGE_FAULTS = """
+import resource, sys
+from scs_supcon.device import keep_freed_memory
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    len(b"x" * int(sys.argv[2]))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a property of glibc")
+def test_freed_memory_is_used_again():
+    def page_faults(mode):
+        command = [sys.executable, "-c", PAGE_FAULTS, mode, str(2**26)]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert page_faults("default") > 10 * page_faults("keep")

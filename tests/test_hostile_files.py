@@ -11,12 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from scs_supcon import load
 from scs_supcon.data import image_io
 from scs_supcon.data.image_io import MAX_PIXELS, open_image
 from scs_supcon.errors import UserError
+from scs_supcon.runs.checkpoint_io import Checkpoint, read_checkpoint, write_checkpoint
 
 SMALL = ("--epochs", "1", "--workers", "0", "--device", "cpu", "--quiet", "--no-report")
 
@@ -97,6 +99,65 @@ def table(folder: Path, image: Path, header: str, *rows: str) -> Path:
         shutil.copy(image, folder / f"{number}.png")
     (folder / "table.csv").write_text("\n".join((header, *rows)) + "\n")
     return folder / "table.csv"
+
+
+DAMAGED_JSON = {
+    "a missing key": "{}",
+    "a wrong type": '{"seconds": "soon", "accuracy": {}, "date": 5, "format_version": []}',
+    "NaN": '{"accuracy": NaN, "seconds": Infinity, "images": -Infinity}',
+    "a number": "5",
+    "depth": "[" * 10_000 + "]" * 10_000,
+    "digits": '{"images": ' + "9" * 6_000 + "}",
+}
+DAMAGED_TOML = {
+    "a missing key": "",
+    "a wrong type": "data = 5\n",
+    "NaN": "[pretrain]\nlr = nan\n",
+    "depth": "data = " + "[" * 10_000 + "]" * 10_000 + "\n",
+    "digits": "seed = " + "9" * 6_000 + "\n",
+}
+RECORDS = [
+    *(("evaluation.json", kind) for kind in DAMAGED_JSON),
+    *(("finished.json", kind) for kind in DAMAGED_JSON),
+    *(("environment.json", kind) for kind in DAMAGED_JSON),
+    *(("recipe.toml", kind) for kind in DAMAGED_TOML),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), RECORDS)
+def test_damaged_records_of_a_run_are_errors(scs, finished, shapes, tmp_path, name, kind):
+    run = tmp_path / "runs" / "run"
+    shutil.copytree(finished, run, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+    (run / name).write_text((DAMAGED_TOML if name.endswith("toml") else DAMAGED_JSON)[kind])
+    commands = (
+        ("runs", run.parent),
+        ("runs", run.parent, "--json"),
+        ("evaluate", run),
+        ("diff", run, finished),
+        ("report", run),
+        ("train", shapes, "--out", run, *SMALL),
+    )
+    results = [scs(*command) for command in commands]
+    for result in results:
+        assert result.code in (0, 1, 2)
+        assert result.code == 0 or "error: " in result.err or name in result.out + result.err
+        assert "Traceback" not in result.err
+    if kind in ("a number", "depth", "digits"):  # other records may have defaults for the rest
+        assert any(name in result.err + result.out for result in results)
+
+
+@pytest.mark.parametrize("kind", DAMAGED_JSON)
+def test_a_damaged_record_of_a_checkpoint_with_right_checksums_is_skipped(tmp_path, kind):
+    state = Checkpoint({"a": torch.ones(2)}, {"number": 1})
+    for _ in range(2):
+        write_checkpoint(tmp_path, "pretrain", state)
+    file, weights = (tmp_path / f"pretrain-000002.{end}" for end in ("json", "safetensors"))
+    file.write_text(DAMAGED_JSON[kind])
+    names = ((hashlib.sha256(f.read_bytes()).hexdigest(), f.name) for f in (weights, file))
+    sums = "".join(f"{digest}  {name}\n" for digest, name in names)
+    (tmp_path / "pretrain-000002.sha256").write_text(sums)
+    with pytest.warns(RuntimeWarning, match="pretrain-000002 .* is damaged"):
+        assert read_checkpoint(tmp_path, "pretrain").state == {"number": 1}
 
 
 @pytest.mark.parametrize(

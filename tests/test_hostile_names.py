@@ -56,6 +56,18 @@ def test_no_command_prints_control_characters(scs, folder, run, tmp_path, monkey
         ("train", folder, "--print-recipe", "--device", "cpu"),
         ("train", folder / "none\x1b", "--out", tmp_path / "x"),
         ("evaluate", folder),
+        ("search", run, next(folder.rglob("*0.png"))),
+        ("relabel", run, "--out", tmp_path / "labels.csv"),
+        ("diff", run, run),
+        ("diff", run, folder / "none\x1b"),
+        ("pack", folder, tmp_path / "packed\x1b"),
+        ("compare", folder, "--methods", "supcon", "--dry-run", "--device", "cpu"),
+        ("tune", folder, "--out", folder, "--device", "cpu"),
+        ("export", run, "-o", tmp_path / "none\x1b" / "model.onnx"),
+        ("add-class", run, "new\x1b[2J", folder / FORMULA, "--out", tmp_path / "added"),
+        ("slurm", "train", folder),
+        ("serve", folder),
+        ("show", "\x1b[2J"),
     )
     for command in commands:
         result = scs(*command)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from command_processes import CommandResult
 from scs_supcon import __version__
 
 LONG = (
@@ -101,6 +102,14 @@ def test_a_missing_module_of_this_package_keeps_its_traceback(scs, monkeypatch):
     monkeypatch.setitem(sys.modules, "scs_supcon.cli", None)
     with pytest.raises(ImportError, match=r"scs_supcon\.cli"):
         scs("--version")
+
+
+def test_ctrl_c_before_the_command_starts_has_no_traceback(scs, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scs_supcon.cli.app", interrupted)
+    assert scs("runs") == CommandResult(130, "", "stopped\n")
 
 
 def test_any_other_exception_keeps_its_traceback(scs, monkeypatch):

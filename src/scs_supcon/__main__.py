@@ -26,6 +26,8 @@ ENVIRONMENT_ERRORS = {
     errno.EFBIG,
 }
 EXTRAS |= dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx")
+EXTRAS |= dict.fromkeys(("dask", "distributed"), "dask")
+EXTRAS |= {"usearch": "index"}
 EXTRAS |= dict.fromkeys(("starlette", "uvicorn", "python_multipart"), "serve")
 
 
@@ -36,6 +38,8 @@ def main() -> None:
 
         with _plain_warnings():
             app()
+    except KeyboardInterrupt:  # before the command has started
+        _exit("stopped", 130)
     except UserError as error:
         _exit(f"error: {error}", 2)
     except ImportError as error:

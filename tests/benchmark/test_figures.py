@@ -19,6 +19,8 @@ def random_scores(count, spread, columns=6):
 def test_the_cd_diagram_names_every_method_and_the_cd(count, spread, tmp_path):
     result = nemenyi(random_scores(count, spread))
     figure = cd_diagram(result, title="over 6 columns", adapted={"method_01"})
+    (axes,) = figure.axes
+    assert not any(artist.get_clip_on() for artist in (*axes.lines, *axes.collections))
     _, path = save_figure(figure, tmp_path / "cd")
     svg = path.read_text()
     for name, rank in result.ranks.items():
@@ -55,3 +57,13 @@ def test_figures_are_saved_as_png_and_svg_and_are_reproducible(tmp_path):
     for first, second in zip(*written, strict=True):
         assert first.read_bytes() == second.read_bytes()
     assert Image.open(written[0][0]).size == (320, 160)
+
+
+def test_the_label_of_the_dot_plot_fits_into_the_figure():
+    scores = {"a method with a long name": [60.0, 61.0], "b": [50.0, 51.0]}
+    figure = dot_plot(scores, title="birds", metric="accuracy in per cent")
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    box = axes.xaxis.label.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1

@@ -82,3 +82,9 @@ def test_names_on_the_command_line():
     assert sorted(method_names("all")) == available()
     with pytest.raises(UserError, match="--methods is empty"):
         method_names(" ,")
+
+
+@pytest.mark.parametrize("size", [{"seeds": 65_536}, {"seeds": 100, "folds": 26}])
+def test_a_table_with_more_runs_than_anybody_trains_is_an_error(size):
+    with pytest.raises(UserError, match=r"runs .*; at most 5,000 are supported: reduce seeds"):
+        make_table(methods=["supcon"], columns=[{"data": "shapes"}], **size)

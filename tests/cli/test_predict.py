@@ -146,3 +146,45 @@ def test_embed_writes_the_embeddings(scs, runs, folder, tmp_path):
     assert scs("embed", runs / "x", folder / "a.png", "-o", tmp_path / "v.npz").code == 0
     with np.load(tmp_path / "v.npz") as arrays:
         assert np.array_equal(arrays["style"], expected.style[:1])
+
+
+def test_embed_in_parts_writes_the_same_file(scs, runs, folder, tmp_path):
+    line = ("embed", runs / "x", folder)
+    assert scs(*line, "-o", tmp_path / "whole.parquet").code == 1, "two images cannot be read"
+    in_parts = (*line, "--parts", tmp_path / "parts", "-o")
+    for name in ("first.parquet", "again.parquet"):
+        result = scs(*in_parts, tmp_path / name)
+        assert result.code == 1
+        assert result.err.count("not read: ") == 2
+        assert (tmp_path / name).read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+    assert len(list((tmp_path / "parts").glob("*.parquet"))) == 1
+
+
+def test_stored_vectors_are_searched(scs, runs, folder, tmp_path):
+    file = tmp_path / "v.parquet"
+    images = sorted(folder.glob("[ab].png"))
+    assert scs("embed", runs / "x", *images, "-o", file, "--half").code == 0
+    line = ("search", runs / "x", folder / "a.png", "--vectors", file)
+    exact = scs(*line, "--json")
+    assert exact.code == 0, exact.err
+    nearest = json.loads(exact.out)
+    assert nearest[0]["image"] == str(folder / "a.png")
+    assert nearest[0]["similarity"] == pytest.approx(1, abs=0.01)
+    pytest.importorskip("usearch")
+    indexed = scs(*line, "--index")
+    assert indexed.code == 0, indexed.err
+    assert str(folder / "a.png") in indexed.out.splitlines()[0]
+    assert "it finds 100.0% of the 10 nearest" in indexed.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--exact",), "--index and --exact are for --vectors FILE"),
+        (("--vectors", "none.parquet"), "none.parquet does not exist: write it with scs embed"),
+    ],
+)
+def test_a_search_that_cannot_work_is_rejected(scs, runs, folder, options, message):
+    result = scs("search", runs / "x", folder / "a.png", *options)
+    assert result.code == 2
+    assert message in result.err

@@ -31,7 +31,8 @@ def test_the_script_runs_the_same_command_in_every_job(folder, scs):
     ("arguments", "message"),
     [
         (("predict", "run", "image.jpg"), "cannot run 'predict'"),
-        (("--tasks", "2", "train", "birds"), "only compare, reproduce, tune share their work"),
+        (("--tasks", "2", "train", "birds"), "only compare, reproduce, tune, embed share"),
+        (("--tasks", "2", "embed", "run", "images", "-o", "v.npz"), "add --parts FOLDER"),
         (("--sbatch", "gpu", "train", "birds"), "'gpu' is not an option"),
     ],
 )
@@ -49,3 +50,13 @@ def test_without_sbatch_the_script_is_written_and_the_command_to_submit_it_is_na
     assert result.code == 2
     assert "run `sbatch scs-slurm.sh` on a machine of the cluster" in result.err
     assert (folder / "scs-slurm.sh").exists()
+
+
+def test_the_option_slurm_submits_the_same_command_without_it(folder, scs, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    result = scs("compare", "my birds", "--slurm", "3", "--methods", "all")
+    assert result.code == 2
+    assert "run `sbatch scs-slurm.sh`" in result.err
+    script = (folder / "scs-slurm.sh").read_text()
+    assert "#SBATCH --array=1-3\n" in script
+    assert "-m scs_supcon compare 'my birds' --methods all &" in script

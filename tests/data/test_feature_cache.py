@@ -29,6 +29,7 @@ from scs_supcon.data.load import load_images
 from scs_supcon.data.shards import FORMAT_VERSION, lock_for_writing, read_shards, write_shard
 from scs_supcon.data.transforms import seeded
 from scs_supcon.errors import UserError
+from scs_supcon.io.atomic import replacing
 from scs_supcon.nn.encoder import build_encoder
 from scs_supcon.recipe import DataRecipe
 
@@ -474,14 +475,18 @@ def test_features_of_another_width_are_not_used(tmp_path: Path) -> None:
     assert not read(tmp_path, "a", "x")[0].any()
 
 
-def test_old_temporary_files_are_removed_and_new_ones_stay(tmp_path: Path) -> None:
-    new, old = tmp_path / "1.tmp", tmp_path / "2.tmp"
-    for path in (new, old):
-        path.write_bytes(b"half")
-    os.utime(old, (time.time() - 7200, time.time() - 7200))
-    read(tmp_path, "a", "x")
-    assert new.exists()
-    assert not old.exists()
+def test_temporary_files_of_killed_writers_are_removed_whatever_the_clock_says(
+    tmp_path: Path,
+) -> None:
+    with replacing(tmp_path / "shard") as written:
+        written.write_bytes(b"half")
+        os.utime(written, (1, 1))  # the clock was set forward
+        abandoned = tmp_path / ".other.1.tmp"
+        abandoned.write_bytes(b"half")
+        os.utime(abandoned, (2**32, 2**32))  # the clock was set back
+        read(tmp_path, "a", "x")
+        assert written.exists()
+        assert not abandoned.exists()
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+import resource
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +163,36 @@ def test_a_decompression_bomb_is_rejected_by_its_header(tmp_path: Path, side: in
     with pytest.raises(ImageError, match=r"bomb\.bmp.*resize") as caught:
         open_image(bomb(tmp_path / "bomb.bmp", side))
     assert caught.value.kind == "too_large"
+
+
+def png_with(path: Path, kind: bytes, content: bytes) -> Path:
+    """Write a PNG with one more chunk after its header."""
+    plain = saved(path, ARROW).read_bytes()
+    chunk = kind + content
+    block = len(content).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
+    path.write_bytes(plain[:33] + block + plain[33:])  # 8 bytes of signature, 25 of IHDR
+    return path
+
+
+@pytest.mark.parametrize("kind", ["iCCP", "zTXt", "iTXt", "eXIf"])
+def test_metadata_cannot_expand_in_memory(tmp_path: Path, kind: str) -> None:
+    compressor, zeros = zlib.compressobj(9), bytes(1 << 20)
+    bomb = b"".join(compressor.compress(zeros) for _ in range(200)) + compressor.flush()
+    contents = {
+        "iCCP": b"icc\0\0" + bomb,
+        "zTXt": b"Comment\0\0" + bomb,
+        "iTXt": b"XML:com.adobe.xmp\0\1\0\0\0" + bomb,
+        # An IFD with one tag of four billion values, and the next IFD is the same one.
+        "eXIf": b"II*\0\x08\0\0\0\x01\0\x0e\x01\x02\0\xff\xff\xff\xff\x08\0\0\0\x08\0\0\0",
+    }
+    path = png_with(tmp_path / "bomb.png", kind.encode(), contents[kind])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        assert open_image(path).size == (9, 6)
+    except ImageError as error:
+        assert "bomb.png" in str(error)
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert used < 100 << 10, f"{used >> 10} MiB"
 
 
 @pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1), (3, 301)])

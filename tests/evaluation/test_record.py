@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from scs_supcon.errors import UserError
+from scs_supcon.evaluation.compute import confusion_cells
 from scs_supcon.evaluation.record import Baselines, Evaluation, Headline
 
 SCORE = {"value": 0.5, "low": 0.4, "high": 0.6}
@@ -95,7 +97,9 @@ def evaluation(tmp_path: Path) -> Evaluation:
 
 
 def test_format_1_is_read(evaluation: Evaluation) -> None:
-    assert evaluation.format_version == 2
+    assert evaluation.format_version == 3
+    assert evaluation.confusion == ((0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2))
+    assert evaluation.confusion_matrix().tolist() == [[2, 2], [2, 2]]
     assert (evaluation.images, evaluation.training_images, evaluation.pairs.images) == (8, 3, 8)
     assert evaluation.accuracy == evaluation.scores.top5_accuracy.value == 0.5
     assert evaluation.scores.balanced_accuracy.high == 0.6
@@ -187,3 +191,17 @@ def test_other_files_are_rejected(content: str, message: str, tmp_path: Path) ->
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"gone\.json does not exist"):
         Evaluation.read(tmp_path / "gone.json")
+
+
+def test_a_cell_of_a_class_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "evaluation.json"
+    path.write_text(json.dumps(FORMAT_1 | {"format_version": 3, "confusion": [[0, 7, 1]]}))
+    with pytest.raises(UserError, match=r"evaluation.json.*cell of the classes 0 and 7.*2 classes"):
+        Evaluation.read(path)
+
+
+def test_the_matrix_of_many_classes_takes_as_much_space_as_there_are_images() -> None:
+    labels = torch.arange(20_000)
+    cells = confusion_cells(labels.roll(1), labels)
+    assert len(cells) == 20_000
+    assert cells[:2] == ((0, 19_999, 1), (1, 0, 1))

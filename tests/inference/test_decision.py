@@ -320,6 +320,14 @@ def test_pairs_of_one_kind_give_finite_values(same: bool) -> None:
     assert ((probabilities > 0.5) == same).all()
 
 
+def test_similar_pairs_are_never_less_likely_of_one_class() -> None:
+    similarities = torch.linspace(-1, 1, 40, dtype=torch.float64)
+    t, b = fit_pairs(similarities, similarities < -0.5)
+    assert 0 < t < 0.01
+    share = (10 + 2) / (40 + 4)  # with the four pairs of the prior
+    assert 1 / (1 + math.exp(b)) == pytest.approx(share, abs=1e-3)
+
+
 def test_equal_similarities_give_finite_values() -> None:
     t, b = fit_pairs(torch.full((8,), 0.5, dtype=torch.float64), torch.arange(8) % 2 == 0)
     assert math.isfinite(t)

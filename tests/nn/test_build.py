@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from scs_supcon.nn.build import build_network, network_shapes
 from scs_supcon.nn.timm_models import data_config
@@ -47,3 +48,9 @@ def test_the_shapes_are_those_of_the_network(name):
 def test_torchs_compiler_is_not_imported():
     """It takes longer than everything else that a prediction needs."""
     subprocess.run([sys.executable, "-c", WITHOUT_COMPILER], check=True)
+
+
+@pytest.mark.parametrize(("size", "last"), [(64, False), (96, True)])
+def test_encoders_of_large_images_have_their_channels_last(size, last):
+    weight = build_network(recipe_with("resnet18", size)).encoder.body.conv1.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last) == last

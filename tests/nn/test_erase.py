@@ -205,3 +205,18 @@ def test_the_style_of_a_trained_projection_is_standardised_again() -> None:
     torch.testing.assert_close(rows.var(0, correction=0), torch.ones(3), rtol=1e-3, atol=1e-3)
     assert torch.equal(head.centre.mean[:3], common)
     assert fit_style(Projection(12, 6), features[:, None], labels, 3) == 0
+
+
+def test_the_projection_is_that_of_erased_features() -> None:
+    torch.manual_seed(0)
+    features, labels = blobs()
+    layer = ErasedLinear(features.shape[1], 3).double()
+    layer.erasure.load_state_dict(fit_erasure(features, labels, 3).state_dict())
+    assert layer.erasure.rank == 2
+    rows = features.double().requires_grad_()
+    expected = layer.layer(layer.erasure(rows))
+    torch.testing.assert_close(layer(rows), expected, rtol=0, atol=1e-12)
+    inputs = (rows, layer.layer.weight, layer.layer.bias)
+    gradients = [torch.autograd.grad(y.square().sum(), inputs) for y in (layer(rows), expected)]
+    for ours, plain in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-9)

@@ -52,11 +52,11 @@ def test_a_trained_encoder_also_learns_from_cross_entropy_with_one_view(options)
         ("scs_supcon", (0.01, 0.3)),
         ("baseline", (0.01, 0.3)),
         ("scs_joint", (0.01, 0.3)),
-        ("scs_supcon@solved", (0.1, 0.1)),
-        ("supcon", (0.1, 0.1)),
+        ("scs_supcon@solved", (0.01, 0.1)),
+        ("supcon", (0.01, 0.1)),
     ],
 )
-def test_a_classifier_of_pretrained_features_gets_a_lower_rate(method, rates):
+def test_pretrained_features_get_a_low_rate(method, rates):
     settings = resolve(method=method, unfreeze=True).pretrain
     assert (settings.lr, settings.encoder_lr) == rates
 

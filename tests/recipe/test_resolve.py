@@ -63,6 +63,13 @@ def test_shapes_train_a_tiny_encoder_on_suitable_views(images):
     assert recipe.head.centre
 
 
+def test_small_images_are_held_in_memory_if_the_encoder_is_trained_on_them(images, weights):
+    assert resolve(images).data.in_memory
+    assert not resolve(images, encoder="resnet18", weights=weights).data.in_memory
+    large = dataclasses.replace(images, native_size=65)
+    assert not resolve(large, encoder="resnet18", from_scratch=True).data.in_memory
+
+
 def test_digits_are_not_mirrored():
     recipe = resolve(digits(), source="digits")
     assert not recipe.data.flip
@@ -394,6 +401,8 @@ def test_a_run_keeps_the_old_defaults_that_it_was_started_with():
     simclr, before_blur = {"data": {"blur": [0.5]}}, {"data": {"jitter": 0.4}}
     assert keep_old_defaults(simclr, before_blur, {}) == {"data": {"blur": [0.0]}}
     assert keep_old_defaults(simclr, simclr, {}) == simclr
+    small, before_memory = {"data": {"in_memory": True}}, {"data": {"jitter": 0.4}}
+    assert keep_old_defaults(small, before_memory, {}) == {"data": {"in_memory": False}}
 
 
 def test_methods_get_their_published_views_if_they_train_on_large_images(images):

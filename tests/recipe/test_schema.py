@@ -47,7 +47,7 @@ def test_a_recipe_is_immutable() -> None:
             {"pretrain": {"batches": "balanced", "per_class": 8, "batch_size": 4}},
             "at most batch_size (4)",
         ),
-        ({"pretrain": {"optimizer": "lars"}}, "'sgd' or 'adamw'"),
+        ({"pretrain": {"optimizer": "adam"}}, "'sgd', 'lars' or 'adamw'"),
         ({"pretrain": {"lr": math.nan}}, "finite number"),
         ({"method": {"options": {"t0": math.inf}}}, "method.options.t0 = inf: it should be"),
         ({"probe": {"lrs": []}}, "probe.lrs"),

@@ -3,9 +3,10 @@
 import json
 
 import numpy as np
+import pytest
 
 from scs_supcon.report.context import report_context
-from scs_supcon.report.data import confusion_order, page_data, safe_json
+from scs_supcon.report.data import class_order, confusion_order, page_data, safe_json
 from scs_supcon.report.gallery import build_gallery
 from scs_supcon.report.inputs import read_records
 
@@ -33,7 +34,7 @@ def test_confusions_have_the_cell_of_the_matrix(written):
     context, records = context_of(written())
     assert context["confused"]
     for pair in context["confused"]:
-        assert records.evaluation.confusion[pair.row][pair.column] == pair.count
+        assert records.evaluation.confusion_matrix()[pair.row, pair.column] == pair.count
 
 
 def test_suspects_have_an_image_if_the_page_shows_it(written):
@@ -79,7 +80,7 @@ def test_the_data_covers_every_image_and_every_confusion(written):
     cells = data["confusion"]["cells"]
     assert sum(count for *_, count in cells) == records.evaluation.images
     for row, column, count in cells:
-        assert records.evaluation.confusion[row][column] == count
+        assert records.evaluation.confusion_matrix()[row, column] == count
 
 
 def test_confused_classes_are_adjacent():
@@ -92,7 +93,13 @@ def test_confused_classes_are_adjacent():
         assert abs(order.index(first) - order.index(second)) == 1
 
 
-def test_few_and_very_many_classes_keep_their_order():
-    assert list(confusion_order(np.eye(2, dtype=np.int64))) == [0, 1]
-    assert list(confusion_order(np.eye(401, dtype=np.int64))) == list(range(401))
+@pytest.mark.parametrize("count", [2, 401])
+def test_few_and_very_many_classes_keep_their_order(count, written):
+    evaluation = read_records(written()).evaluation
+    names = tuple(str(number) for number in range(count))
+    other = evaluation.model_copy(update={"classes": names, "confusion": ((0, 1, 5), (1, 1, 5))})
+    assert list(class_order(other)) == list(range(count))
+
+
+def test_classes_without_images_have_an_order():
     assert sorted(confusion_order(np.zeros((4, 4), np.int64))) == [0, 1, 2, 3]

@@ -51,11 +51,18 @@ def test_a_damaged_record_is_named(written, name):
         read_records(run)
 
 
+def test_a_recipe_without_what_the_report_shows_is_named(written):
+    run = written()
+    (run / "recipe.toml").write_text("[pretrain]\nlr = nan\n")
+    with pytest.raises(UserError, match=r"recipe\.toml is damaged: data: "):
+        read_records(run)
+
+
 def test_a_newer_format_is_an_error(written):
     run = written()
     content = json.loads((run / "evaluation.json").read_text())
     (run / "evaluation.json").write_text(json.dumps(content | {"format_version": 9}))
-    with pytest.raises(UserError, match="has format 9, this version reads formats up to 2"):
+    with pytest.raises(UserError, match="has format 9, this version reads formats up to 3"):
         read_records(run)
 
 

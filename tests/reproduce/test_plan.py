@@ -3,7 +3,8 @@
 import pytest
 
 from scs_supcon.errors import UserError
-from scs_supcon.reproduce.plan import ReproduceOptions, make_plan, parse_data
+from scs_supcon.reproduce.markdown import command
+from scs_supcon.reproduce.plan import ReproduceOptions, make_plan, parse_data, ranked_plan
 
 
 def test_without_data_smoke_uses_built_in_images(monkeypatch):
@@ -43,6 +44,29 @@ def test_columns_without_data_are_left_out(shapes):
     )
 
 
+def test_the_encoder_for_large_images_can_be_fine_tuned(shapes):
+    data = {"cub200": str(shapes), "cifar100": str(shapes)}
+    plan = make_plan("table3_main", ReproduceOptions("small", data, unfreeze=True))
+    small, large = (column.column for column in plan.columns)
+    assert (small.unfreeze, small.frozen, small.from_scratch) == (False, False, True)
+    assert (large.unfreeze, large.frozen) == (True, None)
+    assert large.name == "shapes, tf_efficientnet_lite0, fine-tuned, 50 per class"
+    assert "--unfreeze" in command(plan)
+
+
+def test_the_command_of_the_ranks_names_the_data_of_their_table(shapes):
+    plan = make_plan("figure_cd", ReproduceOptions("small", {"cub200": str(shapes)}, seeds=2))
+    expected = "scs reproduce figure_cd --scale small --data cub200=shapes --seeds 2"
+    assert command(plan) == expected
+
+
+def test_the_ranks_are_of_the_runs_with_the_same_epochs(shapes):
+    options = ReproduceOptions("small", {"cub200": str(shapes)}, settings=("pretrain.epochs=7",))
+    table, ranked = make_plan("table3_main", options), ranked_plan(make_plan("figure_cd", options))
+    assert ranked.table() == table.table()
+    assert "pretrain.epochs=7" in ranked.table().methods[0].settings
+
+
 def test_the_paper_scale_has_the_papers_encoder_and_hyper_parameters(shapes):
     plan = make_plan("table3_main", ReproduceOptions("paper", {"cub200": str(shapes)}))
     table = plan.table()
@@ -77,6 +101,14 @@ def test_rows_multiply_the_epochs_of_the_scale_or_of_the_settings(shapes):
     ]
     rows = make_plan("figure_boundary", ReproduceOptions("paper", {"cifar10": str(shapes)})).rows
     assert [row.name for row in rows] == ["Eq. 4", "start at t = 10, b = 10", "Baseline"]
+
+
+def test_trials_of_a_search_keep_their_share_of_the_epochs(shapes):
+    data = {"cifar100": str(shapes)}
+    plan = make_plan("table7_bayesopt", ReproduceOptions("small", data))
+    assert (plan.scale.epochs, plan.scale.search_epochs) == (40, 10)
+    options = ReproduceOptions("small", data, settings=("pretrain.epochs=12",))
+    assert make_plan("table7_bayesopt", options).scale.search_epochs == 3
 
 
 def test_rows_can_be_chosen():

@@ -30,6 +30,11 @@ def test_every_table_and_figure_is_written_and_can_be_verified(scs, shapes, tmp_
             assert (results / name / link).is_file(), (name, link)
         kind = "figures/" if name.startswith("figure") else "recipes/"
         assert kind in page
+    for recipe in results.glob("*/recipes/*.toml"):
+        assert str(tmp_path) not in recipe.read_text()
+        assert str(shapes) not in recipe.read_text()
+    search = (results / "table7_bayesopt" / "README.md").read_text()
+    assert re.search(r"\| \d+\.\d\d \[0\]\(recipes/", search)  # accuracies link to their recipes
     table = results / "table8_ablation"
     with (table / "rows.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -37,6 +42,8 @@ def test_every_table_and_figure_is_written_and_can_be_verified(scs, shapes, tmp_
     assert str(tmp_path) not in (table / "table.toml").read_text()
     assert "| SCS-SupCon | " in (table / "README.md").read_text()
     assert "79.2 |" in (table / "README.md").read_text()  # the published number
+    neighbours = re.compile(r"\| kNN[^|]*\| \d+\.\d\d \[0\]\(recipes/")
+    assert neighbours.search((table / "README.md").read_text())
 
     again = scs("reproduce", "--verify", table, *data, "--device", "cpu", "--quiet")
     assert again.code == 0, again.err

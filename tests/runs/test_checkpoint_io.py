@@ -61,16 +61,22 @@ def test_the_name_of_a_stage_may_contain_digits(tmp_path):
     assert stems == ["fold1-000003", "fold1-000004", "fold2-000005", "pretrain-000001"]
 
 
-def test_checkpoints_of_equal_number_are_ordered_by_age(tmp_path):
-    write(tmp_path, 1, stage="fold2")
-    write(tmp_path / "other", 1, stage="fold1")
-    for path in (tmp_path / "other").iterdir():
-        path.rename(tmp_path / path.name)
-    for stage, seconds in (("fold2", 100), ("fold1", 200)):
-        os.utime(tmp_path / f"{stage}-000001.sha256", (seconds, seconds))
-    assert last_stage(tmp_path) == "fold1"
-    os.utime(tmp_path / "fold2-000001.sha256", (300, 300))
-    assert last_stage(tmp_path) == "fold2"
+def test_folds_of_equal_number_are_in_order(tmp_path):
+    for number, stage in enumerate(("fold2", "fold10", "probe", "fold1")):
+        write(tmp_path / str(number), 1, stage=stage)
+        for path in (tmp_path / str(number)).iterdir():
+            path.rename(tmp_path / path.name)
+        assert last_stage(tmp_path) == ("fold2", "fold10", "probe", "probe")[number]
+
+
+def test_the_order_of_checkpoints_does_not_depend_on_the_clock(tmp_path):
+    write(tmp_path, 1, 2)
+    for file in tmp_path.glob("pretrain-000001.*"):  # the clock was set back between them
+        os.utime(file, (2**31, 2**31))
+    write(tmp_path, 3)
+    stems = sorted({name.partition(".")[0] for name in names(tmp_path)})
+    assert stems == ["pretrain-000002", "pretrain-000003"]
+    assert read(tmp_path) == 3
 
 
 def test_checksums_have_the_format_of_sha256sum(tmp_path):

@@ -56,6 +56,9 @@ def _start(node: int, out: Path) -> subprocess.Popen[bytes]:
     train += ["--epochs", str(EPOCHS), "--workers", "0", "--no-report", "--batch-size", "64"]
     train += ["--set", "probe.epochs=2", "--set", "probe.views=1"]
     environment = os.environ | {"GLOO_SOCKET_IFNAME": f"scs{node + 1}", "OMP_NUM_THREADS": "1"}
+    # Otherwise the agent that survives keeps the address of the first round to itself, and a node
+    # that joins later waits for it until it gives up.
+    environment |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     with (out.parent / f"{out.name}-node{node + 1}.log").open("ab") as log:
         return subprocess.Popen(
             ["ip", "netns", "exec", NODES[node], *torchrun, *train],

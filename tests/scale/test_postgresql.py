@@ -58,7 +58,7 @@ def test_two_workers_share_a_study_and_one_is_killed(server: str, tmp_path: Path
             stderr=log,
             start_new_session=True,
         )
-    wait_until(lambda: list(tmp_path.glob("search/trials/*/metrics.csv")), 300, "a trial")
+    wait_until(lambda: list(tmp_path.glob("search/trials/*/metrics.csv")), 900, "a trial")
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     output = run(*command, cwd=tmp_path)

@@ -1,6 +1,7 @@
 """The table of corrections: append-only, complete after a crash, undone step by step."""
 
 import csv
+from datetime import datetime
 
 import pytest
 
@@ -33,6 +34,19 @@ def test_corrections_survive_a_restart(file):
 def test_nothing_is_written_if_nothing_changes(file):
     assert Corrections(file, LABELS).relabel(["a.png"], "cat") == []
     assert not file.exists()
+
+
+def test_actions_are_undone_one_by_one_if_the_clock_stands_still(file, monkeypatch):
+    class Still(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime(2026, 1, 1, tzinfo=tz)
+
+    monkeypatch.setattr("scs_supcon.server.corrections.datetime", Still)
+    corrections = Corrections(file, LABELS)
+    corrections.relabel(["a.png"], "dog")
+    corrections.relabel(["b.png"], "cat")
+    assert [row.image for row in Corrections(file, LABELS).undo()] == ["b.png"]
 
 
 def test_undo_reverses_whole_actions_in_turn(file):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import time
 
 import pytest
@@ -93,6 +94,20 @@ def test_a_class_without_training_images_is_not_trained(run_copy):
         Retrain(workspace).start()
     workspace.close()
     assert not (run_copy / "retrain.json").exists()
+
+
+def test_runs_are_listed_in_the_order_of_their_numbers_whatever_the_clock_says(run_copy):
+    (run_copy / "corrected").mkdir()
+    for number in (11, 10, 2):  # the clock was set back before each of them
+        name = f"{run_copy.name}-{number}"
+        table = run_copy / "corrected" / f"{name}.csv"
+        table.touch()
+        os.utime(table, (number, 100 - number))
+        (run_copy.parent / name).mkdir()
+        (run_copy.parent / name / "finished.json").touch()
+    workspace = Workspace(run_copy)
+    assert workspace.runs() == [run_copy.name, *(f"{run_copy.name}-{n}" for n in (2, 10, 11))]
+    workspace.close()
 
 
 def test_unlabelled_images_are_queued_and_labelled(run_copy, serve, tmp_path, image_files):

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import distributed, nn
 
 from scs_supcon.errors import UserError
+from scs_supcon.nn.network import in_micro_batches
 from scs_supcon.training.distributed import make_fabric
 from scs_supcon.training.loop import (
     Hooks,
@@ -24,21 +25,27 @@ from scs_supcon.training.loop import (
 )
 
 ROWS, LR = 10, 0.1
-SETTINGS = {"step": {"epochs": 1, "clip_norm": 0.0}, "steps": {"epochs": 4, "clip_norm": 0.2}}
+SETTINGS = {
+    "step": {"epochs": 1, "clip_norm": 0.0},
+    "steps": {"epochs": 4, "clip_norm": 0.2},
+    # The first process has four micro-batches, the second one two; the exact loss is the same.
+    "micro": {"epochs": 4, "clip_norm": 0.2, "micro_batch": 2},
+}
 
 
 class Network(nn.Module):
     """Two outputs, of which the loss uses one: the other has no gradient."""
 
-    def __init__(self):
+    def __init__(self, micro_batch):
         super().__init__()
+        self.micro_batch = micro_batch
         self.encoder = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
         self.unused = nn.Linear(3, 2)
         self.register_buffer("count", torch.zeros((), dtype=torch.long))
 
     def forward(self, images):
         self.count += len(images)
-        embeddings = self.encoder(images)
+        embeddings = in_micro_batches(self.encoder, images, self.micro_batch)
         return embeddings, self.unused(embeddings)
 
 
@@ -69,10 +76,10 @@ class GatheredLoss(nn.Module):
         }
 
 
-def train(out, epochs, clip_norm):
+def train(out, epochs, clip_norm, micro_batch=0):
     fabric = make_fabric("cpu", "64-true")
     torch.manual_seed(fabric.global_rank)  # the weights of the first process are used
-    network, loss = Network(), GatheredLoss()
+    network, loss = Network(micro_batch), GatheredLoss()
     optimizer = make_optimizer("sgd", parameter_groups([network, loss], LR, 0.01), LR)
     network, optimizer = fabric.setup(network, optimizer)
     images = torch.randn(ROWS, 5, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
@@ -111,9 +118,9 @@ def torchrun(out):
 
 @pytest.mark.slow
 def test_two_processes_compute_the_same_result_as_one(tmp_path):
-    """After one plain step, and after several with clipping and weight decay."""
+    """After one plain step, after several with clipping and weight decay, and in micro-batches."""
     for out, settings in SETTINGS.items():
-        train(tmp_path / out, **settings)
+        train(tmp_path / out, **settings | {"micro_batch": 0})
     torchrun(tmp_path / "two-")
     for out, settings in SETTINGS.items():
         single = load_file(tmp_path / f"{out}-0.safetensors")

@@ -1,17 +1,22 @@
-"""The description of a run before its first epoch, and the estimated cost of stage 1."""
+"""The description of a run before its first epoch, and the estimated cost of stage 1.
+
+Run as a script, this file is one of two processes.
+"""
 
 import copy
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from scs_supcon.data.builtin import shapes
 from scs_supcon.data.dataset import Problem, problem_title
 from scs_supcon.methods import Batch, Network, build_method
 from scs_supcon.methods.shared.base import TaskInfo
-from scs_supcon.recipe import make_recipe
+from scs_supcon.recipe import PretrainRecipe, make_recipe
 from scs_supcon.training import estimate
 from scs_supcon.training.pretrain import training_set_from_features
 
@@ -213,6 +218,30 @@ def test_slow_steps_are_timed_with_a_few_images(monkeypatch):
     assert cost.seconds == pytest.approx(10 * 0.5 * 4)
 
 
+def test_processes_of_different_speed_time_the_same_steps(on_ranks):
+    """Otherwise one of them would wait for the other forever."""
+    steps = [int(arrays["steps"]) for arrays in on_ranks(__file__, 2)]
+    assert steps == [2, 2], "the second process is slow"
+
+
+def estimate_on_rank(rank, world, folder):
+    store = distributed.FileStore(str(folder / "store"), world)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    timed = []
+
+    def time_step(method, network, batch, device):
+        distributed.all_reduce(torch.ones(1))
+        timed.append(len(batch.labels))
+        return 0.5 if rank else 0.01
+
+    estimate._time_step = time_step
+    network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
+    batch = Batch(torch.randn(128, 3), torch.arange(64) % 2, torch.arange(64))
+    estimate.estimate_stage_1(network, build_method("supcon"), batch, 64, 10, CPU)
+    distributed.barrier()
+    np.savez(folder / f"{rank}.npz", steps=len(timed))
+
+
 def test_zero_epochs_come_with_a_caution():
     settings = recipe(epochs=0)
     training_set = training_set_from_features(
@@ -230,3 +259,42 @@ def test_enough_images_come_without_a_caution():
     images = shapes(per_class=6)
     text = estimate.describe_data(images, np.array(["train"] * 36), [])
     assert "caution" not in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "images", "expected"),
+    [
+        ({"batch_size": 512}, 10_000, ""),
+        ({"batch_size": 2048}, 300, ""),
+        (
+            {"batch_size": 2048, "lr": 0.1, "warmup_epochs": 2},
+            10_000,
+            "rate      0.1 for batches of 2,048 images, 2 epochs of warm-up; the linear rule gives "
+            "0.8 (0.1 × 2,048/256); set it with --set pretrain.lr=VALUE",
+        ),
+        (
+            {"batch_size": 4096, "lr": 1.6},
+            10_000,
+            "rate      1.6 for batches of 4,096 images, 0 epochs of warm-up; the linear rule gives "
+            "1.6 (0.1 × 4,096/256); set it with --set pretrain.lr=VALUE; try optimizer=lars",
+        ),
+        (
+            {"batch_size": 4096, "lr": 4.8, "optimizer": "lars", "warmup_epochs": 10},
+            10_000,
+            "rate      4.8 for batches of 4,096 images, 10 epochs of warm-up; the linear rule "
+            "gives 4.8 (0.3 × 4,096/256); set it with --set pretrain.lr=VALUE",
+        ),
+        (
+            {"batch_size": 1024, "lr": 0.001, "optimizer": "adamw"},
+            10_000,
+            "rate      0.001 for batches of 1,024 images; the square root rule multiplies a rate "
+            "for 256 images by 2; set it with --set pretrain.lr=VALUE",
+        ),
+    ],
+)
+def test_large_batches_are_told_the_usual_rates(settings, images, expected):
+    assert estimate.describe_large_batches(PretrainRecipe(**settings), images) == expected
+
+
+if __name__ == "__main__":
+    estimate_on_rank(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

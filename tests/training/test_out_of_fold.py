@@ -105,6 +105,19 @@ def test_a_run_stopped_in_the_second_fold_ends_with_the_same_bytes(
     assert deterministic_files(tmp_path / "run") == deterministic_files(whole.path)
 
 
+def test_the_folds_leave_out_a_style_field_that_cannot_change_the_common_field(
+    options, shapes, train_small, tmp_path, monkeypatch
+):
+    # Clipping would join the gradients of both fields in one norm.
+    settings = ["head.style_input=erased", "method.options.style=instance", "pretrain.clip_norm=0"]
+    options |= {"settings": [*SETTINGS, *settings]}
+    quick = load(train_small(shapes, tmp_path / "quick", **options).path)
+    monkeypatch.setattr("scs_supcon.training.out_of_fold._style_is_separate", lambda _recipe: False)
+    whole = load(train_small(shapes, tmp_path / "whole", **options).path)
+    assert quick.info.pairs == whole.info.pairs
+    assert quick.info.rejection == whole.info.rejection
+
+
 @pytest.mark.parametrize("folds", [0, 1])
 def test_without_folds_the_validation_images_are_used(
     folds, options, shapes, train_small, tmp_path, capsys

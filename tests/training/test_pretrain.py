@@ -20,7 +20,7 @@ from scs_supcon.data.load import load_images
 from scs_supcon.data.sampler import plan_epoch
 from scs_supcon.data.transforms import ViewDataset, eval_view, seeded, train_view
 from scs_supcon.errors import UserError
-from scs_supcon.methods import Method, Network, TaskInfo, build_method
+from scs_supcon.methods import Method, Network, Output, TaskInfo, build_method
 from scs_supcon.progress import Display
 from scs_supcon.recipe import make_recipe, write_toml
 from scs_supcon.runs.metrics_log import STEP_METRICS
@@ -56,6 +56,13 @@ def images_set(seed=0, workers=0, views=2):
     return training_set_from_images(IMAGES, INDICES, recipe(seed), views, workers)
 
 
+def memory_set(seed=0, views=2):
+    settings = recipe(seed)
+    data = settings.data.model_copy(update={"in_memory": True})
+    settings = settings.model_copy(update={"data": data})
+    return training_set_from_images(IMAGES, INDICES, settings, views, 2)
+
+
 def features_set(seed=0, views=2, cached=4, **encoder):
     """Features that hold their origin: (position, number of the view)."""
     rows, columns = torch.meshgrid(
@@ -89,7 +96,7 @@ def test_a_view_depends_only_on_seed_epoch_image_and_view_number():
             assert torch.equal(first.images[number * count + row], expected), "view-major order"
 
 
-@pytest.mark.parametrize("make", [images_set, features_set])
+@pytest.mark.parametrize("make", [images_set, memory_set, features_set])
 def test_an_epoch_has_every_image_once_with_the_views_of_the_method(make):
     for views in (1, 3):
         epoch = batches(make(views=views))
@@ -100,20 +107,20 @@ def test_an_epoch_has_every_image_once_with_the_views_of_the_method(make):
         assert labels.tolist() == IMAGES.labels[INDICES][positions].tolist()
 
 
-@pytest.mark.parametrize("make", [images_set, features_set])
+@pytest.mark.parametrize("make", [images_set, memory_set, features_set])
 def test_skipping_batches_returns_the_rest_of_the_epoch(make):
     whole = batches(make(), epoch=1)
     assert same(batches(make(), epoch=1, skip=2), whole[2:])
 
 
-@pytest.mark.parametrize("make", [images_set, features_set])
+@pytest.mark.parametrize("make", [images_set, memory_set, features_set])
 def test_epochs_and_seeds_have_different_views(make):
     plain = [batch.images for batch in make().batches(plan(), 0, 0, 0)]
     for other in (make().batches(plan(), 1, 0, 0), make(seed=1).batches(plan(), 0, 0, 0)):
         assert not all(torch.equal(a, b.images) for a, b in zip(plain, other, strict=True))
 
 
-@pytest.mark.parametrize("make", [images_set, features_set])
+@pytest.mark.parametrize("make", [images_set, memory_set, features_set])
 def test_processes_split_the_rows_of_every_batch(make):
     single = batches(make())
     ranks = [batches(make(), rank=rank, world=2) for rank in range(2)]
@@ -124,6 +131,22 @@ def test_processes_split_the_rows_of_every_batch(make):
             for pair in zip(*(p.images.chunk(2) for p in (left, right)), strict=True)
         ]
         assert torch.equal(torch.cat(views), whole.images)
+
+
+def test_images_in_memory_have_the_same_evaluation_views():
+    outputs = [training.apply_network(NoHead()) for training in (images_set(), memory_set())]
+    assert torch.equal(outputs[0].features, outputs[1].features)
+
+
+class NoHead(nn.Module):
+    """Returns the images as features."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(()))
+
+    def forward(self, images):
+        return Output(images, images)
 
 
 def test_workers_produce_the_same_views():
@@ -150,9 +173,12 @@ def test_a_missing_image_is_reported_without_a_traceback(workers):
     def missing():
         raise ImageError("x.png does not exist")
 
+    others = set(multiprocessing.active_children())  # of other tests
     with pytest.raises(UserError, match=r"^x\.png does not exist$"):
         batches(failing(missing)(workers))
-    assert not multiprocessing.active_children(), "no worker is left"
+    for worker in set(multiprocessing.active_children()) - others:
+        worker.join(60)
+        assert not worker.is_alive(), "no worker is left"
 
 
 def test_a_killed_worker_is_an_error_with_advice():

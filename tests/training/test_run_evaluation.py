@@ -49,7 +49,7 @@ def test_the_confusion_matrix_counts_the_predictions(evaluation, predictions):
     for row in predictions:
         if row["split"] == "test":
             table[number[row["label"]], number[row["prediction"]]] += 1
-    assert np.array_equal(evaluation.confusion, table)
+    assert np.array_equal(evaluation.confusion_matrix(), table)
 
 
 def test_accuracy_and_rejection_are_those_of_the_predictions(evaluation, predictions):

@@ -72,7 +72,7 @@ def seed_all(seed):
     np.random.seed(seed)  # noqa: NPY002
 
 
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize("name", ["sgd", "lars", "adamw"])
 @pytest.mark.parametrize("stop_at", [0, 1, 5, 6])
 def test_a_restored_run_continues_like_the_original(tmp_path, name, stop_at):
     """A run is saved and continues; a run restored from the file must end equal."""

@@ -1,11 +1,19 @@
 """Workers share the cores, report how they end, and stop with the pool."""
 
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
+import time
+from multiprocessing import Pipe
+from types import SimpleNamespace
 
 import pytest
 
 from scs_supcon.device import cores
+from scs_supcon.training.checkpointing import Stopped
+from scs_supcon.training.workers import WorkerPool
 
 SCRIPT = """
 import os
@@ -90,7 +98,8 @@ def run_script(tmp_path):
     return run
 
 
-def test_workers_report_how_they_ended(run_script, tmp_path):
+def test_workers_report_how_they_ended(run_script, tmp_path, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     result = run_script("threads", "fail", "busy", "crash", "noisy")
     assert result.stdout.splitlines() == [
         "busy: busy: ",
@@ -108,3 +117,35 @@ def test_sigterm_stops_the_workers_and_raises_stopped(run_script):
     result = run_script()
     assert result.returncode == 1
     assert "Stopped" in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("limit", "threads"), [("", 4), ("1", 1), ("16", 4), ("4,2", 4)])
+def test_omp_num_threads_limits_the_threads_of_a_worker(limit, threads, monkeypatch):
+    monkeypatch.setattr("scs_supcon.training.workers.cores", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", limit)
+    assert WorkerPool(2).threads == threads
+
+
+def sleep() -> str:
+    time.sleep(100)
+    return ""
+
+
+def test_a_worker_that_starts_when_a_signal_arrives_is_stopped_too(monkeypatch):
+    context = multiprocessing.get_context("fork")
+    started = []
+
+    class SignalledProcess(context.Process):
+        def start(self):
+            super().start()
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    pool = WorkerPool(1)
+    # A process that was just forked may not notice SIGTERM; one of a forkserver does.
+    monkeypatch.setattr("scs_supcon.training.workers.GRACE_SECONDS", 5.0)
+    monkeypatch.setattr(pool, "_context", SimpleNamespace(Process=SignalledProcess, Pipe=Pipe))
+    with pytest.raises(Stopped), pool:
+        pool.start("sleep", sleep)
+    (process,) = started
+    assert process.exitcode is not None, "it was known, and is stopped"

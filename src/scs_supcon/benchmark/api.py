@@ -44,6 +44,7 @@ def compare(  # noqa: PLR0913
     cache: str | Path | None = None,
     offline: bool = False,
     jobs: int = 1,
+    dask: str | None = None,
     train: bool = True,
     accept_old: bool = False,
     quiet: bool = False,
@@ -82,6 +83,7 @@ def compare(  # noqa: PLR0913
         cache: directory for cached features of frozen encoders.
         offline: never download weights.
         jobs: runs to train in parallel.
+        dask: address of the scheduler of a Dask cluster that trains the runs.
         train: False to use the finished runs only.
         accept_old: use runs that were made by other numeric code.
         quiet: show no progress.
@@ -127,6 +129,7 @@ def compare(  # noqa: PLR0913
         display=Display(quiet),
         train=train,
         accept_old=accept_old,
+        dask=dask,
     )
 
 

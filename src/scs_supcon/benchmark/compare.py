@@ -80,6 +80,7 @@ def run_comparison(
     display: Display,
     train: bool = True,
     accept_old: bool = False,
+    dask: str | None = None,
 ) -> ComparisonReport:
     """Train the missing runs, then write tables, statistics, figures and the page.
 
@@ -92,12 +93,15 @@ def run_comparison(
         display: shows progress.
         train: False to use the finished runs only.
         accept_old: use runs that were made by other numeric code.
+        dask: address of the scheduler of a Dask cluster that trains the runs.
     """
     for folder in (out, runs) if train else (out,):  # before hours of training
         make_folder(folder)
     cells, sources = plan(table, runs, compute, jobs, display, accept_old=accept_old)
     left_out = [detail for source in sources.values() for detail in source.left_out]
-    failures = train_cells(cells, runs, out / "recipes", compute, jobs, display) if train else {}
+    failures: dict[str, str] = {}
+    if train:
+        failures = train_cells(cells, runs, out / "recipes", compute, jobs, display, dask)
     return write_results(table, cells, failures, out=out, runs=runs, left_out=left_out)
 
 

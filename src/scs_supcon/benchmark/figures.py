@@ -50,7 +50,8 @@ def dot_plot(
         axes.set_yticks(range(len(labels)), labels, color=INK)
         axes.set_ylim(len(labels) - 0.5, -0.5)
         axes.set_title(printable_name(title))
-        axes.set_xlabel(f"{split} {metric}: runs (dots), mean (diamond) ± standard deviation")
+        text = f"{split} {metric}: runs (dots), mean (diamond) ± standard deviation"
+        axes.set_xlabel(text, loc="right")  # the names of the methods leave space on the left
         axes.grid(False, axis="y")
         axes.spines["left"].set_visible(False)
         axes.tick_params(left=False)
@@ -81,7 +82,7 @@ def pair_curves_plot(results: Sequence[CellResult], *, title: str) -> "Figure":
             axes.set_xlabel("step")
             axes.set_title(name)
         panels[0].legend(fontsize=7)
-        figure.suptitle(printable_name(title))
+        figure.suptitle(printable_name(title), x=0.01, ha="left", fontsize=10)
     return figure
 
 
@@ -121,6 +122,8 @@ def cd_diagram(result: Nemenyi, *, title: str, adapted: Collection[str] = ()) ->
         low, high = 1.0, float(len(ranks))
         axes.set_xlim(low, high)
         axes.set_xticks(range(1, len(ranks) + 1))
+        for artist in (*axes.lines, *axes.collections):  # a rank may be the first or the last
+            artist.set_clip_on(False)
         axes.grid(False)
         end = low + min(result.cd, high - low)
         axes.plot([low, end], [1.6, 1.6], "|-", color=SOFT, linewidth=1.2, clip_on=False)

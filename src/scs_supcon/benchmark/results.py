@@ -144,21 +144,21 @@ def evaluated_runs(results: Sequence[CellResult], metric: Metric = ACCURACY) -> 
         value = None if metric is ACCURACY else metric.scaled(result.evaluation)
         if metric is ACCURACY or value is not None:
             method_runs[result.cell.key] = replace(run, value=value)
-        if knn in rows and result.cell.key not in rows[knn] and _shows_encoder(result.cell):
+        if knn in rows and result.cell.key not in rows[knn] and shows_encoder(result.cell):
             rows[knn][result.cell.key] = result.predictions("neighbours")
     return runs
 
 
 def knn_name(cells: Sequence[Cell]) -> str:
     """Return the name of the row of kNN, with the encoder whose features it uses."""
-    shown = [cell for cell in cells if _shows_encoder(cell)]
+    shown = [cell for cell in cells if shows_encoder(cell)]
     encoders = {cell.recipe.encoder.name for cell in shown}
     encoder = encoders.pop() if len(encoders) == 1 else "encoder of the column"
     trained_by = {cell.row for cell in shown if not cell.recipe.encoder.frozen}
     return f"{KNN} on {encoder}" + (f", trained by {min(trained_by)}" if trained_by else "")
 
 
-def _shows_encoder(cell: Cell) -> bool:
+def shows_encoder(cell: Cell) -> bool:
     """Return whether the kNN row of the table uses the predictions of this run.
 
     A frozen encoder is the same for all methods; otherwise that of cross-entropy is used.

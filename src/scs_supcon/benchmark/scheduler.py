@@ -1,23 +1,14 @@
-"""Train the cells of a table in worker processes.
-
-Several commands, also on several machines, may share one folder of runs. A run belongs to the
-process that holds its lock, and the system frees the lock of a process that ends. Each command
-trains the cells that are neither finished nor locked. It then waits for the locked ones, and trains
-those that are unlocked before they are finished.
-"""
+"""Train the cells of a table in worker processes or on a cluster; see `cluster.tasks`."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from scs_supcon.benchmark.expand import Cell
+from scs_supcon.cluster.tasks import SharedTask, run_tasks, task_pool
 from scs_supcon.device import Compute
 from scs_supcon.io.atomic import write_text
-from scs_supcon.io.lock import is_held
 from scs_supcon.progress import Display
-from scs_supcon.recipe import write_toml
-from scs_supcon.training.workers import WorkerPool, WorkerStatus
-
-POLL_SECONDS = 1.0  # between checks for runs that other commands have finished
+from scs_supcon.recipe import from_toml, write_toml
 
 
 def is_finished(run: Path) -> bool:
@@ -32,6 +23,7 @@ def train_cells(
     compute: Compute,
     jobs: int,
     display: Display,
+    dask: str | None = None,
 ) -> dict[str, str]:
     """Train the cells that are not finished.
 
@@ -40,8 +32,9 @@ def train_cells(
         runs: folder of the runs; each run directory is named by its cell's address.
         recipes: folder that receives each cell's recipe.
         compute: device, data loading and cache.
-        jobs: number of processes at a time.
+        jobs: number of processes at a time; with Dask, on each machine.
         display: shows progress.
+        dask: address of the scheduler of a Dask cluster that trains the cells.
 
     Returns:
         The reasons for failures, by address.
@@ -49,46 +42,56 @@ def train_cells(
     Raises:
         Stopped: on Ctrl-C or SIGTERM, after all runs are saved.
     """
-    unique = {cell.address: cell for cell in cells}
-    pending = dict.fromkeys(unique)  # neither finished nor failed, in order
-    failures: dict[str, str] = {}
+    tasks = {}
+    for cell in {cell.address: cell for cell in cells}.values():
+        recipe, run = write_toml(cell.recipe), runs / cell.address
+        if not is_finished(run):
+            write_text(recipes / f"{cell.address}.toml", recipe)
+        settings = (compute.device, compute.workers, str(compute.cache), compute.offline)
+        tasks[cell.address] = SharedTask(
+            str(cell),
+            train_recipe,
+            (recipe, cell.weights, str(run), *settings),
+            run / "finished.json",
+            run / ".lock",
+            run / "worker.log",
+        )
     preload = ["scs_supcon.benchmark.scheduler", "scs_supcon.training.pipeline"]
-    with display.progress("runs") as progress, WorkerPool(jobs, preload) as pool:
-        while True:
-            for address in [a for a in pending if a not in pool.workers]:
-                if is_finished(runs / address):
-                    del pending[address]
-            progress(len(unique) - len(pending) - len(failures), len(unique))
-            if not pending:
-                return failures
-            for address in pending:
-                run = runs / address
-                waiting = address not in pool.workers and not is_held(run / ".lock")
-                if waiting and pool.has_room:
-                    cell = unique[address]
-                    write_text(recipes / f"{address}.toml", write_toml(cell.recipe))
-                    log = run / "worker.log"
-                    pool.start(address, train_cell, cell, run, compute, log=log)
-            for address, report in pool.wait(POLL_SECONDS).items():
-                if report.status is WorkerStatus.DONE:
-                    del pending[address]
-                    display.line(f"{unique[address]}: {report.message}, {report.seconds:.0f} s")
-                elif report.status is WorkerStatus.FAILED:
-                    del pending[address]
-                    failures[address] = report.message
-                    reason = report.message.splitlines()[-1]
-                    display.line(f"failed: {unique[address]}: {reason}")
+    return run_tasks(tasks, task_pool(jobs, dask, preload), display, "runs")
 
 
-def train_cell(cell: Cell, out: Path, compute: Compute) -> str:
-    """Train one cell and return its result in one line."""
+def train_recipe(
+    recipe: str,
+    weights: str | None,
+    out: str,
+    device: str,
+    workers: int,
+    cache: str,
+    offline: bool,
+) -> str:
+    """Train a resolved recipe, given in TOML, and return its result in one line.
+
+    Args:
+        recipe: its text.
+        weights: file of the encoder's weights; the recipe holds its digest only.
+        out: the run directory.
+        device: see `Compute`, as for the other arguments.
+        workers: processes that load images.
+        cache: folder for the features of frozen encoders.
+        offline: never download weights.
+    """
     from scs_supcon.data.load import load_dataset
     from scs_supcon.training.pipeline import run
     from scs_supcon.training.result import headline
 
-    images, problems = load_dataset(
-        cell.recipe.data.source, compute.workers, lambda done, total: None
+    settings = from_toml(recipe)
+    images, problems = load_dataset(settings.data.source, workers, lambda done, total: None)
+    result = run(
+        settings,
+        images,
+        Path(out),
+        Compute(device, workers, Path(cache), offline),
+        problems=problems,
+        weights=Path(weights) if weights else None,
     )
-    weights = Path(cell.weights) if cell.weights else None
-    result = run(cell.recipe, images, out, compute, problems=problems, weights=weights)
     return headline(result.summary)

@@ -53,6 +53,7 @@ from scs_supcon.recipe.schema import Digest, Positive
 CROSS_ENTROPY = "baseline"
 KNN = "kNN"
 TUNE_RATES = (1 / 3, 1.0, 3.0)
+MOST_RUNS = 5_000
 TuneRates: TypeAlias = Annotated[tuple[Positive, ...], Field(min_length=1)]
 
 
@@ -158,6 +159,16 @@ class Table(Section):
             raise ValueError(f"the control {self.control!r} is not a row of the table{hint}")
         for row in self.methods:
             method_class(parse(row.method)[0])
+        return self
+
+    @model_validator(mode="after")
+    def _check_size(self) -> "Table":
+        runs = len(self.methods) * len(self.columns) * self.seeds * (self.folds or 1)
+        if runs > MOST_RUNS:
+            raise ValueError(
+                f"the table has {runs:,} runs (rows × columns × seeds × folds); at most "
+                f"{MOST_RUNS:,} are supported: reduce seeds or folds"
+            )
         return self
 
     @model_validator(mode="after")

@@ -36,6 +36,7 @@ class ScsCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line."""
+        ctx.meta["arguments"] = tuple(args)  # for --slurm, which runs the same command elsewhere
         try:
             return super().parse_args(ctx, [word for word in args if word not in OLD_FLAGS])
         except Exception as error:

@@ -14,6 +14,7 @@ from scs_supcon.cli.options import (
     PROTOCOL,
     AcceptOld,
     Cache,
+    Dask,
     DataFolder,
     Device,
     Jobs,
@@ -22,6 +23,7 @@ from scs_supcon.cli.options import (
     Offline,
     Quiet,
     Runs,
+    Slurm,
     exit_if_failed,
     with_recipe_options,
 )
@@ -110,6 +112,8 @@ def compare(
     ] = None,
     runs: Runs = Path("runs/compared"),
     jobs: Jobs = 1,
+    dask: Dask = None,
+    slurm: Slurm = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -192,7 +196,7 @@ def compare(
     if dry_run:
         echo(benchmark.dry_run(table, **shared))
         return
-    report = benchmark.run_comparison(table, out=target, train=not no_train, **shared)
+    report = benchmark.run_comparison(table, out=target, train=not no_train, dask=dask, **shared)
     echo(json.dumps(benchmark.summary(report, target), indent=1) if as_json else report.text)
     if not as_json:
         echo(f"page      {target / 'comparison.html'}")

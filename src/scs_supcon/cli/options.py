@@ -137,6 +137,37 @@ Runs = Annotated[
 Jobs = Annotated[
     int, typer.Option(help="Number of runs to train in parallel.", rich_help_panel=COMPUTE)
 ]
+Dask = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Address of a Dask scheduler, such as tcp://10.0.0.1:8786: its workers do the work, "
+        "in the same shared folder. They get recipes and names of files, never code.",
+        rich_help_panel=COMPUTE,
+    ),
+]
+
+
+def _submit(context: typer.Context, tasks: int | None) -> None:
+    if tasks is not None:
+        from scs_supcon.cli.slurm import submit_this
+
+        submit_this(str(context.info_name), context.meta["arguments"], tasks)
+        raise typer.Exit
+
+
+Slurm = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TASKS",
+        min=1,
+        is_eager=True,
+        callback=_submit,
+        help="Run this command as an array of so many SLURM jobs, which divide the work, instead "
+        "of here. `scs slurm` does the same with options of sbatch.",
+        rich_help_panel=COMPUTE,
+    ),
+]
 NoTrain = Annotated[
     bool,
     typer.Option(

@@ -1,16 +1,30 @@
 """`scs predict` and `scs embed`: use a model on images."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scs_supcon.cli.app import app, echo
+from scs_supcon.cli.app import ScsCommand, app, echo
 from scs_supcon.cli.checks import check_images
-from scs_supcon.cli.options import AllowCode, FalseRejection, ImagePaths, Quiet, RunPath, Threshold
+from scs_supcon.cli.options import (
+    AllowCode,
+    Dask,
+    FalseRejection,
+    ImagePaths,
+    Quiet,
+    RunPath,
+    Slurm,
+    Threshold,
+)
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import check_writable
+
+if TYPE_CHECKING:
+    from scs_supcon.inference.types import Embeddings
+    from scs_supcon.progress import Display
 
 LISTED = 20  # images up to which every one is printed by default
 
@@ -89,11 +103,24 @@ def predict(
     report_failures(predictions.failures)
 
 
-@app.command()
+@app.command(cls=ScsCommand)
 def embed(
     run: RunPath,
     images: ImagePaths,
     output: Annotated[Path, typer.Option("-o", "--output", help="Output file: .parquet or .npz.")],
+    parts: Annotated[
+        Path | None,
+        typer.Option(
+            help="Compute parts of 4,096 images and keep them in this folder: the same command "
+            "resumes, and commands that share the folder divide the work. Delete it afterwards. "
+            "Default: none; OUTPUT.parts with --dask.",
+        ),
+    ] = None,
+    half: Annotated[
+        bool, typer.Option("--half", help="Write float16 vectors, which take half the space.")
+    ] = False,
+    dask: Dask = None,
+    slurm: Slurm = None,
     allow_code: AllowCode = None,
     quiet: Quiet = False,
 ) -> None:
@@ -109,11 +136,45 @@ def embed(
     from scs_supcon.progress import Display
 
     writing.check_embedding_file(output)
-    with Display(quiet).progress("embed") as progress:
-        vectors = load(run).embed(files, progress)
-    writing.write_embeddings(vectors, output)
+    display = Display(quiet)
+    if parts is None and dask is not None:
+        parts = output.with_name(f"{output.name}.parts")
+    if parts is not None:
+        vectors = _embed_in_parts(run, files, parts, dask, display)
+    else:
+        with display.progress("embed") as progress:
+            vectors = load(run).embed(files, progress)
+    writing.write_embeddings(vectors.half() if half else vectors, output)
     echo(f"{len(vectors.names)} images: {output}")
     report_failures(vectors.failures)
+
+
+def _embed_in_parts(
+    run: Path, files: Sequence[Path], folder: Path, dask: str | None, display: "Display"
+) -> "Embeddings":
+    from scs_supcon.cluster.tasks import SharedTask, run_tasks, task_pool
+    from scs_supcon.inference.parts import embed_part, embedding_parts, join_parts
+    from scs_supcon.io.atomic import make_folder
+
+    make_folder(folder)
+    parts = embedding_parts(run, files, folder)
+    tasks = {
+        part.file.stem: SharedTask(
+            f"part {number} of {len(parts)}",
+            embed_part,
+            (str(run), json.dumps([str(file) for file in part.images]), str(part.file)),
+            part.file,
+            part.lock,
+            part.file.with_suffix(".log"),
+        )
+        for number, part in enumerate(parts, start=1)
+    }
+    failed = run_tasks(tasks, task_pool(1, dask, [embed_part.__module__]), display, "parts")
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(parts)} parts failed: {next(iter(failed.values()))}"
+        )
+    return join_parts(parts)
 
 
 def report_failures(failures: Sequence[Any]) -> None:

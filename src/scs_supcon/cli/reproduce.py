@@ -12,6 +12,7 @@ from scs_supcon.cli.options import (
     PROTOCOL,
     AcceptOld,
     Cache,
+    Dask,
     Device,
     Jobs,
     Json,
@@ -19,6 +20,7 @@ from scs_supcon.cli.options import (
     Offline,
     Quiet,
     Runs,
+    Slurm,
     exit_if_failed,
 )
 from scs_supcon.errors import UserError
@@ -91,6 +93,15 @@ def reproduce(
             rich_help_panel=PROTOCOL,
         ),
     ] = None,
+    unfreeze: Annotated[
+        bool,
+        typer.Option(
+            "--unfreeze",
+            help="Fine-tune the encoder for large images at the scale small, instead of freezing "
+            "it. Use another --out: the results have the same folder.",
+            rich_help_panel=PROTOCOL,
+        ),
+    ] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -125,6 +136,8 @@ def reproduce(
     ] = Path("results"),
     runs: Runs = Path("runs/compared"),
     jobs: Jobs = 1,
+    dask: Dask = None,
+    slurm: Slurm = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -184,8 +197,9 @@ def reproduce(
         _counts(images_per_class),
         weights,
         tuple(settings or ()),
+        unfreeze,
     )
-    resources = Resources(out, runs, compute, jobs, display, not no_train, accept_old)
+    resources = Resources(out, runs, compute, jobs, display, not no_train, accept_old, dask)
     _run(names, options, resources, dry_run, as_json)
 
 

@@ -15,7 +15,7 @@ from scs_supcon.io.atomic import write_text
 
 # Commands that divide their work among processes, or that resume.
 COMMANDS = ("train", "compare", "reproduce", "tune", "embed")
-SHARED = ("compare", "reproduce", "tune")
+SHARED = ("compare", "reproduce", "tune", "embed")
 
 _SCRIPT = """\
 #!/bin/bash
@@ -53,7 +53,7 @@ def slurm(
     tasks: Annotated[
         int,
         typer.Option(
-            min=1, help="Number of jobs that share the work of compare, reproduce or tune."
+            min=1, help="Number of jobs that share the work of compare, reproduce, tune or embed."
         ),
     ] = 1,
     sbatch: Annotated[
@@ -76,12 +76,33 @@ def slurm(
     """
     if command not in COMMANDS:
         raise UserError(f"scs slurm cannot run {command!r}: it runs {', '.join(COMMANDS)}")
+    _submit_array([command, *context.args], tasks, shlex.split(sbatch), script, not no_submit)
+
+
+def submit_this(command: str, arguments: Sequence[str], tasks: int) -> None:
+    """Submit a command that was given with --slurm, without that option."""
+    kept = list(arguments)
+    for position, word in enumerate(arguments):
+        if word == "--slurm":
+            del kept[position : position + 2]
+        elif word.startswith("--slurm="):
+            del kept[position]
+    _submit_array([command, *kept], tasks, (), Path("scs-slurm.sh"), True)
+
+
+def _submit_array(
+    arguments: Sequence[str], tasks: int, options: Sequence[str], script: Path, submit: bool
+) -> None:
+    command = arguments[0]
     if tasks > 1 and command not in SHARED:
         raise UserError(f"--tasks {tasks}: only {', '.join(SHARED)} share their work; use 1")
-    arguments = [command, *context.args]
-    write_text(script, slurm_script(arguments, tasks, shlex.split(sbatch), script.with_suffix("")))
+    if tasks > 1 and command == "embed" and not any(a.startswith("--parts") for a in arguments):
+        raise UserError(
+            "the jobs of embed divide the work by a folder of parts: add --parts FOLDER"
+        )
+    write_text(script, slurm_script(arguments, tasks, options, script.with_suffix("")))
     echo(f"wrote {script}")
-    if not no_submit:
+    if submit:
         echo(_submit(script))
 
 

@@ -13,6 +13,7 @@ from scs_supcon.cli.options import (
     OUTPUT,
     AcceptOld,
     Cache,
+    Dask,
     Data,
     DataFolder,
     Device,
@@ -21,6 +22,7 @@ from scs_supcon.cli.options import (
     Offline,
     Quiet,
     Seed,
+    Slurm,
     Workers,
     with_recipe_options,
 )
@@ -85,6 +87,8 @@ def tune(
         int,
         typer.Option(min=1, help="Number of trials to run in parallel.", rich_help_panel=COMPUTE),
     ] = 1,
+    dask: Dask = None,
+    slurm: Slurm = None,
     method: Method = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -131,7 +135,12 @@ def tune(
         cast("Objective | None", objective),  # `prepare` checks it
     )
     result = tuning.run_search(
-        search, jobs=jobs, retrain=retrain, display=Display(quiet), accept_old=accept_old
+        search,
+        jobs=jobs,
+        retrain=retrain,
+        display=Display(quiet),
+        accept_old=accept_old,
+        dask=dask,
     )
     if as_json:
         retrained = {"accuracies": result.accuracies, "split": result.split}

@@ -22,10 +22,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from scs_supcon.data.dataloader import explain_killed_workers, start_worker, worker_context
 from scs_supcon.data.dataset import ImageDataset
+from scs_supcon.data.feature_table import empty_table
 from scs_supcon.data.shards import lock_for_writing, read_shards, write_shard
 from scs_supcon.data.transforms import View, eval_view, probe_view, seeded, train_view
 from scs_supcon.errors import UserError
 from scs_supcon.nn.encode import encode, for_inference, on_cpu
+from scs_supcon.nn.fold import fold_norms, has_foldable_norms
 from scs_supcon.progress import ProgressCallback
 from scs_supcon.recipe import DataRecipe
 
@@ -103,7 +105,7 @@ def frozen_features(
             then after every shard. If it raises an exception, finished shards stay cached.
 
     Returns:
-        Array (images, views, num_features).
+        Array (images, views, num_features), mapped to a file if it is large; see `empty_table`.
 
     Raises:
         UserError: An image cannot be opened, its features are not finite, or the cache cannot be
@@ -113,14 +115,21 @@ def frozen_features(
     if len(set(view_digests)) < len(view_digests):
         raise ValueError("two views have the same key, so their features would be equal")
     contents = [bytes.fromhex(images.file_hash(int(index))) for index in indices]
-    index_of = {content: int(index) for content, index in zip(contents, indices, strict=True)}
-    row_of = {content: row for row, content in enumerate(index_of)}
+    row_of: dict[bytes, int] = {}  # the first image of each content
+    first = np.array([row_of.setdefault(content, row) for row, content in enumerate(contents)], int)
+    repeated = np.flatnonzero(first != np.arange(len(contents)))
 
-    folder = Path(cache_dir) / hashlib.sha256(encoder_key.encode()).hexdigest()
     width = int(encoder.num_features)  # type: ignore[arg-type]  # a number, not a module
-    table = np.empty((len(row_of), len(transforms), width), dtype=np.float32)
+    table = empty_table((len(contents), len(transforms), width), Path(cache_dir))
     columns = {digest: column for column, digest in enumerate(view_digests)}
+    folder = _folder(cache_dir, encoder_key)
     filled = read_shards(folder, row_of, columns, table)
+    filled[repeated] = True
+    if has_foldable_norms(encoder) and not filled.all():
+        # Earlier versions did not fold them: what they have stored is used if it is complete.
+        folder = _folder(cache_dir, f"{encoder_key} | folded")
+        filled = read_shards(folder, row_of, columns, table)
+        filled[repeated] = True
 
     report = progress or (lambda done, total: None)
     if filled.all():
@@ -128,11 +137,11 @@ def frozen_features(
     else:
         with lock_for_writing(folder):
             filled = read_shards(folder, row_of, columns, table)
+            filled[repeated] = True
             report(int(filled.sum()), filled.size)
-            rows_to_encode = tuple(index_of.items())
-            dataset = _ChunkDataset(
-                images, rows_to_encode, tuple(transforms), for_inference(encoder)
-            )
+            rows_to_encode = tuple(zip(contents, map(int, indices), strict=True))
+            folded = fold_norms(for_inference(encoder))
+            dataset = _ChunkDataset(images, rows_to_encode, tuple(transforms), folded)
             for (rows, views), features in _encode_chunks(dataset, _chunks(filled), workers):
                 _check_finite(features, [images.names[rows_to_encode[row][1]] for row in rows])
                 digests = [rows_to_encode[row][0] for row in rows]
@@ -140,9 +149,13 @@ def frozen_features(
                 table[np.ix_(rows, views)] = features
                 filled[np.ix_(rows, views)] = True
                 report(int(filled.sum()), filled.size)
-    if len(row_of) == len(contents):
-        return table
-    return table[[row_of[content] for content in contents]]
+    for row in repeated:  # one by one: the table may be larger than the memory
+        table[row] = table[first[row]]
+    return table
+
+
+def _folder(cache_dir: str | Path, encoder_key: str) -> Path:
+    return Path(cache_dir) / hashlib.sha256(encoder_key.encode()).hexdigest()
 
 
 Chunk = tuple[tuple[int, ...], tuple[int, ...]]  # rows and columns of the table

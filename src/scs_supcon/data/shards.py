@@ -8,7 +8,6 @@ damage is detected and concurrent writers cannot conflict.
 import hashlib
 import logging
 import stat
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scs_supcon.io.atomic import write_bytes, write_error
+from scs_supcon.io.atomic import remove_abandoned, write_bytes, write_error
 from scs_supcon.io.lock import Lock
 
 logger = logging.getLogger(__name__)
@@ -27,7 +26,6 @@ SUFFIX = ".safetensors"
 IMAGES_KEY = "pictures"  # vocabulary: ok - the key in shards of version 0.1
 KEYS = (IMAGES_KEY, "views", "features")
 DIGEST_BYTES = hashlib.sha256().digest_size
-ABANDONED_SECONDS = 3600.0  # age at which a temporary file is deleted
 
 Digests = Sequence[bytes]
 
@@ -83,7 +81,8 @@ def read_shards(
         Boolean array (rows, columns): whether the features were filled in.
     """
     filled = np.zeros(table.shape[:2], dtype=bool)
-    _remove_abandoned(folder)
+    if folder.is_dir():
+        remove_abandoned(folder)
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         try:
             header = _read_header(path)
@@ -192,11 +191,3 @@ def _positions(
 
 def _as_rows(digests: Digests) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(len(digests), -1)
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files of killed processes, except those that may still be written."""
-    for path in folder.glob("*.tmp"):
-        with suppress(OSError):
-            if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
-                path.unlink()

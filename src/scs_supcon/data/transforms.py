@@ -24,7 +24,7 @@ from scs_supcon.recipe.schema import Augment
 
 JITTER_CHANCE = 0.8
 BLUR_SIGMAS, BLUR_SIDE = (0.1, 2.0), 224  # smallest and largest blur of a view of this side
-_LUMA = torch.tensor([0.299, 0.587, 0.114])  # luminance of red, green and blue (ITU-R 601)
+LUMA = torch.tensor([0.299, 0.587, 0.114])  # luminance of red, green and blue (ITU-R 601)
 MIN_ASPECT_RATIO = 3 / 4  # random crops have aspect ratios between 3:4 and 4:3
 
 
@@ -260,7 +260,7 @@ def adjust_colours(
 ) -> Tensor:
     """Return pixels with changed brightness, contrast and saturation, and rotated hue."""
     matrix = (brightness * contrast) * (_saturate(saturation) @ _turn(turn))
-    grey = _LUMA @ pixels.mean(dim=(1, 2))
+    grey = LUMA @ pixels.mean(dim=(1, 2))
     offset = (brightness * (1 - contrast) * grey).expand(3, 1)
     changed = torch.addmm(offset, matrix, pixels.flatten(1))
     return changed.clamp_(0, 1).view_as(pixels)
@@ -268,7 +268,7 @@ def adjust_colours(
 
 def to_grey(pixels: Tensor) -> Tensor:
     """Return the luminance as three equal channels."""
-    return (_LUMA @ pixels.flatten(1)).view(1, *pixels.shape[1:]).repeat(3, 1, 1)
+    return (LUMA @ pixels.flatten(1)).view(1, *pixels.shape[1:]).repeat(3, 1, 1)
 
 
 def blur_pixels(pixels: Tensor) -> Tensor:
@@ -293,7 +293,7 @@ def solarize_pixels(pixels: Tensor) -> Tensor:
 
 
 def _saturate(factor: float) -> Tensor:
-    return factor * torch.eye(3) + (1 - factor) * _LUMA.expand(3, 3)
+    return factor * torch.eye(3) + (1 - factor) * LUMA.expand(3, 3)
 
 
 def _turn(turn: float) -> Tensor:

@@ -7,8 +7,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+from sklearn.metrics import precision_recall_fscore_support
 from torch import Tensor
 
 from scs_supcon.evaluation import metrics
@@ -20,6 +19,7 @@ from scs_supcon.evaluation.record import (
     Calibration,
     ClassScores,
     ConfusedPair,
+    ConfusionCell,
     Evaluation,
     LabelError,
     Rejection,
@@ -94,7 +94,7 @@ def compute_evaluation(  # noqa: PLR0913
     """
     labels = evaluated.labels
     predicted = probabilities.argmax(1)
-    confusion = confusion_matrix(labels.numpy(), predicted.numpy(), labels=range(len(classes)))
+    confusion = confusion_cells(predicted, labels)
     nll = metrics.negative_log_likelihood(probabilities, labels)
     unscaled = (temperature * probabilities.double().log()).softmax(1)
     unknown = rejected[:0] if unknown_rejected is None else unknown_rejected
@@ -123,7 +123,7 @@ def compute_evaluation(  # noqa: PLR0913
             unknown_classes=tuple(unknown_classes),
         ),
         per_class=class_scores(predicted, labels, rejected, classes),
-        confusion=tuple(map(tuple, confusion.tolist())),
+        confusion=confusion,
         confused_pairs=confused_pairs(confusion, classes),
         leakage=measure_leakage(
             (train.common, train.style, train.labels),
@@ -190,17 +190,25 @@ def class_scores(
     )
 
 
+def confusion_cells(predicted: Tensor, labels: Tensor) -> tuple[ConfusionCell, ...]:
+    """Return (label, prediction, images) of the pairs of classes that occur, in order."""
+    rows = torch.stack([labels, predicted], 1).numpy()
+    pairs, counts = np.unique(rows, axis=0, return_counts=True)
+    return tuple(
+        (label, prediction, count)
+        for (label, prediction), count in zip(pairs.tolist(), counts.tolist(), strict=True)
+    )
+
+
 def confused_pairs(
-    confusion: NDArray[np.int64], classes: Sequence[str]
+    confusion: Sequence[ConfusionCell], classes: Sequence[str]
 ) -> tuple[ConfusedPair, ...]:
     """Return pairs of classes of which the first was predicted as the second, worst first."""
-    errors = confusion.copy()
-    np.fill_diagonal(errors, 0)
-    order = np.argsort(-errors, axis=None, kind="stable")[:CONFUSED_PAIRS]
+    errors = [cell for cell in confusion if cell[0] != cell[1]]
+    worst = sorted(errors, key=lambda cell: -cell[2])[:CONFUSED_PAIRS]
     return tuple(
-        ConfusedPair(label=classes[row], prediction=classes[column], count=int(errors[row, column]))
-        for row, column in zip(*np.unravel_index(order, errors.shape), strict=True)
-        if errors[row, column]
+        ConfusedPair(label=classes[label], prediction=classes[prediction], count=count)
+        for label, prediction, count in worst
     )
 
 

@@ -131,10 +131,10 @@ def pair_warnings(pairs: PairStatistics) -> tuple[str, ...]:
             "certain. Lower the learning rate, or fix t (learn without t)."
         )
     if not -1 <= pairs.threshold <= 1:
-        fix = "Use the preset solved" if learned else "Lower the learning rate"
+        fix = "use the preset solved" if learned else "lower the learning rate"
         warnings.append(
             f"The decision boundary {pairs.threshold:.3g} is outside of all similarities (−1 "
-            f"to 1): it separates no pairs. {fix}, or train for longer."
+            f"to 1): it separates no pairs. Train for longer, or {fix}."
         )
     counts = pairs.histogram.different
     if sum(counts) and sum(counts[-COLLAPSED_BINS:]) > COLLAPSED_SHARE * sum(counts):

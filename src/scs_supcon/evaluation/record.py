@@ -1,22 +1,33 @@
 """The typed result of an evaluation, and its file `evaluation.json`.
 
 Field names are identifiers; titles and sentences for people are in `evaluation.format`. Files of
-format 1 are read through `OLD_KEYS`.
+format 1 are read through `OLD_KEYS`; up to format 2 they contained the whole confusion matrix.
 """
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AliasChoices, AliasGenerator, BaseModel, ConfigDict, Field
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import (
+    AliasChoices,
+    AliasGenerator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_text
 from scs_supcon.io.records import RecordError, read_json_object
 from scs_supcon.io.typed import validate
+from scs_supcon.io.values import Value
 
-FORMAT_VERSION: Literal[2] = 2
+FORMAT_VERSION: Literal[3] = 3
+FIRST_WITH_CELLS = 3  # format in which `confusion` lists cells
 OLD_KEYS: Mapping[str, tuple[str, ...]] = {
     "accuracy": ("acc1",),
     "balanced_accuracy": ("balanced_acc",),
@@ -327,10 +338,14 @@ class Headline(EvaluationRecord):
     baselines: Baselines
 
 
+Index: TypeAlias = Annotated[int, Field(ge=0)]
+ConfusionCell: TypeAlias = tuple[Index, Index, Index]
+
+
 class Evaluation(EvaluationRecord):
     """Everything measured about a model on labelled images."""
 
-    format_version: Literal[2] = FORMAT_VERSION
+    format_version: Literal[3] = FORMAT_VERSION
     data: str
     """The data as given by the user."""
     path: str | None = None
@@ -348,8 +363,8 @@ class Evaluation(EvaluationRecord):
     pairs: PairStatistics
     rejection: Rejection
     per_class: tuple[ClassScores, ...]
-    confusion: tuple[tuple[int, ...], ...]
-    """Counts; rows are labels, columns are predictions."""
+    confusion: tuple[ConfusionCell, ...]
+    """The cells of the confusion matrix that are not 0: (label, prediction, images)."""
     confused_pairs: tuple[ConfusedPair, ...]
     """The most frequent confusions, worst first."""
     leakage: Leakage | None
@@ -362,10 +377,27 @@ class Evaluation(EvaluationRecord):
     saved_to: str | None = Field(default=None, exclude=True)
     """The file the evaluation was written to, if any; not part of the file."""
 
+    @model_validator(mode="after")
+    def _check_confusion(self) -> "Evaluation":
+        for label, prediction, _ in self.confusion:
+            if max(label, prediction) >= len(self.classes):
+                raise ValueError(
+                    f"confusion has a cell of the classes {label} and {prediction}, but there are "
+                    f"{len(self.classes)} classes"
+                )
+        return self
+
     @property
     def accuracy(self) -> float:
         """Share of correct predictions."""
         return self.scores.accuracy.value
+
+    def confusion_matrix(self) -> NDArray[np.int64]:
+        """Return the counts (classes, classes); rows are labels, columns are predictions."""
+        matrix = np.zeros((len(self.classes),) * 2, np.int64)
+        for label, prediction, images in self.confusion:
+            matrix[label, prediction] = images
+        return matrix
 
     def headline(self) -> Headline:
         """Return accuracy, interval, split, number of images, rejection rate and baselines."""
@@ -392,6 +424,8 @@ class Evaluation(EvaluationRecord):
         if not isinstance(version, int):
             raise RecordError(f"{path} is damaged: it has no format_version")
         if 1 <= version <= FORMAT_VERSION:
+            if version < FIRST_WITH_CELLS:
+                content["confusion"] = _cells(content.get("confusion"))
             return validate(cls, content | {"format_version": FORMAT_VERSION}, path)
         raise UserError(
             f"{path} has format {version}, this version reads formats up to {FORMAT_VERSION}: "
@@ -399,10 +433,22 @@ class Evaluation(EvaluationRecord):
         )
 
 
+def _cells(matrix: Value) -> Value:
+    """Return the cells of a confusion matrix that are not 0; anything else is returned as it is."""
+    if not isinstance(matrix, list) or not all(isinstance(row, list) for row in matrix):
+        return matrix
+    return [
+        [label, prediction, count]
+        for label, row in enumerate(matrix)
+        for prediction, count in enumerate(row)
+        if count
+    ]
+
+
 class UnknownEvaluation(EvaluationRecord):
     """What a model makes of images of unknown classes alone: there is no accuracy to measure."""
 
-    format_version: Literal[2] = FORMAT_VERSION
+    format_version: Literal[3] = FORMAT_VERSION
     data: str
     """The data as given by the user."""
     path: str | None = None

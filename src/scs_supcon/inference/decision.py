@@ -278,12 +278,16 @@ def fit_fused_rule(
     )
 
 
+MIN_FITTED_T = 1e-3
+
+
 def fit_pairs(similarities: Tensor, same: Tensor) -> tuple[float, float]:
     """Return t and b that maximise the likelihood of σ(t r − b) for pairs, by Newton's method.
 
     Without both kinds of pairs, or if a threshold separates them, the likelihood has no maximum:
     a weak prior (one pair of each kind at either end) keeps t finite. Without any pair the boundary
-    is ½.
+    is ½. If similar pairs are less often of one class, which few held-out images can suggest, t is
+    `MIN_FITTED_T`, and b gives the share of same-class pairs.
     """
     if not len(similarities):
         return 10.0, 5.0
@@ -304,6 +308,8 @@ def fit_pairs(similarities: Tensor, same: Tensor) -> tuple[float, float]:
         if float(step.abs().max()) < 1e-10:
             break
     t = float(weights[0] / scale)
+    if t < MIN_FITTED_T:
+        return MIN_FITTED_T, float((1 - share).log() - share.log() + MIN_FITTED_T * centre)
     return t, float(t * centre - weights[1])
 
 

@@ -124,7 +124,7 @@ def _occlusion(model: Model, view: Tensor, label: int) -> Tensor:
         top, left = (max(0, round(c - side / 2)) for c in centre)
         views[number, :, top : top + side, left : left + side] = 0.0  # the mean colour
     with torch.no_grad():
-        scores = log_odds(model, torch.from_numpy(encode(model.encoder, views)), label)
+        scores = log_odds(model, torch.from_numpy(encode(model.folded_encoder, views)), label)
     return (scores[-1] - scores[:-1]).reshape(SQUARES, SQUARES)
 
 

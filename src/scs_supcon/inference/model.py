@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple, cast
 
@@ -28,6 +29,13 @@ from scs_supcon.inference.decision import (
     pair_similarities,
 )
 from scs_supcon.inference.images import ImageLike, NamedImage, list_images
+from scs_supcon.inference.neighbours import (
+    EXACT_ROWS,
+    describe_index,
+    exact_nearest,
+    read_embeddings,
+    stored_index,
+)
 from scs_supcon.inference.package import (
     ModelInfo,
     ModelMetrics,
@@ -36,9 +44,18 @@ from scs_supcon.inference.package import (
     write_package,
 )
 from scs_supcon.inference.rejection import margin_quantiles, shift_for_rate
-from scs_supcon.inference.types import Embeddings, Failure, Neighbour, Prediction, Predictions
+from scs_supcon.inference.types import (
+    Embeddings,
+    Failure,
+    Neighbour,
+    Prediction,
+    Predictions,
+    StoredNeighbour,
+    StoredNeighbours,
+)
 from scs_supcon.nn.encode import encode, for_inference, pass_size
 from scs_supcon.nn.encoder import Encoder
+from scs_supcon.nn.fold import fold_norms
 from scs_supcon.nn.network import ProbeInput
 from scs_supcon.nn.timm_models import weights_licence
 from scs_supcon.nn.whitening import Whitening
@@ -105,6 +122,11 @@ class Model:
         self.gallery = gallery
         """Embeddings of the training images, in the order of `info.image_names`."""
         self._view = eval_view(info.recipe.data)
+
+    @cached_property
+    def folded_encoder(self) -> nn.Module:
+        """The encoder with batch normalisation folded into convolutions, which `encode` runs."""
+        return fold_norms(self.encoder)
 
     @classmethod
     def from_training(
@@ -321,11 +343,54 @@ class Model:
                 "this model stores no style vectors: its method has no style field, or an older "
                 "version trained it; train it again to compare styles"
             )
-        query = self.fields(features)[column][0]
-        order = (vectors.double() @ query).sort(descending=True, stable=True)
-        nearest = zip(order.indices[:k].tolist(), order.values.tolist(), strict=False)
-        similar = [Neighbour(names[i], self.classes[int(labels[i])], value) for i, value in nearest]
+        (rows,), (similarities,) = exact_nearest(vectors, self.fields(features)[column], k)
+        similar = [
+            Neighbour(names[row], self.classes[int(labels[row])], float(similarity))
+            for row, similarity in zip(rows, similarities, strict=True)
+        ]
         return similar, failures
+
+    def search_vectors(
+        self,
+        image: ImageLike,
+        file: str | Path,
+        k: int = 10,
+        *,
+        field: Literal["common", "style"] = "common",
+        approximate: bool | None = None,
+    ) -> StoredNeighbours:
+        """Return the k most similar images of a file that `scs embed` has written.
+
+        Args:
+            image: the image to compare with.
+            file: Parquet file with the embeddings of this model.
+            k: number of images to return.
+            field: as for `neighbours`.
+            approximate: use an index, which is built once and stored beside the file; it needs
+                usearch. Default: with more than a million vectors.
+        """
+        features = self.features(image)
+        if len(features) != 1:
+            raise UserError(f"neighbours need exactly one image, got {len(features)}")
+        query = self.fields(features)[0 if field == "common" else 1]
+        stored = read_embeddings(Path(file), field)
+        if stored.vectors.shape[1] != query.shape[1]:
+            raise UserError(
+                f"{file} has vectors of length {stored.vectors.shape[1]}, this model of length "
+                f"{query.shape[1]}: write it again with scs embed and this model"
+            )
+        note = ""
+        if approximate or (approximate is None and len(stored.names) > EXACT_ROWS):
+            index = stored_index(Path(file), field, stored.vectors)
+            (rows,), (similarities,) = index.nearest(query, k)
+            note = describe_index(index)
+        else:
+            (rows,), (similarities,) = exact_nearest(stored.vectors, query, k)
+        similar = [
+            StoredNeighbour(stored.names[row], float(similarity))
+            for row, similarity in zip(rows, similarities, strict=True)
+        ]
+        return StoredNeighbours(tuple(similar), note)
 
     def same(self, first: ImageLike, second: ImageLike) -> float:
         """Return the probability that two images are of one class: σ(t r − b).
@@ -381,7 +446,7 @@ class Model:
         the number of threads; passes run in parallel instead.
         """
         listed = list_images(images)
-        size = pass_size(self.encoder, self.info.recipe.data.image_size**2)
+        size = pass_size(self.folded_encoder, self.info.recipe.data.image_size**2)
         chunks = [listed[start : start + size] for start in range(0, len(listed), size)]
         results: list[EncodedImages] = []
         done = 0
@@ -442,7 +507,7 @@ class Model:
                 failures.append(Failure(image.name, str(error)))
         features = self._no_features()
         if views:
-            features = torch.from_numpy(encode(self.encoder, torch.stack(views)))
+            features = torch.from_numpy(encode(self.folded_encoder, torch.stack(views)))
         return EncodedImages(tuple(names), features, tuple(failures))
 
     def _no_features(self) -> Tensor:

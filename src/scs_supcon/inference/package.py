@@ -63,6 +63,9 @@ class RejectionRule(Section):
     thresholds: added to the thresholds, the quantile q rejects the share q of these images."""
 
 
+FAR = 1e6  # a boundary of pairs beyond it is shown as this value: similarities are at most 1
+
+
 class PairRule(Section):
     """σ(t r − b) is the probability that two images with similarity r are of one class."""
 
@@ -75,8 +78,9 @@ class PairRule(Section):
 
     @property
     def boundary(self) -> float:
-        """The similarity b/t at which the probability is ½."""
-        return self.b / self.t if self.t else math.inf
+        """The similarity b/t at which the probability is ½, at most `FAR` in both directions."""
+        ratio = self.b / self.t if self.t else math.copysign(math.inf, self.b)
+        return max(-FAR, min(FAR, ratio))
 
 
 class ModelMetrics(Section):

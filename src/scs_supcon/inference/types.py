@@ -59,12 +59,19 @@ class Predictions(NamedTuple):
 
 
 class Embeddings(NamedTuple):
-    """Unit vectors in the order of the images; `style` may have no columns."""
+    """Unit vectors (float32) in the order of the images; `style` may have no columns."""
 
     names: tuple[str, ...]
-    common: NDArray[np.float32]
-    style: NDArray[np.float32]
+    common: NDArray[np.float32] | NDArray[np.float16]
+    style: NDArray[np.float32] | NDArray[np.float16]
     failures: tuple[Failure, ...]
+
+    def half(self) -> "Embeddings":
+        """The same vectors in float16, which takes half the space."""
+        return self._replace(
+            common=self.common.astype(np.float16),
+            style=self.style.astype(np.float16),
+        )
 
 
 class Neighbour(NamedTuple):
@@ -73,3 +80,17 @@ class Neighbour(NamedTuple):
     name: str
     label: str
     similarity: float
+
+
+class StoredNeighbour(NamedTuple):
+    """An image of a file of embeddings, and its similarity to the given image."""
+
+    name: str
+    similarity: float
+
+
+class StoredNeighbours(NamedTuple):
+    """The most similar images of a file; `note` tells the recall of an approximate search."""
+
+    images: tuple[StoredNeighbour, ...]
+    note: str

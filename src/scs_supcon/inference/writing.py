@@ -67,7 +67,7 @@ def check_embedding_file(file: Path) -> None:
 
 
 def write_embeddings(embeddings: Embeddings, file: Path) -> None:
-    """Write image names, common and style vectors, one row per image."""
+    """Write image names, common and style vectors in their precision, one row per image."""
     names = [printable_name(name) for name in embeddings.names]
     with replacing(file) as temporary:
         if file.suffix == ".npz":
@@ -89,7 +89,7 @@ def write_embeddings(embeddings: Embeddings, file: Path) -> None:
             "common": list(embeddings.common),
             "style": list(embeddings.style),
         }
-        vectors = pa.list_(pa.float32())
+        vectors = pa.list_(pa.from_numpy_dtype(embeddings.common.dtype))
         schema = pa.schema({"image": pa.string(), "common": vectors, "style": vectors})
         pq.write_table(pa.table(columns, schema=schema), temporary)
 

@@ -149,7 +149,7 @@ def _temporary_file(path: Path) -> Iterator[Path]:
     process and may be deleted. Windows cannot rename a locked file: there, old ones are deleted.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(path)
+    remove_abandoned(path.parent, f".{path.name}.")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     lock = None if WINDOWS else _lock(temporary, timeout=10)  # another writer may be testing it
     try:
@@ -161,10 +161,10 @@ def _temporary_file(path: Path) -> Iterator[Path]:
             lock.release()
 
 
-def _remove_abandoned(path: Path) -> None:
-    """Remove the temporary files of killed writers of `path`."""
-    for file in path.parent.iterdir():
-        if file.name.startswith(f".{path.name}.") and file.name.endswith(".tmp"):
+def remove_abandoned(folder: Path, prefix: str = "") -> None:
+    """Remove the temporary files of killed writers whose names start with `prefix`."""
+    for file in folder.iterdir():
+        if file.name.startswith(prefix) and file.name.endswith(".tmp"):
             with suppress(Timeout, OSError):  # being written now, or owned by another user
                 if WINDOWS:
                     if time.time() - file.stat().st_mtime > ABANDONED_SECONDS:

@@ -14,6 +14,10 @@ from scs_supcon.nn.network import Network
 from scs_supcon.plugins import is_plugin
 from scs_supcon.recipe.schema import Recipe
 
+# From this size on, convolutions of timm's encoders are faster with the channels last; for smaller
+# images it makes no difference.
+CHANNELS_LAST_SIDE = 65
+
 INITIALISERS = (
     *(nn.init.normal_, nn.init.uniform_, nn.init.trunc_normal_, nn.init.kaiming_uniform_),
     *(nn.init.kaiming_normal_, nn.init.xavier_uniform_, nn.init.xavier_normal_),
@@ -37,6 +41,8 @@ def build_network(recipe: Recipe, feature_dim: int | None = None) -> Network:
             in_size=recipe.data.image_size,
         )
         encoder, feature_dim = image_encoder, image_encoder.num_features
+        if recipe.data.image_size >= CHANNELS_LAST_SIDE:
+            encoder = encoder.to(memory_format=torch.channels_last)
     head = recipe.head
     heads = [
         Projection(feature_dim, head.dim, head.hidden, head.centre, erased_dim=head.erased_dim)

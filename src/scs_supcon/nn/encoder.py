@@ -32,15 +32,19 @@ class Encoder(nn.Module):
         num_features: width of the features. timm's `num_features` is the width of the last feature
             map, after which some models have another layer.
         stem: the first layers.
+        in_size: side in pixels of the images that it was built for.
         taps: name and channels of the middle stage, if the model has stages; see `nn.taps`.
     """
 
-    def __init__(self, name: str, body: nn.Module, num_features: int, stem: Stem) -> None:
+    def __init__(
+        self, name: str, body: nn.Module, num_features: int, stem: Stem, in_size: int
+    ) -> None:
         super().__init__()
         self.name = name
         self.body = body
         self.num_features = num_features
         self.stem = stem
+        self.in_size = in_size
         self.taps = _taps(body)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -72,7 +76,7 @@ def build_encoder(name: str, *, small_stem: bool, in_size: int) -> Encoder:
         pretrained_cfg(name)  # raises a UserError for an unknown name
         body = import_timm().create_model(name, pretrained=False, num_classes=0)
         stem = shrink_stem(name, body, in_size) if small_stem else Stem()
-    return Encoder(name, body, _width(name, body, in_size), stem)
+    return Encoder(name, body, _width(name, body, in_size), stem, in_size)
 
 
 def encoder_key(encoder: Encoder) -> str:

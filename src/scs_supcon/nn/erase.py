@@ -15,6 +15,7 @@ several views, the means of both kinds are erased (rank 2K − 2).
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
@@ -80,9 +81,16 @@ class ErasedLinear(nn.Module):
         self.layer = nn.Linear(width, dim)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return `(n, dim)` of features `(n, width)`."""
-        projected: Tensor = self.layer(self.erasure(features))
-        return projected
+        """Return `(n, dim)` of features `(n, width)`.
+
+        A h⊥ + a = (A − A L Rᵀ) h + A L Rᵀ μ + a: erasing from the few rows of A is much cheaper
+        than from the features of a batch.
+        """
+        weight, bias, erasure = self.layer.weight, self.layer.bias, self.erasure
+        if not erasure.rank:
+            return F.linear(features, weight, bias)
+        erased = (weight @ erasure.left) @ erasure.right.T
+        return F.linear(features, weight - erased, bias + erased @ erasure.mean)
 
 
 class FeatureMoments(NamedTuple):

@@ -74,6 +74,22 @@ class ProjectionHeads(nn.Module):
         return torch.stack([head(scaled) for head in self.heads], 1)
 
 
+def remove_erased_style(module: nn.Module) -> None:
+    """Remove the style field of each `Projection` in a module that erases the class from it.
+
+    It has weights of its own, so that the common field is not changed, and training is quicker.
+    """
+    for projection in module.modules():
+        if not isinstance(projection, Projection) or projection.style is None:
+            continue
+        projection.style = None
+        if isinstance(projection.centre, Centre):
+            last = projection.layers[-1]
+            assert isinstance(last, nn.Linear)
+            projection.centre.mean = projection.centre.mean[: last.out_features].clone()
+            projection.centre.var = projection.centre.var[: last.out_features].clone()
+
+
 @torch.no_grad()
 def fit_style(
     module: nn.Module,

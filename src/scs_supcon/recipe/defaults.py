@@ -75,6 +75,7 @@ OLD_DEFAULTS: dict[str, Option] = {
     "method.options.alpha": 0.05,  # of PaCo
     "data.blur": [0.0],  # of SimCLR and BYOL
     "data.solarize": [0.0],
+    "data.in_memory": False,
 }
 
 

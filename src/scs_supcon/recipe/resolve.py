@@ -387,6 +387,7 @@ def _data(encoder: Values, facts: DatasetFacts) -> Values:
     preparation = cast("Values", dict(data_config(str(encoder["name"]))))
     if encoder["weights"] == "scratch" and facts.native_size <= SMALL_IMAGE:
         preparation |= {"image_size": max(8, facts.native_size), "crop_pct": 1.0}
+        preparation["in_memory"] = True
     return preparation | dict(facts.view_defaults)
 
 
@@ -407,8 +408,8 @@ def _schedule(encoder: Values, requested: Values, classifies: bool) -> Values:
     if encoder["frozen"]:
         schedule = common | {"epochs": 60, "weight_decay": 1e-3}
     elif requested.get("head_epochs"):
-        rates = {"lr": 0.01, "encoder_lr": 0.3} if classifies else {"encoder_lr": 0.1}
-        schedule = common | rates | {"epochs": 20}
+        # A rate of 0.1 destroyed pretrained features in small batches (docs/recommended.md).
+        schedule = common | {"lr": 0.01, "encoder_lr": 0.3 if classifies else 0.1, "epochs": 20}
     elif encoder["name"] == "tiny":
         schedule = common | {"epochs": 20}
     elif encoder["weights"] == "scratch":

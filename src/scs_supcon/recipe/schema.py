@@ -74,6 +74,8 @@ class DataRecipe(Section):
     """Stage 1: share of solarised views (bright pixels inverted), likewise."""
     rotate: Degrees = 0.0
     """Stage 1: largest random rotation in degrees, in both directions."""
+    in_memory: bool = False
+    """Stage 1: hold images of up to 64 pixels in memory and make the views of a batch at once."""
     transform: Annotated[str, Field(pattern=f"^{_CODE}$", max_length=500)] | None = None
     """Stage 1: your own code for the views, instead of crop, flip, augment, jitter and rotate."""
     transform_code: Digest | None = None
@@ -201,14 +203,14 @@ class PretrainRecipe(Section):
     """Passes over the training images."""
     batch_size: Count = 256
     """Images per step, of all processes together."""
-    optimizer: Literal["sgd", "adamw"] = "sgd"
-    """Optimizer: sgd (with momentum) or adamw."""
+    optimizer: Literal["sgd", "lars", "adamw"] = "sgd"
+    """Optimizer: sgd (with momentum), lars (sgd for batches of thousands of images) or adamw."""
     lr: Positive = 0.1
     """Learning rate after the warm-up."""
     lr_floor: Share = 0.001
     """Final learning rate of the cosine schedule, as a share of lr."""
     momentum: Momentum = 0.9
-    """Momentum of SGD, or first beta of AdamW."""
+    """Momentum of SGD and LARS, or first beta of AdamW."""
     weight_decay: NonNegative = 1e-4
     """Weight decay of matrices; biases, norms, t and b have none."""
     warmup_epochs: NonNegative = 0.0

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from scs_supcon.evaluation.record import Calibration, Evaluation, PairStatistics
 from scs_supcon.io.text import printable_name
-from scs_supcon.report.data import MapPoints, confusion_order
+from scs_supcon.report.data import MOST_CLASSES, MapPoints, class_order
 from scs_supcon.report.figures import (
     ACCENT,
     CLASS_COLOURS,
@@ -281,12 +281,20 @@ def draw_calibration(axes: "Axes", calibration: Calibration) -> None:
 
 
 def draw_confusion(axes: "Axes", evaluation: Evaluation) -> None:
-    """Draw the confusion matrix as shares of each true class, confused classes adjacent."""
-    matrix = np.array(evaluation.confusion, np.int64)
+    """Draw the confusion matrix as shares of each true class, confused classes adjacent.
+
+    With more than `MOST_CLASSES` classes, neighbouring ones share a row and a column.
+    """
     classes = evaluation.classes
-    order = list(confusion_order(matrix)) if len(classes) > 12 else list(range(len(classes)))
+    order = list(class_order(evaluation)) if len(classes) > 12 else list(range(len(classes)))
+    side = min(len(classes), MOST_CLASSES)
+    position = np.empty(len(classes), np.int64)
+    position[order] = np.arange(len(classes)) * side // len(classes)
+    cells = np.array(evaluation.confusion, np.int64).reshape(-1, 3)
+    matrix = np.zeros((side, side), np.int64)
+    np.add.at(matrix, (position[cells[:, 0]], position[cells[:, 1]]), cells[:, 2])
     shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
-    image = axes.imshow(shares[np.ix_(order, order)], cmap="Blues", vmin=0, vmax=1)
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     axes.grid(False)
     names = [printable_name(classes[i]) for i in order] if len(classes) <= 60 else []
     axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)

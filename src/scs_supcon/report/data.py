@@ -62,21 +62,29 @@ def _rounded(values: FloatArray) -> list[float]:
 
 
 def _confusion(evaluation: Evaluation) -> dict[str, Any]:
-    matrix = np.array(evaluation.confusion, np.int64)
-    rows, columns = np.nonzero(matrix)
+    totals = [0] * len(evaluation.classes)
+    for label, _, images in evaluation.confusion:
+        totals[label] += images
     return {
         "split": evaluation.split,
-        "cells": np.stack([rows, columns, matrix[rows, columns]], axis=1).tolist(),
-        "totals": matrix.sum(1).tolist(),
-        "order": confusion_order(matrix),
+        "cells": [list(cell) for cell in evaluation.confusion],
+        "totals": totals,
+        "order": class_order(evaluation),
     }
 
 
-def confusion_order(matrix: NDArray[np.int64]) -> Sequence[int]:
+def class_order(evaluation: Evaluation) -> Sequence[int]:
     """Return an order of the classes in which classes that are often confused are adjacent."""
-    count = len(matrix)
-    if not 2 < count <= MOST_CLASSES:
-        return list(range(count))
+    count = len(evaluation.classes)
+    return (
+        confusion_order(evaluation.confusion_matrix())
+        if 2 < count <= MOST_CLASSES
+        else list(range(count))
+    )
+
+
+def confusion_order(matrix: NDArray[np.int64]) -> Sequence[int]:
+    """Return the order for a matrix of at least three classes; see `class_order`."""
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 

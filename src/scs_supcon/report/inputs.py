@@ -35,6 +35,28 @@ class _Finished(BaseModel):
     latency: float | None = None
 
 
+class _ShownData(BaseModel):
+    source: str
+
+
+class _ShownMethod(BaseModel):
+    name: str
+
+
+class _ShownEncoder(BaseModel):
+    name: str
+    frozen: bool
+
+
+class _ShownRecipe(BaseModel):
+    """The part of recipe.toml that the report shows; older versions had other fields, too."""
+
+    data: _ShownData
+    method: _ShownMethod
+    encoder: _ShownEncoder
+    seed: int
+
+
 @dataclass(frozen=True)
 class RunRecords:
     """The records of a finished run.
@@ -86,7 +108,7 @@ def read_records(run: Path) -> RunRecords:
         seconds=finished.seconds,
         problems=_read(run / "problems.json", _problems),
         recipe=recipe,
-        settings=_read(run / "recipe.toml", read_stored_values),
+        settings=_read(run / "recipe.toml", _settings),
         environment=json.dumps(_read(run / "environment.json", read_json_object), indent=2),
         curves=_read(run / "metrics.csv", _curves),
         predictions=_read(run / "predictions.parquet", _columns),
@@ -118,6 +140,12 @@ def _read(file: Path, parse: Callable[[Path], Any]) -> Any:
         ) from error
     except RecordError as error:
         raise UserError(f"{error}: restore it, or train the run again with --overwrite") from error
+
+
+def _settings(file: Path) -> Values:
+    values = read_stored_values(file)
+    validate(_ShownRecipe, values, file)
+    return values
 
 
 def _finished(file: Path) -> _Finished:

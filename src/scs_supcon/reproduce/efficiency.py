@@ -24,6 +24,7 @@ from scs_supcon.recipe import Values, make_recipe, merge, write_toml
 from scs_supcon.reproduce.experiment import published_columns
 from scs_supcon.reproduce.markdown import heading
 from scs_supcon.reproduce.plan import Plan
+from scs_supcon.reproduce.records import portable_recipe
 from scs_supcon.runs.environment import describe_environment
 from scs_supcon.training.workers import WorkerPool, WorkerStatus
 
@@ -75,12 +76,14 @@ def measure_table(plan: Plan, out: Path, runs: Path, compute: Compute, display: 
     table = plan.table(seeds=1)
     cells, _ = plan_cells(table, runs, compute, 1, display, accept_old=False)
     wanted = {row.name for row in plan.rows}
+    datasets = {column.name: column.dataset for column in plan.columns}
     measured = []
     for cell in cells:
         if cell.row in wanted:
             display.line(f"measuring {cell}")
             values = _measure_or_read(cell, runs / "efficiency", compute)
-            write_text(out / "recipes" / f"{cell.address}.toml", write_toml(_short(cell).recipe))
+            recipe = portable_recipe(_short(cell).recipe, datasets[cell.column])
+            write_text(out / "recipes" / f"{cell.address}.toml", write_toml(recipe))
             measured.append((cell, values))
     lines = _page(plan, measured)
     write_text(out / "rows.csv", _csv(measured))

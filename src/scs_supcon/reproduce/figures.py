@@ -71,8 +71,12 @@ def boundary_figure(results: Mapping[str, Sequence[CellResult]], title: str) -> 
                     )
             if name == "b":
                 axes.axhline(_log_odds(results), color=SOFT, lw=1, ls=":", label="ln(classes − 1)")
-            axes.set_yscale("symlog", linthresh=0.1 if name != "boundary" else 1.0)
+            linear = 0.1 if name != "boundary" else 1.0
+            axes.set_yscale("symlog", linthresh=linear, subs=(3,))
             axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("{x:g}")
+            if axes.dataLim.ymin >= 0:  # negative ticks would only take space
+                axes.set_ylim(bottom=max(0.0, 0.7 * axes.dataLim.ymin))
             axes.set_title(label)
             axes.set_xlabel("% of the epochs of stage 1")
         handles, texts = panels[1].get_legend_handles_labels()

@@ -69,11 +69,16 @@ def command(plan: Plan) -> str:
     """Return the command that makes this folder; folders of the machine are left out."""
     options = plan.options
     words = ["scs reproduce", plan.name, "--scale", options.scale]
-    for name in dict.fromkeys(column.dataset for column in plan.columns):
+    used = [column.dataset for column in plan.columns]
+    if plan.experiment.table:  # its runs are those of another experiment
+        used = list(options.data)
+    for name in dict.fromkeys(used):
         if name in options.data:
             words.append(f"--data {name}={Path(options.data[name]).name}")
     if options.weights:
         words.append(f"--weights {options.weights.name}")
+    if options.unfreeze:
+        words.append("--unfreeze")
     words += [f'--row "{row}"' for row in options.rows]
     if options.seeds:
         words.append(f"--seeds {options.seeds}")
@@ -189,18 +194,23 @@ def fold_tests(plan: Plan, numbers: Sequence[Number]) -> str:
     return "\n".join(lines)
 
 
+def linked_mean(average: float, spread: float | None, results: Sequence[CellResult]) -> str:
+    """Return mean ± spread, then the seed or fold of each run as a link to its recipe."""
+    deviation = "" if spread is None else f" ± {spread:.2f}"
+    links = " ".join(
+        f"[{result.cell.seed if result.cell.fold is None else result.cell.fold}]"
+        f"({recipe_file(result)})"
+        for result in results
+    )
+    return f"{average:.2f}{deviation} {links}".rstrip()
+
+
 def _number_cells(number: Number) -> list[str]:
     published = NOT_RUN if number.published is None else f"{number.published:.1f}"
     if number.mean is None:
         return [NOT_RUN, NOT_RUN, published]
-    spread = "" if number.spread is None else f" ± {number.spread:.2f}"
-    links = " ".join(
-        f"[{result.cell.seed if result.cell.fold is None else result.cell.fold}]"
-        f"({recipe_file(result)})"
-        for result in number.results
-    )
     features = NOT_RUN if number.features is None else f"{number.features:.2f}"
-    return [f"{number.mean:.2f}{spread} {links}".rstrip(), features, published]
+    return [linked_mean(number.mean, number.spread, number.sources), features, published]
 
 
 def _adapted(plan: Plan) -> set[str]:

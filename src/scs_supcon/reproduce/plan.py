@@ -42,6 +42,7 @@ class ReproduceOptions:
             that of the scale.
         weights: file with the weights of the scale's encoder for large images.
         settings: settings of every recipe, which override all others.
+        unfreeze: fine-tune the scale's encoder for large images instead of freezing it.
     """
 
     scale: str = "smoke"
@@ -51,6 +52,7 @@ class ReproduceOptions:
     images_per_class: tuple[int | None, ...] = ()
     weights: Path | None = None
     settings: tuple[str, ...] = ()
+    unfreeze: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,14 +130,27 @@ def make_plan(name: str, options: ReproduceOptions) -> Plan:
     return Plan(name, experiment, scale, columns, _rows(experiment, options), options, notes)
 
 
+def ranked_plan(plan: Plan) -> Plan:
+    """Return the plan of the table whose runs an experiment ranks, with the same epochs."""
+    assert plan.experiment.table is not None
+    settings = (f"{EPOCHS}{plan.scale.epochs}", *plan.options.settings)
+    return make_plan(plan.experiment.table, replace(plan.options, settings=settings))
+
+
 def _with_epochs(scale: Scale, options: ReproduceOptions) -> tuple[Scale, ReproduceOptions]:
-    """Return the scale with the epochs of the settings, which rows may multiply."""
+    """Return the scale with the epochs of the settings, which rows may multiply.
+
+    The trials of a search keep their share of the epochs.
+    """
     epochs = [s for s in options.settings if s.startswith(EPOCHS)]
     if not epochs:
         return scale, options
     others = tuple(setting for setting in options.settings if setting not in epochs)
     count = section(override({}, epochs), "pretrain")["epochs"]
-    return scale.model_copy(update={"epochs": count}), replace(options, settings=others)
+    assert isinstance(count, int)  # `override` has checked it
+    trial = max(1, round(scale.search_epochs * count / scale.epochs))
+    changed = {"epochs": count, "search_epochs": trial}
+    return scale.model_copy(update=changed), replace(options, settings=others)
 
 
 def table_row(plan: Plan, row: ExperimentRow) -> Row:
@@ -264,15 +279,22 @@ def _column(
         recipe = PAPER
         settings = read_defaults().datasets[column.dataset].settings
     scratch = column.from_scratch if encoder is None else encoder == "tiny"
-    parts = [source_name(data), encoder or column.encoder, f"{count} per class" if count else None]
-    frozen = encoder is not None and not scratch
+    pretrained = encoder is not None and not scratch
+    tuned = pretrained and options.unfreeze
+    parts = [
+        source_name(data),
+        encoder or column.encoder,
+        "fine-tuned" if tuned else None,
+        f"{count} per class" if count else None,
+    ]
     planned = Column(
         data=data,
         name=", ".join(part for part in parts if part),
         encoder=encoder or column.encoder,
-        weights=str(options.weights) if options.weights is not None and frozen else None,
+        weights=str(options.weights) if options.weights is not None and pretrained else None,
         from_scratch=scratch,
-        frozen=frozen,
+        frozen=None if tuned else pretrained,
+        unfreeze=tuned,
         recipe=recipe,
         images_per_class=count,
         settings=settings,

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scs_supcon.benchmark.compare import ComparisonReport
-from scs_supcon.benchmark.results import CellResult, results_csv
+from scs_supcon.benchmark.results import CellResult, results_csv, shows_encoder
 from scs_supcon.benchmark.table import Table, make_table, write_table_file
 from scs_supcon.data.builtin import BUILT_IN
 from scs_supcon.io.atomic import replacing, write_text
 from scs_supcon.io.csv import text_cell
 from scs_supcon.io.records import read_parquet
-from scs_supcon.recipe import Values, make_recipe, merge, write_toml
+from scs_supcon.recipe import Recipe, Values, make_recipe, merge, write_toml
 from scs_supcon.reproduce.experiment import published_numbers
 from scs_supcon.reproduce.plan import Plan, PlannedColumn
 
@@ -40,7 +40,9 @@ class Number:
         mean: our mean accuracy in per cent; None without a finished run.
         spread: standard deviation over the runs; None for a single run.
         published: the paper's accuracy; None if it has none.
-        results: the finished runs.
+        results: the finished runs of the method.
+        sources: the finished runs that contain the number: `results`, or for kNN those whose
+            features it uses.
     """
 
     row: str
@@ -49,6 +51,7 @@ class Number:
     spread: float | None
     published: float | None
     results: tuple[CellResult, ...]
+    sources: tuple[CellResult, ...]
 
     @property
     def features(self) -> float | None:
@@ -84,9 +87,19 @@ def numbers(plan: Plan, report: ComparisonReport) -> list[Number]:
                     mean.spread if mean else None,
                     published.get((row, column.paper.name)),
                     results,
+                    results or (_neighbour_runs(report.results, name) if mean else ()),
                 )
             )
     return table
+
+
+def _neighbour_runs(results: Sequence[CellResult], column: str) -> tuple[CellResult, ...]:
+    """Return the runs whose features kNN uses: for each seed and fold, as in the comparison."""
+    runs: dict[tuple[int, int | None], CellResult] = {}
+    for result in results:
+        if result.cell.column == column and result.evaluation and shows_encoder(result.cell):
+            runs.setdefault(result.cell.key, result)
+    return tuple(runs.values())
 
 
 def write_run_records(out: Path, plan: Plan, table: Table, results: Sequence[CellResult]) -> None:
@@ -97,7 +110,6 @@ def write_run_records(out: Path, plan: Plan, table: Table, results: Sequence[Cel
     for result in results:
         if result.evaluation:
             dataset = datasets[result.cell.column].dataset
-            dataset = portable_source(result.cell.recipe.data.source, dataset)
             write_text(out / recipe_file(result), _recipe_text(result, dataset))
             _copy_predictions(result, out / predictions_file(result))
 
@@ -147,6 +159,12 @@ def portable_source(source: str, dataset: str) -> str:
     return source if source in BUILT_IN else dataset
 
 
+def portable_recipe(recipe: Recipe, dataset: str) -> Recipe:
+    """Return the recipe with the name of the data instead of its folder."""
+    source: Values = {"data": {"source": portable_source(recipe.data.source, dataset)}}
+    return make_recipe(merge(recipe.model_dump(exclude_none=True), source))
+
+
 def _portable(table: Table, columns: Mapping[str, PlannedColumn]) -> Table:
     """Return the table with the paper's names of the data and without folders of weights."""
     values = table.model_dump(mode="json", exclude_none=True)
@@ -160,15 +178,14 @@ def _portable(table: Table, columns: Mapping[str, PlannedColumn]) -> Table:
 def _recipe_text(result: CellResult, dataset: str) -> str:
     """Return the recipe with its command and its result as comments."""
     cell = result.cell
-    source: Values = {"data": {"source": dataset}}
-    recipe = make_recipe(merge(cell.recipe.model_dump(exclude_none=True), source))
+    recipe = portable_recipe(cell.recipe, dataset)
     weights = f" --weights {Path(cell.weights).name}" if cell.weights else ""
     assert result.evaluation is not None
     return (
         f"# {cell}: {100 * result.evaluation.accuracy:.2f}% of {result.evaluation.images} "
         f"{result.evaluation.split} images\n"
         f"# scs train DATA --recipe {cell.address}.toml{weights} --out runs/again\n"
-        f"# DATA: {dataset}, or the folder of the images\n{write_toml(recipe)}"
+        f"# DATA: {recipe.data.source}, or the folder of the images\n{write_toml(recipe)}"
     )
 
 

@@ -39,6 +39,7 @@ class Resources:
         display: shows progress.
         train: False to use the finished runs only.
         accept_old: use runs that were made by other numeric code.
+        dask: address of the scheduler of a Dask cluster that trains the runs.
     """
 
     out: Path
@@ -48,6 +49,7 @@ class Resources:
     display: Display
     train: bool = True
     accept_old: bool = False
+    dask: str | None = None
 
     def compare(self, table: Table, out: Path) -> ComparisonReport:
         """Run a comparison with these resources."""
@@ -60,4 +62,5 @@ class Resources:
             display=self.display,
             train=self.train,
             accept_old=self.accept_old,
+            dask=self.dask,
         )

@@ -22,7 +22,7 @@ from scs_supcon.reproduce import figures
 from scs_supcon.reproduce.efficiency import measure_table
 from scs_supcon.reproduce.experiment import published_columns
 from scs_supcon.reproduce.markdown import comparison_page, describe_runs, heading
-from scs_supcon.reproduce.plan import Plan, ReproduceOptions, make_plan
+from scs_supcon.reproduce.plan import Plan, ReproduceOptions, make_plan, ranked_plan
 from scs_supcon.reproduce.records import copy_figures, numbers, write_run_records, write_summary
 from scs_supcon.reproduce.resources import Outcome, Resources
 from scs_supcon.reproduce.search import search_table
@@ -164,7 +164,7 @@ def _ranks(plan: Plan, out: Path, resources: Resources) -> Outcome:
         out / "figures" / "published",
     )
     table_name = plan.experiment.table
-    report = _finished_table(table_name, plan, out, resources)
+    report = _finished_table(plan, out, resources)
     if report is None or report.comparison.ranks is None:
         lines.append(f"No diagram of our runs: run `scs reproduce {table_name}` first.")
     else:
@@ -175,13 +175,11 @@ def _ranks(plan: Plan, out: Path, resources: Resources) -> Outcome:
     return Outcome(plan.name, out, published.sentence, {})
 
 
-def _finished_table(
-    name: str, plan: Plan, out: Path, resources: Resources
-) -> ComparisonReport | None:
-    """Return the comparison of the finished runs of a table; None without its data."""
+def _finished_table(plan: Plan, out: Path, resources: Resources) -> ComparisonReport | None:
+    """Return the comparison of the finished runs of the ranked table; None without its data."""
     quiet = replace(resources, display=Display(quiet=True), train=False)
     try:
-        return quiet.compare(make_plan(name, plan.options).table(), out / "comparison")
+        return quiet.compare(ranked_plan(plan).table(), out / "comparison")
     except UserError:
         return None
 

@@ -18,7 +18,7 @@ from scs_supcon.benchmark.tables import NOT_RUN, escape_markdown
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_text
 from scs_supcon.reproduce.experiment import published_columns
-from scs_supcon.reproduce.markdown import describe_runs, heading, run_table
+from scs_supcon.reproduce.markdown import describe_runs, heading, linked_mean, run_table
 from scs_supcon.reproduce.plan import Plan, PlannedColumn, table_row
 from scs_supcon.reproduce.records import write_run_records
 from scs_supcon.reproduce.resources import Resources
@@ -50,6 +50,7 @@ def search_table(plan: Plan, out: Path, resources: Resources) -> tuple[str, Mapp
             retrain=0,
             display=resources.display,
             accept_old=resources.accept_old,
+            dask=resources.dask,
         )
         table = plan.table([column], methods=_final_rows(plan, result))
         report = resources.compare(table, out / "comparison" / str(number))
@@ -60,7 +61,9 @@ def search_table(plan: Plan, out: Path, resources: Resources) -> tuple[str, Mapp
     explanation = (
         f"Per column {plan.scale.trials} trials with {plan.scale.search_epochs} epochs, chosen by "
         "the validation images; then the full schedule from the best values and from t0 = 0.1, "
-        "b0 = 0. *Trials, sd*: standard deviation of the validation accuracy over the trials."
+        "b0 = 0: mean ± standard deviation of the test accuracy, then the seeds as links to their "
+        "recipes. *Trials, sd*: standard deviation of the validation accuracy over the trials "
+        "(trials.csv)."
     )
     parts = [*heading(plan), text, explanation, "## Runs", run_table(runs), describe_runs(runs)]
     write_text(out / "README.md", "\n\n".join(parts) + "\n")
@@ -89,6 +92,7 @@ def _search(plan: Plan, column: PlannedColumn, resources: Resources) -> Search:
             "from_scratch": planned.from_scratch,
             "frozen": planned.frozen,
             "recipe": planned.recipe,
+            **({"unfreeze": True} if planned.unfreeze else {}),  # as in earlier searches
         },
         settings=tuple(settings),
         compute={
@@ -124,8 +128,8 @@ def _table(plan: Plan, searched: list[SearchedColumn]) -> str:
         cells.append(f"{stdev(trials):.2f}" if len(trials) > 1 else NOT_RUN)
         for row in (SEARCHED, plan.rows[0].name):
             mean = means.get(row)
-            spread = f" ± {mean.spread:.2f}" if mean and mean.spread is not None else ""
-            cells.append(f"{mean.mean:.2f}{spread}" if mean else NOT_RUN)
+            runs = [r for r in item.report.results if r.cell.row == row and r.evaluation]
+            cells.append(linked_mean(mean.mean, mean.spread, runs) if mean else NOT_RUN)
         theirs = published.get(item.column.paper.name, {})
         cells += [f"{value:g}" for value in theirs.values()] or [NOT_RUN] * 3
         lines.append(f"| {escape_markdown(item.column.name)} | {' | '.join(cells)} |")

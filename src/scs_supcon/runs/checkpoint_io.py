@@ -7,6 +7,7 @@ use. Loading does not run code, because nothing is pickled.
 
 import hashlib
 import json
+import math
 import re
 import warnings
 from dataclasses import dataclass
@@ -172,14 +173,16 @@ def storable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def _complete_checkpoints(folder: Path, stage: str | None = None) -> list[str]:
     """Return the names of complete checkpoints, oldest first; numbers increase over all stages.
 
-    Earlier versions gave the folds (fold1, fold2, …) of a run the same number.
+    Earlier versions gave the folds (fold1, fold2, …) of a run and the stage after them the same
+    number. The times of files do not count: the clock may have been set back.
     """
 
-    def age(name: str) -> tuple[int, int]:
-        written = (folder / f"{name}.sha256").stat().st_mtime_ns
-        return int(name.rpartition("-")[2]), written
+    def order(name: str) -> tuple[int, float]:
+        stage, _, number = name.rpartition("-")
+        fold = re.search(r"\d+$", stage)
+        return int(number), int(fold[0]) if fold else math.inf
 
-    names = sorted({name for file, name in _files(folder) if file == f"{name}.sha256"}, key=age)
+    names = sorted({name for file, name in _files(folder) if file == f"{name}.sha256"}, key=order)
     return [name for name in names if stage in (None, name.rpartition("-")[0])]
 
 

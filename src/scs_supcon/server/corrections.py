@@ -11,7 +11,7 @@ import io
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,7 +70,7 @@ class Corrections:
     def relabel(self, images: Iterable[str], label: str) -> list[Correction]:
         """Give images a label in one action, and return the rows for those that had another."""
         with self._lock:
-            time = _now()
+            time = self._time()
             rows = [
                 Correction(time, image, self.label(image), label)
                 for image in dict.fromkeys(images)
@@ -84,13 +84,21 @@ class Corrections:
         with self._lock:
             if not self._actions:
                 return []
-            time = _now()
+            time = self._time()
             rows = [
                 Correction(time, row.image, self.label(row.image), row.old_label, "undo")
                 for row in reversed(self._actions[-1])
             ]
             self._append(rows)
             return rows
+
+    def _time(self) -> str:
+        """Return the time; never that of the last action, to which the rows would be added."""
+        now = datetime.now(UTC)
+        text = now.isoformat(timespec="microseconds")
+        if self.rows and self.rows[-1].time == text:  # a coarse clock, or one that was set back
+            text = (now + timedelta(microseconds=1)).isoformat(timespec="microseconds")
+        return text
 
     def _append(self, rows: Sequence[Correction]) -> None:
         if not rows:
@@ -122,10 +130,6 @@ class Corrections:
             self._actions[-1].append(row)
         else:
             self._actions.append([row])
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def _write_at_end(file: Path, content: bytes) -> None:

@@ -38,7 +38,7 @@ class TorchPredictor:
         self.boundary: float | None = model.info.pairs.boundary
         self.facts: Mapping[str, Any] = _facts(model)
         self._view = eval_view(model.info.recipe.data)
-        self._size = pass_size(model.encoder, model.info.recipe.data.image_size**2)
+        self._size = pass_size(model.folded_encoder, model.info.recipe.data.image_size**2)
         threads = torch.get_num_threads() if on_cpu(model.encoder) else 1
         self._pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
@@ -50,7 +50,8 @@ class TorchPredictor:
         """Return the decisions for prepared images."""
         views = torch.stack([self._normalised(image) for image in pixels])
         chunks = torch.split(views, self._size)
-        features = list(self._pool.map(lambda chunk: encode(self.model.encoder, chunk), chunks))
+        encoder = self.model.folded_encoder
+        features = list(self._pool.map(lambda chunk: encode(encoder, chunk), chunks))
         rows = torch.from_numpy(np.concatenate(features))
         decision = self.model.decide(rows)
         common, style = self.model.fields(rows)

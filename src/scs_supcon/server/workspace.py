@@ -135,8 +135,8 @@ class Workspace:
 
     def runs(self) -> list[str]:
         """Return the names of the finished runs: the served one, then those trained from it."""
-        tables = sorted((self.run / TABLES).glob("*.csv"), key=lambda file: file.stat().st_mtime)
-        names = [table.stem for table in tables]
+        tables = (self.run / TABLES).glob("*.csv")  # run-2.csv, run-3.csv, …
+        names = sorted((table.stem for table in tables), key=lambda name: (len(name), name))
         return [self.run.name, *(n for n in names if (self.path_of(n) / "finished.json").exists())]
 
     def path_of(self, name: str) -> Path:

@@ -15,7 +15,7 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 from lightning_fabric.wrappers import is_wrapped
 from torch import Tensor, distributed, nn
 
-from scs_supcon.device import check_device, torch_device
+from scs_supcon.device import check_device, keep_freed_memory, torch_device
 from scs_supcon.errors import UserError
 
 # The first process computes the features of a frozen encoder while the others wait.
@@ -51,6 +51,8 @@ def make_fabric(device: str = "auto", precision: str = "32-true") -> Fabric:
     kind, _, number = device.partition(":")
     kind = torch_device(kind)
     _check_available(kind, device, precision)
+    if kind == "cpu":
+        keep_freed_memory()
     world = int(os.environ["WORLD_SIZE"]) if distributed.is_torchelastic_launched() else 1
     options: dict[str, Any] = {"accelerator": kind, "precision": precision}
     if world > 1:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, distributed
 
 from scs_supcon.data.dataset import SPLITS, ImageDataset, Problem, problem_title
 from scs_supcon.data.sampler import plan_epoch, positives_per_anchor, share_without_positives
@@ -22,13 +22,16 @@ from scs_supcon.io.records import memory_bytes
 from scs_supcon.methods import Batch, Method, Network
 from scs_supcon.nn.build import network_shapes
 from scs_supcon.progress import format_estimate
-from scs_supcon.recipe import Recipe
+from scs_supcon.recipe import PretrainRecipe, Recipe
 from scs_supcon.recipe.encoders import SMALL_IMAGE
 from scs_supcon.training.pretrain import TrainingSet
 
 SAMPLE = 16  # images used to measure memory
 QUICK_STEP = 1.0  # seconds up to which whole batches are timed
 REPEATS = 3
+LARGE_BATCH = 1024  # images from which the rules for learning rates are shown
+LARS_BATCH = 4096  # images from which SGD often needs LARS
+RULE_BATCH, LARS_RATE = 256, 0.3
 FEW_PER_CLASS = 5  # training images of a class, on average, below which there is a caution
 
 
@@ -100,7 +103,7 @@ def describe_data(
 
 
 def describe_batches(labels: NDArray[np.int64], recipe: Recipe, views: int) -> str:
-    """Return a text with the number of batches and of positives per anchor."""
+    """Return a text with the batches, positives per anchor, and usual rates of large batches."""
     settings = recipe.pretrain
     size = min(settings.batch_size, len(labels))
     plan = plan_epoch(
@@ -115,11 +118,38 @@ def describe_batches(labels: NDArray[np.int64], recipe: Recipe, views: int) -> s
     without_positives = share_without_positives(labels, plan)
     kinds = {"shuffle": "shuffled", "balanced": f"balanced, {settings.per_class} per class"}
     kind = kinds.get(settings.batches, f"long tail, {settings.per_class} per class")
-    return (
+    text = (
         f"batches   {len(plan)} per epoch, about {size} images × {views} view{'s' * (views != 1)} "
         f"each, {kind}\n"
         f"pairs     {positives:.1f} other images of the same class per anchor; none for "
         f"{without_positives:.1%} of the anchors"
+    )
+    rates = describe_large_batches(settings, len(labels))
+    return f"{text}\n{rates}" if rates else text
+
+
+def describe_large_batches(settings: PretrainRecipe, images: int) -> str:
+    """Return the learning rates that are usual for large batches; empty for small ones.
+
+    A rate that suits batches of 256 images is multiplied by k = N/256 for SGD and LARS, with a
+    warm-up (Goyal et al., 2017), and by √k for AdamW, whose steps do not grow with the gradient.
+    The rate for 256 images is 0.3 for LARS (Chen et al., 2020), for SGD the default of the recipe.
+    """
+    size = min(settings.batch_size, images)
+    if size < LARGE_BATCH:
+        return ""
+    k = size / RULE_BATCH
+    linear = settings.optimizer != "adamw"
+    if linear:
+        start = LARS_RATE if settings.optimizer == "lars" else PretrainRecipe().lr
+        usual = f"the linear rule gives {start * k:.3g} ({start:g} × {size:,}/{RULE_BATCH})"
+    else:  # no rate suits all networks
+        usual = f"the square root rule multiplies a rate for {RULE_BATCH} images by {k**0.5:.3g}"
+    warm_up = f", {settings.warmup_epochs:g} epochs of warm-up" if linear else ""
+    advice = "" if settings.optimizer != "sgd" or size < LARS_BATCH else "; try optimizer=lars"
+    return (
+        f"rate      {settings.lr:g} for batches of {size:,} images{warm_up}; {usual}; "
+        f"set it with --set pretrain.lr=VALUE{advice}"
     )
 
 
@@ -210,7 +240,8 @@ def estimate_stage_1(
     with torch.autograd.graph.saved_tensors_hooks(count_bytes, _identity):
         _time_step(trial_method, trial_network, sample, device)  # also loads libraries
     seconds = _time_step(trial_method, trial_network, sample, device) * size / count
-    if seconds * available / size < QUICK_STEP:
+    # Steps exchange rows and sums: either all processes time more of them, or none does.
+    if _slowest(seconds * available / size, device) < QUICK_STEP:
         times = [_time_step(trial_method, trial_network, whole, device) for _ in range(REPEATS)]
         seconds = sorted(times)[REPEATS // 2] * size / available
     share = min(1.0, (network.micro_batch or math.inf) / (size * views))
@@ -219,6 +250,15 @@ def estimate_stage_1(
     memory = int(saved_bytes * size / count * share)
     # Values, gradients and momentum take three times the memory of the weights.
     return StageCost(seconds * steps, memory + 3 * weights)
+
+
+def _slowest(seconds: float, device: torch.device) -> float:
+    """Return the largest value of all processes."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return seconds
+    largest = torch.tensor(seconds, dtype=torch.float32, device=device)
+    distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+    return float(largest)
 
 
 def _first_images(batch: Batch, count: int, device: torch.device) -> Batch:

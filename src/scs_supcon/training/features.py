@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from scs_supcon.data.dataset import SPLITS, ImageDataset
 from scs_supcon.data.feature_cache import ViewKind, frozen_features, keyed_views
+from scs_supcon.data.feature_table import empty_table
 from scs_supcon.data.splits import SPLIT_TITLES
 from scs_supcon.device import Compute
 from scs_supcon.errors import UserError
@@ -182,21 +183,32 @@ def extract_features(
             indices,
             torch.from_numpy(labels[indices]),
             features,
-            probe_inputs(features, network.projection, probe_input, recipe.head.common_dim),
+            probe_inputs(features, network.projection, probe_input, recipe.head.common_dim, cache),
         )
     return extracted
 
 
 @torch.no_grad()
 def probe_inputs(
-    features: Tensor, projection: nn.Module, probe_input: ProbeInput, common_dim: int
+    features: Tensor,
+    projection: nn.Module,
+    probe_input: ProbeInput,
+    common_dim: int,
+    folder: Path | None = None,
 ) -> Tensor:
-    """Return the inputs of stage 2 (n, views, D) for encoder features (n, views, F)."""
+    """Return the inputs of stage 2 (n, views, D) for encoder features (n, views, F).
+
+    If they are large, they are mapped to a file in `folder`; see `empty_table`.
+    """
     device = next(projection.parameters()).device
-    chunks = []
-    for chunk in torch.split(features.flatten(0, 1), CHUNK):
+    chunks = torch.split(features.flatten(0, 1), CHUNK)
+    inputs = torch.empty(0, 0)
+    for number, chunk in enumerate(chunks):
         on_device = chunk.to(device)
         output = Output(on_device, projection(on_device))
-        chunks.append(probe_features(output, probe_input, common_dim).cpu())
-    inputs = torch.cat(chunks)
+        rows = probe_features(output, probe_input, common_dim).cpu()
+        if not number:
+            shape = (features.shape[0] * features.shape[1], rows.shape[1])
+            inputs = torch.from_numpy(empty_table(shape, folder)) if folder else torch.empty(shape)
+        inputs[number * CHUNK : number * CHUNK + len(rows)] = rows
     return inputs.view(*features.shape[:2], inputs.shape[-1])

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from scs_supcon.errors import NonFiniteError, UserError
 from scs_supcon.methods.shared.weight_decay import ParameterGroup
 from scs_supcon.training.distributed import local_parameters, share_buffers, sum_gradients
+from scs_supcon.training.lars import LARS
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.modules.batchnorm._NormBase)
 
@@ -249,7 +250,7 @@ def parameter_groups(
 def make_optimizer(
     name: str, groups: Sequence[ParameterGroup], lr: float, momentum: float = 0.9
 ) -> torch.optim.Optimizer:
-    """Return SGD or AdamW; a group with its own `lr` keeps its ratio to the schedule."""
+    """Return SGD, LARS or AdamW; a group with its own `lr` keeps its ratio to the schedule."""
     scaled: list[ParameterGroup] = []
     for group in groups:
         rate = group.get("lr", lr)
@@ -257,6 +258,8 @@ def make_optimizer(
         scaled.append({**group, "lr_scale": rate / lr if lr else 1.0})
     if name == "sgd":
         return torch.optim.SGD(scaled, lr=lr, momentum=momentum)
+    if name == "lars":
+        return LARS(scaled, lr=lr, momentum=momentum)
     if name == "adamw":
         return torch.optim.AdamW(scaled, lr=lr, betas=(momentum, 0.999))
-    raise UserError(f"unknown optimizer {name!r}: use 'sgd' or 'adamw'")
+    raise UserError(f"unknown optimizer {name!r}: use 'sgd', 'lars' or 'adamw'")

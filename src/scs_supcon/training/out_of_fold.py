@@ -15,7 +15,9 @@ from torch import Tensor
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.splits import divide_into_folds
 from scs_supcon.data.transforms import seeded
-from scs_supcon.methods import probe_input_for
+from scs_supcon.methods import method_class, probe_input_for
+from scs_supcon.methods.shared.common_style import CommonStyleMethod
+from scs_supcon.nn.head import remove_erased_style
 from scs_supcon.nn.network import Network
 from scs_supcon.nn.whitening import fit_whitenings
 from scs_supcon.progress import Display
@@ -62,6 +64,11 @@ def out_of_fold_similarities(
     recipe = recipe.model_copy(
         update={"pretrain": recipe.pretrain.model_copy(update={"patience": 0})}
     )
+    untrained = copy.deepcopy(untrained)
+    if _style_is_separate(recipe):
+        remove_erased_style(untrained.projection)
+        head = recipe.head.model_copy(update={"style_dim": 0})
+        recipe = recipe.model_copy(update={"head": head})
     classes, count = len(images.classes), min(recipe.fusion.folds, len(train))
     folds = divide_into_folds(images, train, count, recipe.split_seed)
     labels = torch.from_numpy(images.labels[train])
@@ -75,7 +82,7 @@ def out_of_fold_similarities(
             method = make_method(recipe, fabric.world_size)
             set_up_method(method, network, images.labels[train[rest]], classes, recipe)
         training_set = training_set_from_features(
-            features[rest], images, train[rest], recipe, method.views
+            features, images, train[rest], recipe, method.views, rest
         )
         pretrain(
             fabric,
@@ -102,6 +109,15 @@ def out_of_fold_similarities(
         )
     display.later = 0.0
     return join_held_out(parts)
+
+
+def _style_is_separate(recipe: Recipe) -> bool:
+    """Return whether the common field is trained without any influence of the style field."""
+    return (
+        recipe.head.style_input == "erased"
+        and issubclass(method_class(recipe.method.name), CommonStyleMethod)
+        and not recipe.method.options.get("style_decorrelation")
+    )
 
 
 def _seconds_later(elapsed: float, done: int, count: int, forecast: float) -> float:

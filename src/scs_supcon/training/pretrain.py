@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 from scs_supcon.data.dataloader import explain_killed_workers, worker_context
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.sampler import Plan, batch_keys, plan_epoch
+from scs_supcon.data.small_images import SmallImages, load_small_images
 from scs_supcon.data.transforms import ViewDataset, eval_view, seeded, train_view
 from scs_supcon.errors import UserError
 from scs_supcon.methods import (
@@ -83,7 +84,25 @@ class TrainingSet:
 def training_set_from_images(
     images: ImageDataset, indices: NDArray[np.int64], recipe: Recipe, views: int, workers: int
 ) -> TrainingSet:
-    """Return a training set of images with new random views in every epoch."""
+    """Return a training set of images with new random views in every epoch.
+
+    Small images are held in memory, and their views are made for a whole batch at once.
+    """
+    small = load_small_images(images, indices, recipe.data)
+    batches = (
+        _batches_from_files(images, indices, recipe, views, workers)
+        if small is None
+        else _batches_from_memory(small, images.labels[indices], recipe.seed, views)
+    )
+    names = [images.names[index] for index in indices]
+    apply_network = _apply_to_images(images, indices, recipe, workers, small)
+    count = len(images.classes)
+    return TrainingSet(names, images.labels[indices], count, batches, apply_network)
+
+
+def _batches_from_files(
+    images: ImageDataset, indices: NDArray[np.int64], recipe: Recipe, views: int, workers: int
+) -> Callable[[Plan, int, int, int], Iterator[Batch]]:
     train_views = ViewDataset(images, indices, train_view(recipe.data), views, recipe.seed)
 
     def batches(plan: Plan, epoch: int, rank: int, skip: int) -> Iterator[Batch]:
@@ -93,10 +112,19 @@ def training_set_from_images(
             positions = torch.tensor([position for _, position, _ in batch])
             yield Batch(pixels.transpose(0, 1).flatten(0, 1), labels, positions)
 
-    names = [images.names[index] for index in indices]
-    apply_network = _apply_to_images(images, indices, recipe, workers)
-    count = len(images.classes)
-    return TrainingSet(names, images.labels[indices], count, batches, apply_network)
+    return batches
+
+
+def _batches_from_memory(
+    small: SmallImages, labels: NDArray[np.int64], seed: int, views: int
+) -> Callable[[Plan, int, int, int], Iterator[Batch]]:
+    def batches(plan: Plan, epoch: int, rank: int, skip: int) -> Iterator[Batch]:
+        for keys in batch_keys(plan, epoch, rank, skip):
+            _, positions, copies = np.array(keys).T
+            pixels = small.random_views(positions, copies, views, seed, epoch)
+            yield Batch(pixels, torch.from_numpy(labels[positions]), torch.from_numpy(positions))
+
+    return batches
 
 
 def validation_set_from_images(
@@ -110,7 +138,8 @@ def validation_set_from_images(
     references = train[first_of_each_class(images.labels[train])]
     indices = np.concatenate([references, val])
     labels = torch.from_numpy(images.labels[indices])
-    apply_network = _apply_to_images(images, indices, recipe, workers)
+    small = load_small_images(images, indices, recipe.data)
+    apply_network = _apply_to_images(images, indices, recipe, workers, small)
     return ValidationSet(labels, len(references), apply_network)
 
 
@@ -127,12 +156,22 @@ def validation_set_from_features(
 
 
 def _apply_to_images(
-    images: ImageDataset, indices: NDArray[np.int64], recipe: Recipe, workers: int
+    images: ImageDataset,
+    indices: NDArray[np.int64],
+    recipe: Recipe,
+    workers: int,
+    small: SmallImages | None,
 ) -> Callable[[nn.Module], Output]:
     """Return a function that applies a network to the evaluation view of each image."""
     eval_views = ViewDataset(images, indices, eval_view(recipe.data), 1, recipe.seed)
+    crops = None
 
     def apply_network(network: nn.Module) -> Output:
+        nonlocal crops
+        if small is not None:
+            crops = small.eval_crops() if crops is None else crops
+            chunks_of_crops = torch.split(crops, EVAL_BATCH)
+            return _apply_in_eval_mode(network, map(small.normalise, chunks_of_crops))
         keys = [(0, position) for position in range(len(indices))]
         chunks = [keys[k : k + EVAL_BATCH] for k in range(0, len(keys), EVAL_BATCH)]
         loaded = _load(eval_views, chunks, workers)
@@ -142,9 +181,17 @@ def _apply_to_images(
 
 
 def training_set_from_features(
-    features: Tensor, images: ImageDataset, indices: NDArray[np.int64], recipe: Recipe, views: int
+    features: Tensor,
+    images: ImageDataset,
+    indices: NDArray[np.int64],
+    recipe: Recipe,
+    views: int,
+    rows_of: Tensor | None = None,
 ) -> TrainingSet:
     """Return a training set of cached features (n, 1 + views, d), the evaluation view first.
+
+    `rows_of` holds the row of each image if the features also have rows of other images: the
+    features may be mapped to a file that is larger than the memory, and are not copied.
 
     A network would soon memorise the few cached views, so each view of a step is a random mixture
     of two of them, with a share of its features dropped.
@@ -156,8 +203,9 @@ def training_set_from_features(
         for number, batch in enumerate(plan[skip:], start=skip):
             joined = torch.from_numpy(np.concatenate(batch))
             with seeded(recipe.seed, epoch, number):
+                batch_features = features[joined if rows_of is None else rows_of[joined]]
                 sampled = _sample_views(
-                    features[joined], views, encoder.frozen_mix, encoder.frozen_dropout
+                    batch_features, views, encoder.frozen_mix, encoder.frozen_dropout
                 )
             start = sum(len(rows) for rows in batch[:rank])
             local = slice(start, start + len(batch[rank]))
@@ -165,7 +213,9 @@ def training_set_from_features(
             yield Batch(sampled[local].transpose(0, 1).flatten(0, 1), labels[rows], rows)
 
     def apply_network(network: nn.Module) -> Output:
-        return _apply_in_eval_mode(network, torch.split(features[:, 0], 4096))
+        numbers = torch.arange(len(features)) if rows_of is None else rows_of
+        chunks = (features[chunk, 0] for chunk in torch.split(numbers, 4096))
+        return _apply_in_eval_mode(network, chunks)
 
     names = [images.names[index] for index in indices]
     count = len(images.classes)
@@ -430,11 +480,15 @@ def _load(
         worker_init_fn=ignore_signals,
         multiprocessing_context=worker_context(workers),
     )
+    failure = None
     with explain_killed_workers():
         for batch in loader:
             if isinstance(batch, UserError):
-                raise batch
+                failure = batch
+                break  # ends the workers; the traceback of an error raised here would keep them
             yield batch
+    if failure:
+        raise failure
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from multiprocessing.connection import Connection
@@ -61,6 +61,13 @@ class _Worker:
     start: float
 
 
+def _threads_per_worker(jobs: int) -> int:
+    """Return the share of the cores, or OMP_NUM_THREADS if that is less, as for one process."""
+    share = max(1, cores() // jobs)
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return min(share, int(limit)) if limit.isdecimal() and int(limit) else share
+
+
 class WorkerPool:
     """Run functions in up to `jobs` processes that share the cores.
 
@@ -75,7 +82,7 @@ class WorkerPool:
 
     def __init__(self, jobs: int, preload: Sequence[str] = ()) -> None:
         self.jobs = jobs
-        self.threads = max(1, cores() // jobs)
+        self.threads = _threads_per_worker(jobs)
         self.workers: dict[str, _Worker] = {}
         # With forkserver, workers are forked from a process that has imported everything and
         # computed nothing. Elsewhere fork is missing or unsafe.
@@ -85,7 +92,7 @@ class WorkerPool:
         self._context.set_forkserver_preload(["scs_supcon.training.workers", *preload])
 
     def __enter__(self) -> "WorkerPool":
-        self._old_handler = signal.signal(signal.SIGTERM, _raise_interrupt)
+        self._exits = stoppable(self.stop)
         return self
 
     def __exit__(
@@ -94,12 +101,7 @@ class WorkerPool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        try:
-            self.stop()
-        finally:
-            signal.signal(signal.SIGTERM, self._old_handler)
-        if isinstance(error, KeyboardInterrupt):
-            raise Stopped(143 if error.args else 130) from None
+        self._exits.__exit__(kind, error, trace)
 
     @property
     def has_room(self) -> bool:
@@ -122,9 +124,10 @@ class WorkerPool:
             target=_run_worker,
             args=(sender, self.threads, log, allowed_code(), function, args),
         )
-        process.start()
-        sender.close()
-        self.workers[name] = _Worker(process, receiver, time.monotonic())
+        with _later_signals():  # otherwise a worker could be started and not be known
+            process.start()
+            sender.close()
+            self.workers[name] = _Worker(process, receiver, time.monotonic())
 
     def wait(self, timeout: float) -> dict[str, WorkerReport]:
         """Wait up to `timeout` seconds for a worker to end; return the reports by name.
@@ -158,6 +161,45 @@ class WorkerPool:
         self.workers.clear()
 
 
+@contextmanager
+def _later_signals() -> Iterator[None]:
+    """Handle stop signals that arrive in the body at its end."""
+    received: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if received:
+            signal.raise_signal(received[0])
+
+
+def stoppable(stop: Callable[[], object]) -> ExitStack:
+    """Handle SIGTERM like Ctrl-C until the end of the returned stack, which calls `stop` first.
+
+    If it ends because of one of them, it raises `Stopped`.
+    """
+    with ExitStack() as exits:
+        exits.enter_context(_raise_stopped())
+        exits.callback(stop)
+        return exits.pop_all()
+
+
+@contextmanager
+def _raise_stopped() -> Iterator[None]:
+    old_handler = signal.signal(signal.SIGTERM, _raise_interrupt)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Stopped(143 if error.args else 130) from None
+    finally:
+        signal.signal(signal.SIGTERM, old_handler)
+
+
 def _raise_interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt(number)
 
@@ -188,18 +230,22 @@ def _run_worker(
 ) -> None:
     import torch
 
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     allow_code(*own_code)
 
     # Data loaders of this process use the platform's default start method.
     multiprocessing.set_start_method(None, force=True)
     _stop_with_parent()
     torch.set_num_threads(threads)
-    pipe.send(_call(function, args, log))
+    pipe.send(call_and_report(function, args, log))
 
 
-def _call(
+def call_and_report(
     function: Callable[..., str], args: tuple[Any, ...], log: Path | None
 ) -> tuple[WorkerStatus, str]:
+    """Call a function with its output in `log`; return how it ended, and its result or error."""
     try:
         if log is not None:
             _redirect_output(log)

@@ -35,6 +35,7 @@ def tune(  # noqa: PLR0913
     cache: str | Path | None = None,
     offline: bool = False,
     jobs: int = 1,
+    dask: str | None = None,
     accept_old: bool = False,
     quiet: bool = False,
 ) -> SearchResult:
@@ -68,6 +69,7 @@ def tune(  # noqa: PLR0913
         cache: directory for cached features of frozen encoders.
         offline: never download weights.
         jobs: trials to run in parallel.
+        dask: address of the scheduler of a Dask cluster that computes the trials.
         accept_old: continue a search that was started by other numeric code.
         quiet: show no progress.
 
@@ -100,5 +102,10 @@ def tune(  # noqa: PLR0913
         objective,
     )
     return run_search(
-        search, jobs=jobs, retrain=retrain, display=Display(quiet), accept_old=accept_old
+        search,
+        jobs=jobs,
+        retrain=retrain,
+        display=Display(quiet),
+        accept_old=accept_old,
+        dask=dask,
     )

@@ -94,6 +94,10 @@ class Search:
                 digests[f"{kind}_code"] = code_digest(import_allowed(kind, name))
         return plain | digests
 
+    def as_text(self) -> str:
+        """The search as JSON, for `work_on` on this or another machine."""
+        return json.dumps(asdict(self), default=str)
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -222,6 +226,12 @@ def work(search: Search) -> str:
         finally:
             lock.release()
     return ""
+
+
+def work_on(search: str) -> str:
+    """Compute the trials of a search that is given as text; see `Search.as_text`."""
+    values = json.loads(search)
+    return work(Search(**values | {"out": Path(values["out"])}))
 
 
 class TrialAttributes(BaseModel):

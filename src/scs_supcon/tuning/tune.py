@@ -10,9 +10,11 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from scs_supcon.cluster.tasks import TaskPool, task_pool
 from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_text
+from scs_supcon.io.file_systems import lock_caution
 from scs_supcon.io.frames import data_frame
 from scs_supcon.io.lock import InUse, is_held
 from scs_supcon.io.records import RecordError, read_text
@@ -21,7 +23,6 @@ from scs_supcon.progress import Display
 from scs_supcon.recipe import from_toml
 from scs_supcon.training.result import RunResult
 from scs_supcon.training.train import train
-from scs_supcon.training.workers import WorkerPool
 from scs_supcon.tuning.figure import draw_search
 from scs_supcon.tuning.space import Range
 from scs_supcon.tuning.study import (
@@ -33,6 +34,7 @@ from scs_supcon.tuning.study import (
     open_study,
     prepare,
     work,
+    work_on,
 )
 
 
@@ -65,7 +67,13 @@ class SearchResult:
 
 
 def run_search(
-    search: Search, *, jobs: int, retrain: int, display: Display, accept_old: bool = False
+    search: Search,
+    *,
+    jobs: int,
+    retrain: int,
+    display: Display,
+    accept_old: bool = False,
+    dask: str | None = None,
 ) -> SearchResult:
     """Run or resume a search; write trials.csv, best.toml, search.png and search.svg.
 
@@ -75,11 +83,14 @@ def run_search(
         retrain: number of other seeds to train the best recipe with.
         display: shows progress.
         accept_old: continue a search that was started by other numeric code.
+        dask: address of the scheduler of a Dask cluster that computes the trials.
     """
     prepare(search, accept_old)
     study = open_study(search)
     display.line("varying   " + ", ".join(search.over))
-    messages = _search(search, study, jobs, display)
+    if caution := lock_caution(search.out):
+        display.line(f"caution   {caution}")
+    messages = _search(search, study, task_pool(jobs, dask, [work.__module__]), display)
     trials = completed(study)
     if len(trials) < search.trials:
         reason = f": {messages[0]}" if messages else ""
@@ -111,13 +122,13 @@ def _check_parameters(search: Search, trials: Sequence[Trial]) -> None:
                 )
 
 
-def _search(search: Search, study: Any, jobs: int, display: Display) -> list[str]:
+def _search(search: Search, study: Any, workers: TaskPool, display: Display) -> list[str]:
     """Run the workers until all have ended; return the errors of those that failed."""
     messages: list[str] = []
     shown = -1
-    with display.progress("trials") as progress, WorkerPool(jobs, [work.__module__]) as pool:
-        for number in range(jobs):
-            pool.start(str(number), work, search)
+    with display.progress("trials") as progress, workers as pool:
+        for number in range(pool.jobs):
+            pool.start(str(number), work_on, search.as_text())
         while pool.workers:
             reports = pool.wait(0.5).values()
             messages += [report.message for report in reports if report.message]
