@@ -3,32 +3,51 @@
 test_torture.py kills `train`; here are commands that start quickly.
 """
 
+import os
+from collections import defaultdict
+from signal import SIGKILL
+from time import monotonic, process_time
+
 import pytest
 
+import jumping_clock
+from command_processes import Processes
+from jumping_clock import YEAR, JumpingClock
+from torture.disks import full_disks
 from torture.files import files
+from torture.files import processes as damaged_in_processes
 from torture.flips import flips
 from torture.images import images
-from torture.kills import full_disks, kills
+from torture.kills import kills
+from torture.outcome import Outcome, attempt, total
 from torture.scenarios import Inputs, scenarios
+from torture.workers import Part, run_parts
 
 
 def test_bits_are_flipped_in_checkpoints_and_caches(tmp_path):
-    outcome = flips(1, 60, tmp_path)
+    outcome = total(flips(1, 60, tmp_path))
     assert outcome.tried == 60
-    assert not outcome.lost
+    assert not outcome.problems
 
 
 def test_mutated_images_are_read(finished, tmp_path):
-    outcome = images(1, 60, tmp_path, finished)
+    outcome = total(images(1, 60, tmp_path, finished))
     assert outcome.tried >= 40
-    assert not outcome.lost
+    assert not outcome.problems
 
 
 def test_damaged_files_are_read(finished, shapes, tmp_path):
-    outcome = files(1, 60, tmp_path, finished, next(shapes.rglob("*.png")))
+    outcome = total(files(1, 60, tmp_path, finished, next(shapes.rglob("*.png"))))
     assert outcome.tried == 60
     assert outcome.errors > 20
-    assert not outcome.lost
+    assert not outcome.problems
+
+
+@pytest.mark.slow
+def test_damaged_files_are_read_by_processes_with_limited_memory(finished, shapes, tmp_path):
+    outcome = total(damaged_in_processes(3, 1, tmp_path, finished, next(shapes.rglob("*.png"))))
+    assert outcome.tried == 1
+    assert not outcome.problems
 
 
 @pytest.fixture
@@ -39,16 +58,61 @@ def quick(finished, shapes, weights):
 
 
 @pytest.mark.slow
-def test_commands_are_killed(quick, processes, tmp_path):
+@pytest.mark.parametrize("stops", [False, True], ids=["killed", "stopped"])
+def test_commands_are_killed(stops, quick, processes, tmp_path):
     chosen = [quick["predict -o"], quick["doctor --fix"]]
-    outcome = kills(1, 4, tmp_path, chosen, processes)
+    outcome = total(kills(1, 4, tmp_path, chosen, processes, stops=stops))
     assert outcome.tried >= 4
-    assert not outcome.lost
+    assert not outcome.problems
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(jumping_clock.library() is None, reason="apt-get install faketime")
+def test_the_clock_jumps_while_a_run_is_killed(quick, tmp_path):
+    processes = Processes(tmp_path, clock=JumpingClock(tmp_path / "clock"))
+    chosen = [quick["train default, frozen"]]
+    outcome = total(kills(1, 2, tmp_path / "kills", chosen, processes))
+    processes.close()
+    dates = {file.stat().st_mtime // YEAR for file in (tmp_path / "kills").rglob("*")}
+    assert len(dates) > 1, "the files have times of several years"
+    assert outcome.tried >= 2
+    assert not outcome.problems
 
 
 @pytest.mark.slow
 def test_disks_are_full(quick, processes, tmp_path):
     chosen = [quick["predict -o"], quick["train byol, pretrain.micro_batch=8"]]
-    outcome = full_disks(1, 3, tmp_path, chosen, processes)
+    outcome = total(full_disks(1, 3, tmp_path, chosen, processes))
     assert outcome.tried == 3
-    assert not outcome.lost
+    assert not outcome.problems
+
+
+def test_a_part_that_dies_or_fails_does_not_lose_what_others_counted():
+    def run(part):
+        yield attempt(0)
+        if part.category == "dies":
+            os.kill(os.getpid(), SIGKILL)
+        if part.category == "fails":
+            raise ValueError("wrong")
+        yield attempt(2)
+
+    parts = [Part(name, 0, 1, 2) for name in ("dies", "fails", "good")]
+    ends = run_parts(parts, 2, run, process_time, monotonic() + 60)
+    outcomes = defaultdict(Outcome)
+    for part, progress in ends:
+        outcomes[part.category] += progress.outcome
+    assert outcomes["good"] == Outcome(2, errors=1, correct=1)
+    assert [outcomes[name].lost for name in ("dies", "fails")] == [1, 1]
+    assert "code -9" in outcomes["dies"].problems[0]
+    assert "ValueError: wrong" in outcomes["fails"].problems[0]
+
+
+def test_no_attempt_is_begun_when_the_time_is_over():
+    def run(part):
+        while True:
+            yield attempt(0)
+
+    parts = [Part("endless", number, 2, 1) for number in range(2)]
+    messages = list(run_parts(parts, 1, run, process_time, monotonic() + 0.5))
+    assert {part.number for part, _ in messages} == {0}
+    assert messages[-1][1].is_last

@@ -15,7 +15,7 @@ from typing import Any
 
 import tomli_w
 
-from .outcome import Called, Outcome, call
+from .outcome import Called, Outcome, attempt, call
 
 DEEP: Any = []
 for _ in range(2000):
@@ -30,10 +30,9 @@ VALUES: tuple[Any, ...] = (
 INSERTED = (b"[" * 20_000, b"\xff\xfe", b"9" * 6000, b"\0", b"{}")
 
 
-def files(seed: int, count: int, folder: Path, run: Path, image: Path) -> Outcome:
+def files(seed: int, count: int, folder: Path, run: Path, image: Path) -> Iterator[Outcome]:
     """Damage copies of a finished run, recipes and tables, and read them with a command."""
     chance = random.Random(seed)
-    outcome = Outcome()
     attempts = attempts_of(chance, count, folder, run, image)
     for number, (name, command, check) in enumerate(attempts):
         result = call(*command)
@@ -42,14 +41,12 @@ def files(seed: int, count: int, folder: Path, run: Path, image: Path) -> Outcom
             kept = folder / "lost" / f"{seed}-{number}"
             shutil.copytree(folder / "work", kept, dirs_exist_ok=True, symlinks=True)
             problem = f"{name}: {' '.join(command[:2])}: {problem} (files: {kept})"
-        outcome.add(result.code, problem)
-    return outcome
+        yield attempt(result.code, problem)
 
 
-def processes(seed: int, count: int, folder: Path, run: Path, image: Path) -> Outcome:
+def processes(seed: int, count: int, folder: Path, run: Path, image: Path) -> Iterator[Outcome]:
     """The same with a process of its own for each command, whose memory is limited."""
     chance = random.Random(seed)
-    outcome = Outcome()
     for name, command, check in attempts_of(chance, count, folder, run, image):
         code = "import resource; resource.setrlimit(resource.RLIMIT_DATA, (4 << 30, 4 << 30))\n"
         code += "from scs_supcon.__main__ import main; main()"
@@ -63,14 +60,13 @@ def processes(seed: int, count: int, folder: Path, run: Path, image: Path) -> Ou
                 errors="replace",
             )
         except subprocess.TimeoutExpired:
-            outcome.add(1, f"{name}: {command[0]}: no result after 300 s")
+            yield attempt(1, f"{name}: {command[0]}: no result after 300 s")
             continue
         result = Called(done.returncode, done.stdout, done.stderr)
         problem = result.problem or check(result)
         if done.returncode < 0:
             problem = f"ended by signal {-done.returncode}"
-        outcome.add(done.returncode, f"{name}: {problem}" if problem else "")
-    return outcome
+        yield attempt(done.returncode, f"{name}: {problem}" if problem else "")
 
 
 Attempt = tuple[str, tuple[str, ...], Callable[[Called], str]]
@@ -155,7 +151,8 @@ def _run_values(chance: random.Random, work: Path, run: Path, image: Path, want:
         "environment.json": ("runs", str(work / "runs"), "--json"),
         "recipe.toml": ("runs", str(work / "runs")),
     }
-    return f"{name} {key}", commands[name], _accept
+    others = {0: ("report", str(copy)), 1: ("diff", str(copy), str(run))}  # reports are slow
+    return f"{name} {key}", others.get(chance.randrange(10), commands[name]), _accept
 
 
 def _recipe(chance: random.Random, work: Path, run: Path, image: Path, want: str) -> Attempt:

@@ -2,6 +2,7 @@
 
 import random
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,21 +12,19 @@ from scs_supcon.data.shards import read_shards, write_shard
 from scs_supcon.errors import UserError
 from scs_supcon.runs.checkpoint_io import Checkpoint, read_checkpoint, write_checkpoint
 
-from .outcome import Outcome
+from .outcome import Outcome, attempt
 
 
-def flips(seed: int, count: int, folder: Path) -> Outcome:
+def flips(seed: int, count: int, folder: Path) -> Iterator[Outcome]:
     """Flip one bit at a time, half of them in checkpoints and half in shards of features."""
     chance = random.Random(seed)
-    outcome = Outcome()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _flip_checkpoints(chance, count - count // 2, folder / "checkpoints", outcome)
-        _flip_shards(chance, count // 2, folder / "features", outcome)
-    return outcome
+        yield from _flip_checkpoints(chance, count - count // 2, folder / "checkpoints")
+        yield from _flip_shards(chance, count // 2, folder / "features")
 
 
-def _flip_checkpoints(chance: random.Random, count: int, folder: Path, outcome: Outcome) -> None:
+def _flip_checkpoints(chance: random.Random, count: int, folder: Path) -> Iterator[Outcome]:
     generator = torch.Generator().manual_seed(0)
     written = []
     for number in range(2):
@@ -37,12 +36,12 @@ def _flip_checkpoints(chance: random.Random, count: int, folder: Path, outcome: 
         try:
             checkpoint = read_checkpoint(folder, "pretrain")
         except UserError:
-            outcome.add(2)
+            yield attempt(2)
         except Exception as error:
-            outcome.add(1, f"{file.name}: {type(error).__name__}: {error}")
+            yield attempt(1, f"{file.name}: {type(error).__name__}: {error}")
         else:
             same = checkpoint is not None and any(_equal(checkpoint, one) for one in written)
-            outcome.add(0, "" if same else f"{file.name}: another checkpoint was read")
+            yield attempt(0, "" if same else f"{file.name}: another checkpoint was read")
         file.write_bytes(content)
 
 
@@ -54,7 +53,7 @@ def _equal(one: Checkpoint, other: Checkpoint) -> bool:
     )
 
 
-def _flip_shards(chance: random.Random, count: int, folder: Path, outcome: Outcome) -> None:
+def _flip_shards(chance: random.Random, count: int, folder: Path) -> Iterator[Outcome]:
     rows = np.random.default_rng(0).standard_normal((6, 2, 16)).astype(np.float32)
     images = [bytes([number]) * 32 for number in range(6)]
     views = [bytes([100 + number]) * 32 for number in range(2)]
@@ -67,10 +66,10 @@ def _flip_shards(chance: random.Random, count: int, folder: Path, outcome: Outco
         try:
             filled = read_shards(folder, row_of, column_of, table)
         except Exception as error:
-            outcome.add(1, f"shard: {type(error).__name__}: {error}")
+            yield attempt(1, f"shard: {type(error).__name__}: {error}")
         else:
             right = bool((table[filled] == rows[filled]).all())
-            outcome.add(0, "" if right else "shard: wrong features were read")
+            yield attempt(0, "" if right else "shard: wrong features were read")
         file.write_bytes(content)
 
 

@@ -71,24 +71,19 @@ def mutated(chance: random.Random, content: bytes) -> bytes:
     return bytes(data)
 
 
-def images(seed: int, count: int, folder: Path, run: Path) -> Outcome:
+def images(seed: int, count: int, folder: Path, run: Path) -> Iterator[Outcome]:
     """Read mutated images with `doctor`, `predict` and `train`; `run` is a finished run."""
     chance = random.Random(seed)
-    outcome = Outcome()
     for number, batch in enumerate(_folders(chance, count, folder)):
         files = sorted((batch / "a").iterdir()) + sorted((batch / "b").iterdir())
+        problems = []
         for command in _commands(batch, run, folder, train=number % 3 == 0):
-            result = call(*command)
-            problem = result.problem
-            if problem:
+            if problem := call(*command).problem:
                 kept = folder / "lost" / f"{seed}-{number}"
                 shutil.copytree(batch, kept, dirs_exist_ok=True)
-                outcome.lost.append(f"{command[0]}: {problem} (images: {kept})")
-        outcome.tried += len(files)
-        outcome.correct += len(files)
+                problems.append(f"{command[0]}: {problem} (images: {kept})")
+        yield Outcome(len(files), correct=len(files) - len(problems), problems=tuple(problems))
         shutil.rmtree(batch)
-    outcome.correct -= len(outcome.lost)
-    return outcome
 
 
 def _folders(chance: random.Random, count: int, folder: Path) -> Iterator[Path]:

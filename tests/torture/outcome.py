@@ -1,47 +1,70 @@
-"""What a category of the torture test counts."""
+"""What the attempts of the torture test count."""
 
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
 SECONDS = 120  # after which a command counts as hanging
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
-    """Number of attempts of a category, and what was lost.
+    """Number of attempts, and what was lost.
 
     Attributes:
         tried: Attempts.
         errors: Attempts that ended with a clear error.
         correct: Attempts that ended with the right result.
-        lost: One line for each attempt with a traceback, a hang, or a wrong result.
+        problems: A line for each traceback, hang or wrong result.
     """
 
     tried: int = 0
     errors: int = 0
     correct: int = 0
-    lost: list[str] = field(default_factory=list)
+    problems: tuple[str, ...] = ()
 
     @property
     def survived(self) -> int:
         """Attempts with a clear error or the right result."""
         return self.errors + self.correct
 
-    def add(self, code: int, problem: str = "") -> None:
-        """Count an attempt: exit code of a command, and why it counts as lost, if it does."""
-        self.tried += 1
-        if problem:
-            self.lost.append(problem)
-        elif code:
-            self.errors += 1
-        else:
-            self.correct += 1
+    @property
+    def lost(self) -> int:
+        """Attempts with a traceback, a hang or a wrong result."""
+        return self.tried - self.survived
+
+    def __add__(self, other: "Outcome") -> "Outcome":
+        """Return the sum of both."""
+        return Outcome(
+            self.tried + other.tried,
+            self.errors + other.errors,
+            self.correct + other.correct,
+            self.problems + other.problems,
+        )
+
+
+def attempt(code: int, problem: str = "") -> Outcome:
+    """Return the outcome of one attempt: exit code, and why it counts as lost, if it does."""
+    if problem:
+        return Outcome(1, problems=(problem,))
+    return Outcome(1, errors=1) if code else Outcome(1, correct=1)
+
+
+def resumed(count: int, problem: str) -> Outcome:
+    """Return the outcome of a command that was disturbed `count` times until it finished."""
+    if problem:
+        return Outcome(max(1, count), problems=(problem,))
+    return Outcome(count, correct=count)
+
+
+def total(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the sum."""
+    return sum(outcomes, Outcome())
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import shutil
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -16,28 +17,28 @@ from typing import Any
 from command_processes import Processes
 
 from .kills import Log
-from .outcome import Outcome
+from .outcome import Outcome, resumed
 from .scenarios import without_columns
 
 CORRECTIONS = 60  # of a run, until its server may stop
-SECONDS = 60  # in which a server has to start
+START_SECONDS = 60  # in which a server has to start
 
 
 def server_kills(
     seed: int, count: int, folder: Path, run: Path, processes: Processes, log: Log
-) -> Outcome:
+) -> Iterator[Outcome]:
     """Kill servers `count` times, before a random write or at a random time, and restart them.
 
     Labels are corrected one by one, in an order that depends on what is stored only, so that
     `corrections.csv` must be that of a server that was not killed, except for the times.
     """
     chance = random.Random(seed)
-    outcome = Outcome()
+    tried = 0
     expected, _ = _correct(processes, _copy(run, folder), chance, kill=False)
-    while outcome.tried < count:
+    while tried < count:
         copy = _copy(run, folder)
         killed, problem = 0, ""
-        while not problem and killed < count - outcome.tried:
+        while not problem and killed < count - tried:
             content, problem = _correct(processes, copy, chance, kill=True)
             if content is not None:
                 break
@@ -46,12 +47,9 @@ def server_kills(
             content, problem = _correct(processes, copy, chance, kill=False)
             if not problem and content != expected:
                 problem = "other corrections are stored"
-        outcome.tried += killed
-        outcome.correct += 0 if problem else killed
-        if problem:
-            outcome.lost.append(f"serve, {killed} kills: {problem}")
+        tried += killed
         log(f"serve: {killed} kills, {problem or 'the same corrections'}")
-    return outcome
+        yield resumed(killed, f"serve, {killed} kills: {problem}" if problem else "")
 
 
 def _correct(
@@ -93,7 +91,7 @@ def _correct(
 
 def _wait_for(port: int) -> int:
     """Wait until the server answers; return the number of corrections that it has stored."""
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + START_SECONDS
     while True:
         try:
             return len(_request(port, "GET", "/api/corrections")["rows"])
@@ -112,7 +110,7 @@ def _correction(port: int, number: int) -> dict[str, Any]:
 
 
 def _request(port: int, method: str, path: str, document: Any = None) -> Any:
-    connection = HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+    connection = HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
     body = None if document is None else json.dumps(document)
     connection.request(method, path, body, {"content-type": "application/json"})
     response = connection.getresponse()
