@@ -16,18 +16,12 @@ QUICK = (
     *("--set", "probe.epochs=3", "--set", "probe.views=1"),
 )
 # Part of a path, and the latest access to such a file at which the process is killed.
-WHOLE = (
-    *(("pretrain-", 30), ("pretrain-", 15), ("metrics.csv", 1), ("features", 8)),
-    *(("probe-", 20), ("linear-", 20), ("model/", 8), ("predictions.parquet", 2)),
-)
+WHOLE = (("pretrain-", 30), ("metrics.csv", 1), ("features", 8), ("linear-", 20), ("model/", 8))
 FROZEN = (
-    *(("feature_cache", 8), ("feature_cache", 4), ("pretrain-", 30), ("feature_cache", 4)),
-    *(("probe-", 20), ("linear-", 20), ("finished.json", 2)),
+    *(("feature_cache", 8), ("pretrain-", 30), ("feature_cache", 4), ("probe-", 20)),
+    ("finished.json", 2),
 )
-UNFREEZE = (
-    *(("feature_cache", 8), ("head-", 20), ("head-", 10), ("metrics.csv", 1), ("pretrain-", 30)),
-    *(("pretrain-", 15), ("features", 8), ("probe-", 20), ("model/", 8)),
-)
+UNFREEZE = (("head-", 20), ("metrics.csv", 1), ("pretrain-", 30), ("probe-", 20), ("model/", 8))
 FINE_TUNING = ("pretrain.head_epochs=2", "pretrain.ema=0.9", "pretrain.patience=2")
 
 

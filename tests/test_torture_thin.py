@@ -82,8 +82,8 @@ def test_the_clock_jumps_while_a_run_is_killed(quick, tmp_path):
 @pytest.mark.slow
 def test_disks_are_full(quick, processes, tmp_path):
     chosen = [quick["predict -o"], quick["train byol, pretrain.micro_batch=8"]]
-    outcome = total(full_disks(1, 3, tmp_path, chosen, processes))
-    assert outcome.tried == 3
+    outcome = total(full_disks(1, 2, tmp_path, chosen, processes))
+    assert outcome.tried == 2
     assert not outcome.problems
 
 
