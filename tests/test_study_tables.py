@@ -82,8 +82,8 @@ def test_the_line_of_means_starts_with_the_highest(tables, tmp_path):
 def test_pooled_images_are_compared_by_the_exact_test_of_mcnemar(tables, tmp_path):
     write_record(tmp_path, {"ours": [0.8, 0.8, 0.8]})
     (tmp_path / "pooled.csv").write_text(
-        "method,images,correct,only_control,only_method\n"
-        "ours,100,80,0,0\na,100,70,15,5\nb,100,79,3,2\n"
+        "column,method,images,correct,only_control,only_method\n"
+        "birds,ours,100,80,0,0\nbirds,a,100,70,15,5\nbirds,b,100,79,3,2\n"
     )
     text = tables.pooled_table(tmp_path)
     p = 2 * sum(math.comb(20, k) for k in range(6)) / 2**20

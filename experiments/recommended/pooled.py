@@ -33,14 +33,15 @@ def test_images(run: Path) -> tuple[NDArray[np.int64], Probabilities]:
     return labels, np.array([row["probabilities"] for row in test], dtype=np.float64)
 
 
-def read_folds(results: Path, runs: Path) -> dict[str, Folds]:
-    """Return the finished folds of each method."""
-    methods: dict[str, Folds] = {}
+def read_folds(results: Path, runs: Path) -> dict[str, dict[str, Folds]]:
+    """Return the finished folds by column and method."""
+    columns: dict[str, dict[str, Folds]] = {}
     with results.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             if row["status"] == "done":
+                methods = columns.setdefault(row["column"], {})
                 methods.setdefault(row["method"], {})[row["fold"]] = test_images(runs / row["run"])
-    return methods
+    return columns
 
 
 def average(first: Folds, second: Folds) -> Folds:
@@ -71,11 +72,15 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, required=True)
     arguments = parser.parse_args()
     table = tomllib.loads((arguments.record / "comparison.toml").read_text(encoding="utf-8"))
-    methods = read_folds(arguments.record / "results.csv", arguments.runs)
-    control = methods[table["control"]]
-    if PROBE in methods:
-        methods[AVERAGE] = average(control, methods[PROBE])
-    rows = [{"method": name} | compare(control, folds) for name, folds in methods.items()]
+    rows = []
+    for column, methods in read_folds(arguments.record / "results.csv", arguments.runs).items():
+        control = methods[table["control"]]
+        if PROBE in methods:
+            methods[AVERAGE] = average(control, methods[PROBE])
+        rows += [
+            {"column": column, "method": name} | compare(control, folds)
+            for name, folds in methods.items()
+        ]
     with (arguments.record / "pooled.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()

@@ -133,16 +133,28 @@ def means_table(folder: Path) -> str:
 def pooled_table(folder: Path) -> str:
     """Return what differs over all test images: accuracies, images that one method gets right."""
     control = _settings(folder)["control"]
-    records = _read_csv(folder / "pooled.csv")
-    rows = [row for row in records if row["method"] != control]
+    columns: dict[str, list[dict[str, str]]] = {}
+    for row in _read_csv(folder / "pooled.csv"):
+        if row["method"] != control:
+            columns.setdefault(row["column"], []).append(row)
+    parts = []
+    for name, rows in columns.items():
+        title = f"**{name}**\n\n" if len(columns) > 1 else ""
+        parts.append(title + _pooled_column(rows, control))
+    return "\n".join(parts)
+
+
+def _pooled_column(rows: Sequence[Mapping[str, str]], control: str) -> str:
     counts = [(int(row["only_control"]), int(row["only_method"])) for row in rows]
-    adjusted = holm([binomtest(ours, ours + theirs).pvalue for ours, theirs in counts])
+    tests = [
+        binomtest(ours, ours + theirs).pvalue if ours + theirs else 1.0 for ours, theirs in counts
+    ]
     lines = [
         f"| method | images | accuracy, % | {control} minus it | right with {control} only "
         "| right with it only | p (Holm) |",
         "|---|---|---|---|---|---|---|",
     ]
-    for row, (ours, theirs), p in zip(rows, counts, adjusted, strict=True):
+    for row, (ours, theirs), p in zip(rows, counts, holm(tests), strict=True):
         images = int(row["images"])
         cells = [row["method"], row["images"], f"{100 * int(row['correct']) / images:.1f}"]
         cells += [_difference(*paired_difference(images, ours, theirs))]

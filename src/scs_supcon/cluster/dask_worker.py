@@ -102,7 +102,8 @@ def answer(request: CallRequest) -> tuple[str, str]:
 
 def _stop_with_worker() -> None:
     """Wait until the Dask worker has ended, then stop; a run is saved first."""
-    sys.stdin.read()
+    while os.read(0, 4096):  # sys.stdin would be locked, and forked loader workers close theirs
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
