@@ -15,7 +15,7 @@ from cluster_commands import needs_root, wait_until
 
 NODES = ("scs-node-1", "scs-node-2")
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
-EPOCHS = 80
+EPOCHS = 300  # longer than the time between two checkpoints, of which the first is waited for
 # torchrun counts a node as lost after three missed signs of life, 5 s apart. A new node that comes
 # earlier can be mixed up with the lost one.
 KEEP_ALIVE_SECONDS = 25

@@ -83,17 +83,16 @@ def answer(request: CallRequest) -> tuple[str, str]:
 
     import torch
 
-    from scs_supcon.device import cores
     from scs_supcon.plugins import allow_code
     from scs_supcon.runs.environment import numeric_code_digest
-    from scs_supcon.training.workers import call_and_report
+    from scs_supcon.training.workers import call_and_report, threads_per_worker
 
     if request["numeric_code"] != numeric_code_digest():
         return FAILED, (
             "a Dask worker has another version of scs-supcon: install the same one on all machines"
         )
     allow_code(*request["own_code"])
-    torch.set_num_threads(max(1, cores() // request["jobs"]))
+    torch.set_num_threads(threads_per_worker(request["jobs"]))
     function = getattr(import_module(module), name)
     log = Path(request["log"]) if request["log"] else None
     status, message = call_and_report(function, tuple(request["arguments"]), log)

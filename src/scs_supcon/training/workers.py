@@ -61,7 +61,7 @@ class _Worker:
     start: float
 
 
-def _threads_per_worker(jobs: int) -> int:
+def threads_per_worker(jobs: int) -> int:
     """Return the share of the cores, or OMP_NUM_THREADS if that is less, as for one process."""
     share = max(1, cores() // jobs)
     limit = os.environ.get("OMP_NUM_THREADS", "")
@@ -82,7 +82,7 @@ class WorkerPool:
 
     def __init__(self, jobs: int, preload: Sequence[str] = ()) -> None:
         self.jobs = jobs
-        self.threads = _threads_per_worker(jobs)
+        self.threads = threads_per_worker(jobs)
         self.workers: dict[str, _Worker] = {}
         # With forkserver, workers are forked from a process that has imported everything and
         # computed nothing. Elsewhere fork is missing or unsafe.
