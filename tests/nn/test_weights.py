@@ -2,7 +2,6 @@ import logging
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -186,12 +185,10 @@ def test_offline_without_an_earlier_download_says_what_to_do(tmp_path: Path) -> 
 
 
 def test_without_a_network_one_message_says_what_to_do(tmp_path: Path) -> None:
-    start = time.monotonic()
     output = fetch(NAME, "online", tmp_path)
     assert "could not be downloaded ([Errno 111] Connection refused)" in output  # vocabulary: ok
     assert "http://127.0.0.1:9/timm/test_resnet" in output
     assert output.endswith("/model.safetensors\nand give the file with --weights model.safetensors")
-    assert time.monotonic() - start < 120, "huggingface_hub retries for a minute"
 
 
 @pytest.mark.parametrize("name", ["tiny", "seresnet200d"])
