@@ -61,8 +61,8 @@ def quick(finished, shapes, weights):
 @pytest.mark.parametrize("stops", [False, True], ids=["killed", "stopped"])
 def test_commands_are_killed(stops, quick, processes, tmp_path):
     chosen = [quick["predict -o"], quick["doctor --fix"]]
-    outcome = total(kills(1, 4, tmp_path, chosen, processes, stops=stops))
-    assert outcome.tried >= 4
+    outcome = total(kills(1, 2, tmp_path, chosen, processes, stops=stops))
+    assert outcome.tried >= 2
     assert not outcome.problems
 
 
@@ -70,12 +70,12 @@ def test_commands_are_killed(stops, quick, processes, tmp_path):
 @pytest.mark.skipif(jumping_clock.library() is None, reason="apt-get install faketime")
 def test_the_clock_jumps_while_a_run_is_killed(quick, tmp_path):
     processes = Processes(tmp_path, clock=JumpingClock(tmp_path / "clock"))
-    chosen = [quick["train default, frozen"]]
-    outcome = total(kills(1, 2, tmp_path / "kills", chosen, processes))
+    chosen = [quick["train paco, frozen"]]
+    outcome = total(kills(1, 1, tmp_path / "kills", chosen, processes))
     processes.close()
     dates = {file.stat().st_mtime // YEAR for file in (tmp_path / "kills").rglob("*")}
     assert len(dates) > 1, "the files have times of several years"
-    assert outcome.tried >= 2
+    assert outcome.tried >= 1
     assert not outcome.problems
 
 
