@@ -1,6 +1,7 @@
 """Several processes: one is killed, falls behind, or has a full disk."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,7 +44,8 @@ def test_a_killed_process_restarts_with_the_same_result(tmp_path):
 @pytest.mark.parametrize(
     ("fault", "seconds", "message"),
     [
-        ("kill:1:5", "", "process 0 lost another process"),
+        # torchrun may tell the other process to stop before that notices the loss itself.
+        ("kill:1:5", "", "process 0 lost another process|stopped; run the same command again"),
         ("sleep:1:5", "20", "process 0 lost another process"),
         ("full:0:5", "", "the disk is full"),
     ],
@@ -52,4 +54,4 @@ def test_a_killed_process_restarts_with_the_same_result(tmp_path):
 def test_a_fault_in_one_process_ends_all_with_a_message(tmp_path, fault, seconds, message):
     code, messages = torchrun(tmp_path / "run", fault, seconds=seconds)
     assert code != 0
-    assert message in messages, messages
+    assert re.search(message, messages), messages

@@ -501,7 +501,9 @@ class _ErrorsAsValues(Dataset[Any]):
         try:
             return self.dataset[key]
         except UserError as error:
-            return error
+            # A new error has no traceback. Where tracebacks can be pickled, as with Dask, it would
+            # keep the frames of the loader, and so its workers.
+            return UserError(str(error))
 
 
 def _collate(items: list[Any]) -> Any:
