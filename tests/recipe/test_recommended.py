@@ -46,6 +46,15 @@ def test_a_trained_encoder_also_learns_from_cross_entropy_with_one_view(options)
     assert make_method(plain).views == 2
 
 
+def test_a_pretrained_encoder_ends_halfway_between_its_initial_and_its_trained_weights():
+    recipe = resolve(unfreeze=True)
+    assert recipe.pretrain.initial_share == 0.5
+    assert (recipe.head.heads, recipe.fusion.folds, recipe.fusion.classifier) == (4, 0, "means")
+    others = [{"from_scratch": True}, {"frozen": False}, {}]
+    others += [{"unfreeze": True, "method": "baseline"}]
+    assert all(resolve(**options).pretrain.initial_share == 0 for options in others)
+
+
 @pytest.mark.parametrize(
     ("method", "rates"),
     [

@@ -1,4 +1,4 @@
-"""The weights a stage ends with: their running average, or those of the best epoch."""
+"""The weights a stage ends with: running average, best epoch, a share of the initial ones."""
 
 import csv
 import os
@@ -62,6 +62,21 @@ def test_a_copy_of_a_copy_is_exact():
     assert all(torch.equal(a, b) for a, b in zip(copy.state_dict().values(), now, strict=True))
 
 
+def test_modules_move_towards_a_copy_by_a_share_of_the_distance():
+    network, method = modules()
+    copy = WeightCopy(network, method)
+    later, later_method = modules(seed=1)
+    later(torch.randn(5, 3))  # changes the running statistics, and their integer count
+    trained = {name: value.clone() for name, value in later.state_dict().items()}
+    copy.load_into(later, later_method, 0.25)
+    for name, value in later.state_dict().items():
+        initial = copy.network.state_dict()[name]
+        expected = 0.25 * initial + 0.75 * trained[name]
+        if not value.is_floating_point():
+            expected = trained[name]
+        assert torch.allclose(value, expected, atol=1e-7), name
+
+
 def metrics(run):
     with (run / "metrics.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -76,6 +91,14 @@ def test_the_average_replaces_the_weights_at_the_end(shapes, train_small, tmp_pa
     assert not vectors[0].equals(vectors[1])
 
 
+def test_the_initial_weights_are_part_of_the_final_ones(shapes, train_small, tmp_path):
+    plain = train_small(shapes, tmp_path / "plain")
+    mixed = train_small(shapes, tmp_path / "mixed", ["pretrain.initial_share=0.5"])
+    assert metrics(plain.path) == metrics(mixed.path), "training itself is the same"
+    vectors = [pq.read_table(run.path / "embeddings.parquet") for run in (plain, mixed)]
+    assert not vectors[0].equals(vectors[1])
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_resumed_run_with_average_and_validation_ends_with_the_same_bytes(
     frozen, shapes, weights, train_small, tmp_path, monkeypatch, deterministic_files
@@ -83,7 +106,7 @@ def test_a_resumed_run_with_average_and_validation_ends_with_the_same_bytes(
     often = partial(SavePolicy, every=0.0, at_most=0.0)
     monkeypatch.setattr("scs_supcon.training.checkpointing.SavePolicy", often)
     options = {"encoder": "tiny", "weights": weights, "frozen": True} if frozen else {}
-    options["settings"] = ["pretrain.ema=0.9", "pretrain.patience=2"]
+    options["settings"] = ["pretrain.ema=0.9", "pretrain.patience=2", "pretrain.initial_share=0.5"]
     whole = train_small(shapes, tmp_path / "whole", **options)
     after_step = CheckpointManager.after_step
 
@@ -99,14 +122,19 @@ def test_a_resumed_run_with_average_and_validation_ends_with_the_same_bytes(
     assert deterministic_files(tmp_path / "run") == deterministic_files(whole.path)
 
 
-def train_epochs(accuracies, patience, ema=0.0):
+def train_epochs(accuracies, patience, ema=0.0, initial_share=0.0):
     """Return final weights, memo and log after epochs with these validation accuracies.
 
-    The weights of epoch e are all equal to e.
+    The weights of epoch e are all equal to e, the initial ones to 0.
     """
     network, method = modules()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.fill_(0)
     scores = iter(accuracies)
-    weights = FinalWeights(network, method, ema, patience, lambda network, method: next(scores))
+    weights = FinalWeights(
+        network, method, ema, patience, lambda network, method: next(scores), initial_share
+    )
     memo, log = StageMemo(), []
     for epoch in range(1, len(accuracies) + 1):
         with torch.no_grad():
@@ -149,8 +177,12 @@ def test_training_ends_with_the_best_epoch_also_without_an_early_stop():
 
 def test_the_best_epoch_has_the_averaged_weights():
     final, _, _ = train_epochs([0.5, 0.4], patience=5, ema=0.9)
-    start = float(modules()[0].projection.weight.detach()[0, 0])
-    assert final == pytest.approx(0.1 * start + 0.9 * 1)
+    assert final == pytest.approx(0.1 * 0 + 0.9 * 1)
+
+
+def test_the_best_epoch_is_averaged_with_the_initial_weights():
+    assert train_epochs([0.5, 0.7, 0.6], patience=3, initial_share=0.25)[0] == 0.25 * 0 + 0.75 * 2
+    assert train_epochs([0.5, 0.7, 0.6], patience=0, initial_share=0.25)[0] == 0.25 * 0 + 0.75 * 3
 
 
 def test_without_patience_nothing_is_measured():

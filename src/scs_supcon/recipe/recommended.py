@@ -14,17 +14,26 @@ An encoder that is trained has
 
 - the cross-entropy of a classifier of the features in its loss, because pairs alone are slow;
 - one view of each image, as cross-entropy has: two views of one image teach less than two images;
-- one head, fused with the whitened features and classified linearly;
-- a style field of the final features whose class is erased: their principal directions.
+- a style field of the final features whose class is erased: their principal directions;
+- from random weights: one head, fused with the whitened features and classified linearly;
+- with --unfreeze: four heads and class means as above, and weights halfway between those before
+  and after the training of the encoder, because few images tell less than those it has seen.
 """
 
 from collections.abc import Callable
 
 from scs_supcon.recipe.toml import Values, section
 
-RecommendedValues = Callable[[bool], Values]
+RecommendedValues = Callable[[bool, bool], Values]
 
 METHOD = "scs_supcon"
+FOUR_HEADS: Values = {
+    "heads": 4,
+    "hidden": 512,
+    "common_dim": 128,
+    "style_dim": 32,
+    "style_input": "erased",
+}
 
 
 def is_recommended(method: Values, recipe_file: Values) -> bool:
@@ -38,17 +47,28 @@ def is_recommended(method: Values, recipe_file: Values) -> bool:
     return method.get("name", METHOD) == METHOD and "preset" not in method and not named_in_file
 
 
-def recommended_values(frozen: bool) -> Values:
-    """Return the settings of the recommended recipe for a frozen or a trained encoder."""
+def recommended_values(frozen: bool, unfreeze: bool) -> Values:
+    """Return the settings of the recommended recipe.
+
+    Args:
+        frozen: the encoder is not trained.
+        unfreeze: the encoder is pretrained, and trained after the head.
+    """
+    if not unfreeze:
+        return values_before_initial_share(frozen, unfreeze)
+    return {
+        "head": FOUR_HEADS,
+        "method": {"options": {"style": "instance", "style_weight": 0.0}},
+        "pretrain": {"cross_entropy": 0.9, "views": 1, "initial_share": 0.5},
+        "fusion": {"whitened": True, "folds": 0},
+    }
+
+
+def values_before_initial_share(frozen: bool, unfreeze: bool) -> Values:
+    """Return the settings of the second version: `unfreeze` makes no difference."""
     if frozen:
         return {
-            "head": {
-                "heads": 4,
-                "hidden": 512,
-                "common_dim": 128,
-                "style_dim": 32,
-                "style_input": "erased",
-            },
+            "head": FOUR_HEADS,
             "method": {"options": {"style": "instance", "style_weight": 0.05}},
             "pretrain": {"epochs": 40},
             "fusion": {"whitened": True, "folds": 5},
@@ -61,17 +81,11 @@ def recommended_values(frozen: bool) -> Values:
     }
 
 
-def values_before_cross_entropy(frozen: bool) -> Values:
-    """Return the settings of the first version of the recommended recipe."""
+def values_before_cross_entropy(frozen: bool, unfreeze: bool) -> Values:
+    """Return the settings of the first version."""
     if frozen:
         return {
-            "head": {
-                "heads": 4,
-                "hidden": 512,
-                "common_dim": 128,
-                "style_dim": 32,
-                "style_input": "erased",
-            },
+            "head": FOUR_HEADS,
             "method": {"options": {"style": "instance", "style_weight": 1.0}},
             "pretrain": {"epochs": 40},
             "fusion": {"whitened": True, "folds": 5},
@@ -83,5 +97,5 @@ def values_before_cross_entropy(frozen: bool) -> Values:
     }
 
 
-EARLIER: tuple[RecommendedValues, ...] = (values_before_cross_entropy,)
+EARLIER: tuple[RecommendedValues, ...] = (values_before_initial_share, values_before_cross_entropy)
 """Earlier versions of `recommended_values`: a run is resumed with the one it was started with."""

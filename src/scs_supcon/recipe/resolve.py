@@ -188,7 +188,7 @@ def resolve_recipe(
         convolutional = is_convolutional(encoder_name)
         base = paper.paper_values(options.source, facts.native_size, convolutional)
     elif is_recommended(section(requested, "method"), files.recipe):
-        base = recommend(frozen)
+        base = recommend(frozen, unfreeze)
     method = _method(merge(section(base, "method"), section(requested, "method")))
     base.pop("method", None)
     method_name = value_of(method, "name", DEFAULT_METHOD)

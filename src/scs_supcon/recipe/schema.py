@@ -241,6 +241,8 @@ class PretrainRecipe(Section):
     """Views of each image in a step; omitted: as many as the method asks for."""
     ema: Momentum = 0.0
     """Decay of the running average of the weights, which replaces them at the end; 0: none."""
+    initial_share: Momentum = 0.0
+    """Share of the weights before this stage in its final ones (WiSE-FT); 0: none."""
     patience: Epochs = 0
     """Stop after this many epochs without a higher validation accuracy; 0: train all epochs."""
 

@@ -287,7 +287,7 @@ def pretrain(
     """Train network and method in place, or resume from the last checkpoint.
 
     They end with their last weights, the running average (`pretrain.ema`), or those of the best
-    epoch (`pretrain.patience`).
+    epoch (`pretrain.patience`), averaged with their present ones (`pretrain.initial_share`).
 
     Args:
         fabric: where to compute.
@@ -313,7 +313,12 @@ def pretrain(
     )
     score = None if validation is None else _scorer(fabric, validation, recipe)
     weights = FinalWeights(
-        network, method, settings.ema, settings.patience, score if settings.patience else None
+        network,
+        method,
+        settings.ema,
+        settings.patience,
+        score if settings.patience else None,
+        settings.initial_share,
     )
     plan = _planner(training_set.labels, settings, recipe.seed, fabric.world_size)
     per_epoch = len(plan(0))

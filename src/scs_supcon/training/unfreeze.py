@@ -38,6 +38,7 @@ def head_phase(recipe: Recipe) -> Recipe:
         "warmup_epochs": min(settings.warmup_epochs, epochs / 10),
         "cutmix": 0.0,  # there are no images to cut
         "ema": 0.0,
+        "initial_share": 0.0,
         "patience": 0,
     }
     return recipe.model_copy(

@@ -1,4 +1,8 @@
-"""The weights that a stage ends with: the last ones, their running average, or the best epoch."""
+"""The weights that a stage ends with.
+
+The last ones, their running average, or those of the best epoch; these may be averaged with the
+weights that the stage started from (WiSE-FT, Wortsman et al. 2022).
+"""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -37,10 +41,16 @@ class WeightCopy(nn.Module):
                 own.copy_(other)
 
     @torch.no_grad()
-    def load_into(self, network: nn.Module, method: nn.Module) -> None:
-        """Copy all numbers to the given modules."""
+    def load_into(self, network: nn.Module, method: nn.Module, share: float = 1.0) -> None:
+        """Move the given modules by `share` of their distance to this copy; 1 copies it.
+
+        Buffers are included. Integers change only if they are copied.
+        """
         for own, other in (*_pairs(self.network, network), *_pairs(self.method, method)):
-            other.copy_(own)
+            if share == 1:
+                other.copy_(own)
+            elif other.is_floating_point():
+                other.lerp_(own.to(other), share)
 
 
 def ema_decay(decay: float, step: int) -> float:
@@ -63,6 +73,7 @@ class FinalWeights:
         ema: decay of the running average; 0 means no average.
         patience: stop after this many epochs in which the accuracy has not risen; 0 means never.
         validate: (network, method) -> validation accuracy; needed if `patience` is set.
+        initial_share: share of the weights that network and method have now in the final ones.
     """
 
     def __init__(
@@ -72,18 +83,21 @@ class FinalWeights:
         ema: float = 0.0,
         patience: int = 0,
         validate: Callable[[Network, Method], float] | None = None,
+        initial_share: float = 0.0,
     ) -> None:
         if patience and validate is None:
             raise ValueError("patience needs a validation set")
         self.network, self.method = network, method
         self.ema, self.patience, self.validate = ema, patience, validate
+        self.initial_share = initial_share
+        self.initial = WeightCopy(network, method) if initial_share else None
         self.average = WeightCopy(network, method) if ema else None
         self.best = WeightCopy(network, method) if patience else None
 
     @property
     def copies(self) -> dict[str, nn.Module]:
         """The copies to save with the checkpoints, by name."""
-        named = {"average": self.average, "best": self.best}
+        named = {"initial": self.initial, "average": self.average, "best": self.best}
         return {name: module for name, module in named.items() if module is not None}
 
     def after_step(self, step: int) -> None:
@@ -112,6 +126,8 @@ class FinalWeights:
             self.best.load_into(self.network, self.method)
         elif self.average is not None:
             self.average.load_into(self.network, self.method)
+        if self.initial is not None:
+            self.initial.load_into(self.network, self.method, self.initial_share)
 
     def _current(self) -> tuple[Network, Method]:
         """Return the averaged modules, or the trained ones without an average."""
