@@ -1,5 +1,6 @@
 import hashlib
 import itertools
+import multiprocessing
 import os
 import re
 import shutil
@@ -291,9 +292,13 @@ def test_an_unreadable_image_is_an_error_and_finished_shards_stay(
 ) -> None:
     good = (tmp_path / "birds" / "wren" / "024.png").read_bytes()
     (tmp_path / "birds" / "wren" / "024.png").write_bytes(good[:60])
+    others = set(multiprocessing.active_children())  # of other tests
     with pytest.raises(UserError, match=r"wren.024\.png") as error:
         extract(birds, cache, workers=workers)
     assert "Traceback" not in str(error.value)
+    for worker in set(multiprocessing.active_children()) - others:
+        worker.join(60)
+        assert not worker.is_alive(), "no worker is left"
     assert len(shards(cache)) == 1
     (tmp_path / "birds" / "wren" / "024.png").write_bytes(good)
     assert np.array_equal(extract(birds, cache), extract(birds, tmp_path / "fresh"))

@@ -179,7 +179,7 @@ class _ChunkDataset(Dataset[Tensor | UserError]):
         try:
             views = torch.stack(list(self._views(chunk)))
         except UserError as error:
-            return error
+            return UserError(str(error))  # without the traceback, whose frames keep the loader
         if not on_cpu(self.encoder):
             return views
         with _one_thread():
@@ -214,12 +214,16 @@ def _encode_chunks(
         generator=torch.Generator(),  # otherwise the loader would use the run's generator
         multiprocessing_context=worker_context(processes),
     )
+    failure = None
     with explain_killed_workers():
         for chunk, item in zip(chunks, loader, strict=True):
             if isinstance(item, UserError):
-                raise item
+                failure = item
+                break  # ends the workers; the traceback of an error raised here would keep them
             features = item.numpy() if on_cpu(dataset.encoder) else encode(dataset.encoder, item)
             yield chunk, features.reshape(len(chunk[0]), len(chunk[1]), -1)
+    if failure:
+        raise failure
 
 
 def _chunks(filled: NDArray[np.bool_]) -> list[Chunk]:
