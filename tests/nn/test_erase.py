@@ -3,8 +3,9 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
+from scs_supcon.evaluation.leakage import purity
 from scs_supcon.nn.erase import ErasedLinear, Erasure, can_erase, fit_erased, fit_erasure
-from scs_supcon.nn.head import Projection, fit_style
+from scs_supcon.nn.head import Projection, fit_style, unit
 
 
 def blobs(n: int = 60, width: int = 7, classes: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -174,14 +175,30 @@ def test_more_columns_than_directions_keep_their_random_start() -> None:
     assert not torch.equal(style.layer.weight[:7], other.layer.weight[:7])
 
 
-def test_columns_beyond_the_number_of_directions_are_zero() -> None:
+def test_by_variance_a_column_has_the_squared_deviation_of_its_direction() -> None:
     features, labels = blobs(width=9)
-    all_columns, few = ErasedLinear(9, 6), ErasedLinear(9, 6)
-    fit_erased(all_columns, features[:, None], labels, 3)
-    fit_erased(few, features[:, None], labels, 3, directions=2)
-    rows = few(features)
-    assert torch.equal(rows[:, :2], all_columns(features)[:, :2])
-    assert torch.equal(rows[:, 2:], torch.zeros_like(rows[:, 2:]))
+    features = features.double()
+    plain, scaled = ErasedLinear(9, 9).double(), ErasedLinear(9, 9).double()
+    fit_erased(plain, features[:, None], labels, 3)
+    fit_erased(scaled, features[:, None], labels, 3, by_variance=True)
+    deviations = plain(features).std(0)[:7]  # 2 of the 9 directions are erased
+    rows = scaled(features)
+    torch.testing.assert_close(rows.std(0)[:7], deviations**2 / deviations[0])
+    similarity = torch.corrcoef(torch.cat([plain(features)[:, :7], rows[:, :7]], 1).T)[:7, 7:]
+    torch.testing.assert_close(similarity, torch.eye(7).to(similarity), rtol=0, atol=1e-3)
+    assert torch.equal(rows[:, 7:], torch.zeros_like(rows[:, 7:])), "no direction is left"
+
+
+def test_by_variance_the_directions_are_dealt_out_in_turn() -> None:
+    features, labels = blobs(width=9)
+    features = features.double()
+    one = ErasedLinear(9, 6).double()
+    pair = torch.nn.ModuleList([ErasedLinear(9, 3).double(), ErasedLinear(9, 3).double()])
+    for module in (one, pair):
+        fit_erased(module, features[:, None], labels, 3, by_variance=True)
+    first, second = (head(features) for head in pair)
+    torch.testing.assert_close(first, one(features)[:, 0::2])
+    torch.testing.assert_close(second, one(features)[:, 1::2])
 
 
 def test_projections_without_erasure_and_too_many_classes_erase_nothing() -> None:
@@ -194,7 +211,7 @@ def test_projections_without_erasure_and_too_many_classes_erase_nothing() -> Non
     assert fit_erased(head, features[:0, None], labels[:0], 5) == 0
 
 
-def test_the_style_of_a_trained_projection_is_standardised_again() -> None:
+def test_the_style_of_a_trained_projection_is_fitted_again() -> None:
     features, labels = blobs(width=12)
     head = Projection(12, 6, centre=True, erased_dim=3)
     head(features)  # updates the statistics
@@ -202,9 +219,42 @@ def test_the_style_of_a_trained_projection_is_standardised_again() -> None:
     assert fit_style(head, features.view(60, 1, 12), labels, 3) == 2
     rows = head.eval()(features)[:, 3:]
     torch.testing.assert_close(rows.mean(0), torch.zeros(3), rtol=0, atol=1e-4)
-    torch.testing.assert_close(rows.var(0, correction=0), torch.ones(3), rtol=1e-3, atol=1e-3)
+    layer = ErasedLinear(12, 3)
+    fit_erased(layer, features[:, None], labels, 3, by_variance=True)
+    deviations = layer(features).std(0, correction=0)
+    torch.testing.assert_close(
+        rows.std(0, correction=0), deviations / deviations[0], rtol=1e-3, atol=1e-3
+    )
     assert torch.equal(head.centre.mean[:3], common)
     assert fit_style(Projection(12, 6), features[:, None], labels, 3) == 0
+    assert fit_style(head, features[:0, None], labels[:0], 3) == 0
+
+
+def noisy_views(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Four directions of an image, and twelve that differ in every view and vary in one class."""
+    labels = torch.arange(300) % 3
+    rows = 3 * torch.randn(300, 1, 16, generator=generator).repeat(1, 3, 1)
+    rows[:, :, 4:] = torch.randn(300, 3, 12, generator=generator)
+    for column in range(4, 16):
+        rows[labels != column % 3, :, column] *= 0.1
+    return rows, labels
+
+
+def test_scales_by_variance_hide_the_class_and_keep_views_similar() -> None:
+    views, labels = noisy_views(torch.Generator().manual_seed(1))
+    head = Projection(16, 18, centre=True, erased_dim=12)
+    fit_style(head, views, labels, 3)
+    scaled = head.eval()(views.flatten(0, 1))[:, 6:].detach()
+    equal = scaled / scaled.std(0)
+    similarities, purities = [], []
+    for style in (scaled, equal):
+        fields = unit(style).view(300, 3, 12)
+        similarities.append(float((fields[:, 1] * fields[:, 2]).sum(1).mean()))
+        purities.append(purity(fields[:, 0], labels))
+    assert similarities[0] > 0.9 > similarities[1]
+    assert purities[0] is not None
+    assert purities[1] is not None
+    assert purities[0] < 0.1 < purities[1]
 
 
 def test_the_projection_is_that_of_erased_features() -> None:

@@ -143,7 +143,8 @@ def fit_erased(
     features: Tensor,
     labels: Tensor,
     classes: int,
-    directions: int | None = None,
+    *,
+    by_variance: bool = False,
 ) -> int:
     """Fit every `ErasedLinear` inside a module; return the number of erased directions.
 
@@ -154,8 +155,9 @@ def fit_erased(
         features: `(n, views, width)`, the evaluation view first; further columns are ignored.
         labels: `(n,)` class of each image.
         classes: number of classes.
-        directions: largest number of principal directions to use, over all projections; the
-            other columns become 0. None: as many as there are columns.
+        by_variance: the standard deviation of a column is that of its direction squared, so that
+            directions in which images differ more count more. The directions are dealt out to the
+            projections in turn, and columns without a direction become 0.
     """
     projections = [child for child in module.modules() if isinstance(child, ErasedLinear)]
     if not projections or not features.numel():
@@ -167,18 +169,21 @@ def fit_erased(
         erasure = _erasure(moments, SHRINKAGE)
     kept = torch.eye(width, dtype=torch.float64) - erasure.left.double() @ erasure.right.double().T
     values, vectors = torch.linalg.eigh(kept @ moments.covariance @ kept.T)
-    principal = vectors[:, values > NEGLIGIBLE * values[-1]].flip(1).T  # largest variance first
-    principal = principal[:directions]
+    varied = values > NEGLIGIBLE * values[-1]
+    principal, values = vectors[:, varied].flip(1).T, values[varied].flip(0)  # largest first
     start = 0
-    for projection in projections:  # several heads start at different directions
+    for number, projection in enumerate(projections):  # with different directions
         projection.erasure.load_state_dict(erasure.state_dict())
         weight, bias = projection.layer.weight, projection.layer.bias
-        chosen = principal[start : start + len(weight)]
-        dim = len(chosen)
-        start += dim
-        if directions is not None:
+        if by_variance:
+            chosen = principal * (values / values[0]).sqrt()[:, None]
+            chosen = chosen[number :: len(projections)][: len(weight)]
             weight.data.zero_()
             bias.data.zero_()
+        else:
+            chosen = principal[start : start + len(weight)]
+        dim = len(chosen)
+        start += dim
         if not dim:
             continue
         # The sign of a direction is arbitrary; a fixed one makes equal runs equal.

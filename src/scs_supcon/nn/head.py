@@ -91,19 +91,25 @@ def remove_erased_style(module: nn.Module) -> None:
 
 
 @torch.no_grad()
-def fit_style(
-    module: nn.Module,
-    features: Tensor,
-    labels: Tensor,
-    classes: int,
-    directions: int | None = None,
-) -> int:
+def fit_style(module: nn.Module, features: Tensor, labels: Tensor, classes: int) -> int:
     """Fit the style field of each trained `Projection` in a module to the final features.
 
+    Its columns are the principal directions of the features without the class, with a scale that
+    is the variance of the direction (`fit_erased`). The first directions differ most between
+    images, least between views of an image, and tell least about the class, which the erasure
+    removes from the means but not from the variances. The later ones count less, but explain what
+    the first ones leave.
+
+    Args:
+        module: such as a projection head.
+        features: `(n, views, width)` of the training images, the evaluation view first.
+        labels: `(n,)` class of each image.
+        classes: number of classes.
+
     Returns:
-        The number of erased directions. Arguments are those of `fit_erased`.
+        The number of erased directions.
     """
-    erased = fit_erased(module, features.cpu(), labels, classes, directions)
+    erased = fit_erased(module, features.cpu(), labels, classes, by_variance=True)
     for projection in module.modules():
         if not isinstance(projection, Projection) or projection.style is None:
             continue
@@ -112,7 +118,8 @@ def fit_style(
             rows = projection.style(features.flatten(0, 1).to(like)).double()
             columns = slice(len(like) - rows.shape[1], None)
             projection.centre.mean[columns] = rows.mean(0).to(like)
-            projection.centre.var[columns] = rows.var(0, correction=0).to(like)
+            # One variance for all columns, so that they keep their scale.
+            projection.centre.var[columns] = rows.var(0, correction=0).max().to(like)
     return erased
 
 

@@ -8,13 +8,14 @@ A frozen encoder has
 - four heads side by side, joined to one field, because single heads scatter by a point;
 - the common field fused with the whitened features of the encoder, classified by class means;
 - calibration, rejection and the boundary of pairs from images that were held out;
-- a style field from features whose class is erased, which tells images of a class apart.
+- a style field of the features whose class is erased: their principal directions, each with a
+  scale that is its variance. Training it told more about the class, and less about what differs.
 
 An encoder that is trained has
 
 - the cross-entropy of a classifier of the features in its loss, because pairs alone are slow;
 - one view of each image, as cross-entropy has: two views of one image teach less than two images;
-- a style field of the final features whose class is erased: their principal directions;
+- a style field of the final features, as above;
 - from random weights: one head, fused with the whitened features and classified linearly;
 - with --unfreeze: four heads and class means as above, and weights halfway between those before
   and after the training of the encoder, because few images tell less than those it has seen.
@@ -54,18 +55,31 @@ def recommended_values(frozen: bool, unfreeze: bool) -> Values:
         frozen: the encoder is not trained.
         unfreeze: the encoder is pretrained, and trained after the head.
     """
-    if not unfreeze:
-        return values_before_initial_share(frozen, unfreeze)
+    style: Values = {"options": {"style": "instance", "style_weight": 0.0}}
+    if frozen:
+        return {
+            "head": FOUR_HEADS,
+            "method": style,
+            "pretrain": {"epochs": 40},
+            "fusion": {"whitened": True, "folds": 5},
+        }
+    if unfreeze:
+        return {
+            "head": FOUR_HEADS,
+            "method": style,
+            "pretrain": {"cross_entropy": 0.9, "views": 1, "initial_share": 0.5},
+            "fusion": {"whitened": True, "folds": 0},
+        }
     return {
-        "head": FOUR_HEADS,
-        "method": {"options": {"style": "instance", "style_weight": 0.0}},
-        "pretrain": {"cross_entropy": 0.9, "views": 1, "initial_share": 0.5},
-        "fusion": {"whitened": True, "folds": 0},
+        "head": {"style_input": "erased"},
+        "method": style,
+        "pretrain": {"cross_entropy": 0.9, "views": 1},
+        "fusion": {"whitened": True, "folds": 0, "classifier": "linear"},
     }
 
 
 def values_before_initial_share(frozen: bool, unfreeze: bool) -> Values:
-    """Return the settings of the second version: `unfreeze` makes no difference."""
+    """Return the settings of the second version, with a trained style field if frozen."""
     if frozen:
         return {
             "head": FOUR_HEADS,

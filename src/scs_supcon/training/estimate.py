@@ -153,13 +153,29 @@ def describe_large_batches(settings: PretrainRecipe, images: int) -> str:
     )
 
 
-def describe_erasure(directions: int, classes: int, frozen: bool) -> str:
-    """Return a text on the input of the style field, given the number of erased directions."""
-    if not frozen:
+def fits_style(recipe: Recipe) -> bool:
+    """Return whether a style field from features without the class is fitted after stage 1.
+
+    It is if stage 1 changes the features, or does not train the field.
+    """
+    options = recipe.method.options
+    untrained = options.get("style") == "instance" and not options.get("style_weight")
+    return recipe.head.style_input == "erased" and (not recipe.encoder.frozen or untrained)
+
+
+def describe_erasure(directions: int | None, classes: int, fitted: bool) -> str:
+    """Return a text on the input of the style field.
+
+    Args:
+        directions: number of erased directions; None: not known before stage 1.
+        classes: number of classes.
+        fitted: the field is fitted after stage 1; see `fits_style`.
+    """
+    if directions == 0:
+        return f"style     from all features, because {classes} classes are too many to erase"
+    if fitted:
         return "style     from features without the class, fitted after stage 1"
-    if directions:
-        return f"style     from features without the class ({directions} directions are erased)"
-    return f"style     from all features, because {classes} classes are too many to erase"
+    return f"style     from features without the class ({directions} directions are erased)"
 
 
 def forecast_stage_1(

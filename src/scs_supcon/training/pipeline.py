@@ -31,6 +31,7 @@ from scs_supcon.io.records import MissingRecord, RecordError, read_json
 from scs_supcon.methods import Method, probe_input_for
 from scs_supcon.nn.build import build_network, split_frozen
 from scs_supcon.nn.erase import fit_erased
+from scs_supcon.nn.head import fit_style
 from scs_supcon.nn.network import Network, ProbeInput
 from scs_supcon.progress import Display, Stopwatch
 from scs_supcon.recipe import Recipe, write_toml
@@ -46,6 +47,7 @@ from scs_supcon.training.estimate import (
     describe_batches,
     describe_data,
     describe_erasure,
+    fits_style,
     forecast_stage_1,
 )
 from scs_supcon.training.features import (
@@ -78,7 +80,6 @@ from scs_supcon.training.run_evaluation import (
     prediction_latency,
     run_baselines,
 )
-from scs_supcon.training.style import fit_style_field
 from scs_supcon.training.unfreeze import HeadPhase
 from scs_supcon.training.validation import ValidationSet
 
@@ -160,7 +161,7 @@ def _run_stages(
         partial(encode_images, encoder, images, recipe, fabric, compute, display)
     )
     display.line(describe_batches(labels, recipe, method.views))
-    erased, cached, untrained = 0, None, None
+    erased, cached, untrained = None, None, None
     if frozen:
         cached = encode(train, "train", recipe.encoder.frozen_views, compute.cache)
         erased = fit_erased(trained.projection, cached, torch.from_numpy(labels), classes)
@@ -171,7 +172,7 @@ def _run_stages(
             images, train, recipe, method.views, compute.workers
         )
     if recipe.head.style_input == "erased":
-        display.line(describe_erasure(erased, classes, frozen))
+        display.line(describe_erasure(erased, classes, fits_style(recipe)))
     first = None
     if recipe.pretrain.head_epochs:
         first = HeadPhase(network, images, train, recipe, fabric, compute, display)
@@ -273,8 +274,8 @@ def _stage_2(
         features with the inputs of stage 2.
     """
     train, val, classes = features["train"], features["val"], len(images.classes)
-    if probe_input == "common" and not recipe.encoder.frozen:  # stage 1 has changed the features
-        fit_style_field(network.projection, train.features, train.labels, classes)
+    if probe_input == "common" and fits_style(recipe):
+        fit_style(network.projection, train.features, train.labels, classes)
     fused, class_means = None, None
     if recipe.fusion.whitened:
         fused, class_means = fuse_fields(
