@@ -126,17 +126,16 @@ def test_a_run_keeps_the_recommended_recipe_it_was_started_with(
         train_small(shapes, tmp_path / "run", ["pretrain.lr=0.2"])
 
 
-def test_a_fine_tuned_run_keeps_its_own_version_of_the_recommended_recipe(
-    shapes, weights, train_small, tmp_path, monkeypatch
+@pytest.mark.parametrize("start", ["unfreeze", "frozen"])
+def test_a_run_with_weights_keeps_its_own_version_of_the_recommended_recipe(
+    start, shapes, weights, train_small, tmp_path, monkeypatch
 ):
-    options = {"encoder": "tiny", "weights": weights, "unfreeze": True}
+    options = {"encoder": "tiny", "weights": weights, start: True}
     with monkeypatch.context() as patch:
         patch.setattr("scs_supcon.training.train.recommended_values", values_before_initial_share)
         first = train_small(shapes, tmp_path / "run", **options)
-    again = train_small(shapes, tmp_path / "run", **options)
-    assert again.recipe == first.recipe
-    assert again.recipe.pretrain.initial_share == 0
-    assert train_small(shapes, tmp_path / "new", **options).recipe.pretrain.initial_share == 0.5
+    assert train_small(shapes, tmp_path / "run", **options).recipe == first.recipe
+    assert train_small(shapes, tmp_path / "new", **options).recipe != first.recipe
 
 
 def test_overwriting_starts_again_and_keeps_other_files(finished, shapes, train_small, tmp_path):
