@@ -1,5 +1,7 @@
 """The figures of a comparison show every method."""
 
+import itertools
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -28,6 +30,14 @@ def test_the_cd_diagram_names_every_method_and_the_cd(count, spread, tmp_path):
         assert f">{label}  {rank:.2f} <" in svg or f"> {rank:.2f}  {label}<" in svg
     assert f"CD = {result.cd:.2f}" in svg
     assert "over 6 columns" in svg
+
+
+@pytest.mark.parametrize("count", [20, 22, 50])
+def test_the_numbers_of_the_ranks_do_not_overlap(count):
+    (axes,) = cd_diagram(nemenyi(random_scores(count, 5.0)), title="x").axes
+    axes.figure.canvas.draw()
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
 
 
 def test_names_are_not_parsed_as_formulas():

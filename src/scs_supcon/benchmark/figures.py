@@ -1,5 +1,6 @@
 """The figures of a comparison: every run as a dot, and the critical-difference diagram."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROW = 0.26  # inches per line of text
+MOST_TICKS = 12  # numbers of an axis of ranks
 
 
 def dot_plot(
@@ -121,7 +123,7 @@ def cd_diagram(result: Nemenyi, *, title: str, adapted: Collection[str] = ()) ->
         axes.spines["top"].set_visible(True)
         low, high = 1.0, float(len(ranks))
         axes.set_xlim(low, high)
-        axes.set_xticks(range(1, len(ranks) + 1))
+        axes.set_xticks(range(1, len(ranks) + 1, math.ceil(len(ranks) / MOST_TICKS)))
         for artist in (*axes.lines, *axes.collections):  # a rank may be the first or the last
             artist.set_clip_on(False)
         axes.grid(False)
