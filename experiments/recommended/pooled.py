@@ -3,8 +3,9 @@
     python experiments/recommended/pooled.py results/frozen --runs runs/compared
 
 Reads comparison.toml and results.csv of a comparison and the predictions of its runs, and writes
-pooled.csv into the same folder. Only folds that both methods have finished count. A row with the
-mean of the probabilities of the control and of the linear probe is added if both were run.
+pooled.csv into the same folder. Only folds that both methods have finished count. Rows with the mean
+of the probabilities of the linear probe and of the control, or of the whitened features, are added
+if both were run.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 PROBE, AVERAGE = "linear probe", "average with the linear probe"
+WHITENED = "whitened features"
 
 Probabilities = NDArray[np.float64]
 Folds = dict[str, tuple[NDArray[np.int64], Probabilities]]
@@ -77,6 +79,8 @@ def main() -> None:
         control = methods[table["control"]]
         if PROBE in methods:
             methods[AVERAGE] = average(control, methods[PROBE])
+        if PROBE in methods and WHITENED in methods:
+            methods[f"{PROBE} + {WHITENED}"] = average(methods[PROBE], methods[WHITENED])
         rows += [
             {"column": column, "method": name} | compare(control, folds)
             for name, folds in methods.items()
