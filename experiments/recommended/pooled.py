@@ -3,9 +3,9 @@
     python experiments/recommended/pooled.py results/frozen --runs runs/compared
 
 Reads comparison.toml and results.csv of a comparison and the predictions of its runs, and writes
-pooled.csv into the same folder. Only folds that both methods have finished count. Rows with the mean
-of the probabilities of the linear probe and of the control, or of the whitened features, are added
-if both were run.
+pooled.csv into the same folder. Only folds that both methods have finished count. Rows with the
+mean of the probabilities of the linear probe and of the control, or of the whitened features, are
+added if both were run.
 """
 
 import argparse
