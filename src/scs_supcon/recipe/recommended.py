@@ -9,7 +9,7 @@ A frozen encoder has
 - the common field fused with the whitened features of the encoder, classified by class means;
 - calibration, rejection and the boundary of pairs from images that were held out;
 - a style field of the features whose class is erased: their principal directions, each with a
-  scale that is its variance. Training it told more about the class, and less about what differs.
+  scale that is its variance; a trained field tells more about the class.
 
 An encoder that is trained has
 
