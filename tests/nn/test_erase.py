@@ -230,6 +230,16 @@ def test_the_style_of_a_trained_projection_is_fitted_again() -> None:
     assert fit_style(head, features[:0, None], labels[:0], 3) == 0
 
 
+@pytest.mark.parametrize("value", [0.0, 0.1, 1.0])
+def test_equal_features_have_no_style(value: float) -> None:
+    features, labels = torch.full((12, 3, 8), value), torch.arange(12) % 3
+    head = Projection(8, 6, centre=True, erased_dim=3)
+    fit_style(head, features, labels, 3)
+    style = head.eval()(features[:, 0])[:, 3:].detach()
+    assert torch.isfinite(style).all()
+    assert float(style.abs().max()) < 1e-3
+
+
 def noisy_views(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Four directions of an image, and twelve that differ in every view and vary in one class."""
     labels = torch.arange(300) % 3

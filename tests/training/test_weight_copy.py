@@ -83,19 +83,12 @@ def metrics(run):
     return [row for row in rows if row["stage"] == "pretrain"]
 
 
-def test_the_average_replaces_the_weights_at_the_end(shapes, train_small, tmp_path):
+@pytest.mark.parametrize("setting", ["pretrain.ema=0.9", "pretrain.initial_share=0.5"])
+def test_averages_replace_the_weights_at_the_end(setting, shapes, train_small, tmp_path):
     plain = train_small(shapes, tmp_path / "plain")
-    averaged = train_small(shapes, tmp_path / "average", ["pretrain.ema=0.9"])
+    averaged = train_small(shapes, tmp_path / "average", [setting])
     assert metrics(plain.path) == metrics(averaged.path), "training itself is the same"
     vectors = [pq.read_table(run.path / "embeddings.parquet") for run in (plain, averaged)]
-    assert not vectors[0].equals(vectors[1])
-
-
-def test_the_initial_weights_are_part_of_the_final_ones(shapes, train_small, tmp_path):
-    plain = train_small(shapes, tmp_path / "plain")
-    mixed = train_small(shapes, tmp_path / "mixed", ["pretrain.initial_share=0.5"])
-    assert metrics(plain.path) == metrics(mixed.path), "training itself is the same"
-    vectors = [pq.read_table(run.path / "embeddings.parquet") for run in (plain, mixed)]
     assert not vectors[0].equals(vectors[1])
 
 

@@ -169,14 +169,14 @@ def fit_erased(
         erasure = _erasure(moments, SHRINKAGE)
     kept = torch.eye(width, dtype=torch.float64) - erasure.left.double() @ erasure.right.double().T
     values, vectors = torch.linalg.eigh(kept @ moments.covariance @ kept.T)
-    varied = values > NEGLIGIBLE * values[-1]
+    varied = values > NEGLIGIBLE * values[-1].clamp_min(0)  # none if all features are equal
     principal, values = vectors[:, varied].flip(1).T, values[varied].flip(0)  # largest first
     start = 0
     for number, projection in enumerate(projections):  # with different directions
         projection.erasure.load_state_dict(erasure.state_dict())
         weight, bias = projection.layer.weight, projection.layer.bias
         if by_variance:
-            chosen = principal * (values / values[0]).sqrt()[:, None]
+            chosen = principal * (values / values[:1]).sqrt()[:, None]
             chosen = chosen[number :: len(projections)][: len(weight)]
             weight.data.zero_()
             bias.data.zero_()
