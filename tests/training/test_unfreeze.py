@@ -46,6 +46,7 @@ def test_both_phases_are_trained_logged_and_described(
     err = capsys.readouterr().err
     assert "stage 1   first 3 epochs of scs_supcon, head on cached features" in err
     assert "stage 1   then 2 epochs of scs_supcon, whole network" in err
+    assert "weights   0.5 × initial + 0.5 × trained, averaged" in err
     assert run.recipe.pretrain.encoder_lr == 0.3
     assert run.recipe.encoder.fixed_norm
     assert not run.recipe.encoder.frozen

@@ -379,6 +379,8 @@ def pretrain(
                 raise store_failed_step(run, stage, error, training_set.names) from error
         if memo.best:
             display.line(describe_best(memo.best, checkpoints.position.epoch, settings.epochs))
+        if share := settings.initial_share:
+            display.line(f"weights   {share:g} × initial + {1 - share:g} × trained, averaged")
     weights.finish()
     network.eval()
     method.eval()
