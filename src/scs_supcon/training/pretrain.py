@@ -56,7 +56,7 @@ from scs_supcon.training.validation import (
     first_of_each_class,
     validation_accuracy,
 )
-from scs_supcon.training.weight_copy import FinalWeights, describe_best
+from scs_supcon.training.weight_copy import FinalWeights
 
 EVAL_BATCH = 64
 LOGGED_STEPS = 1000  # at most about twice as many: t and b are read from the device
@@ -377,10 +377,8 @@ def pretrain(
                 train_loop(fabric, stage, checkpoints.position, hooks)
             except NonFiniteLossError as error:
                 raise store_failed_step(run, stage, error, training_set.names) from error
-        if memo.best:
-            display.line(describe_best(memo.best, checkpoints.position.epoch, settings.epochs))
-        if share := settings.initial_share:
-            display.line(f"weights   {share:g} × initial + {1 - share:g} × trained, averaged")
+        for line in weights.describe(memo.best, checkpoints.position.epoch, settings.epochs):
+            display.line(line)
     weights.finish()
     network.eval()
     method.eval()

@@ -120,6 +120,14 @@ class FinalWeights:
         memo.stopped = epoch - best.risen >= self.patience
         return {"val_accuracy": accuracy}
 
+    def describe(self, best: BestEpoch | None, done: int, epochs: int) -> list[str]:
+        """Return lines on the final weights; arguments are those of `describe_best`."""
+        share = self.initial_share
+        lines = [describe_best(best, done, epochs)] if best else []
+        if share:
+            lines.append(f"weights   {share:g} × initial + {1 - share:g} × trained, averaged")
+        return lines
+
     def finish(self) -> None:
         """Give network and method their final weights."""
         if self.best is not None:
