@@ -85,7 +85,7 @@ class Display:
         quiet: do not print anything.
 
     Attributes:
-        later: forecast in seconds of the training that follows the current stage.
+        later: estimated seconds of the training that follows the current stage.
     """
 
     def __init__(self, quiet: bool = False) -> None:

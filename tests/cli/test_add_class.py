@@ -32,7 +32,7 @@ def test_the_class_is_added_to_the_run(scs, run, images):
     before = load(run)
     result = scs("add-class", run, "star", images)
     assert result.code == 0, result.err
-    assert f"star: added by 6 images; {run / 'model'} now has 5 classes" in result.out
+    assert f"star: added from 6 images; {run / 'model'} now has 5 classes" in result.out
     after = load(run)
     assert after.classes == (*before.classes, "star")
     assert after.info.trained_classes == 4

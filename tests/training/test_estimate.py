@@ -79,7 +79,7 @@ def test_the_cost_is_described_in_minutes_and_mebibytes(frozen, trained, monkeyp
     )
     network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
     method = build_method("supcon")
-    assert estimate.forecast_stage_1(network, method, training_set, settings, CPU) == (
+    assert estimate.describe_stage_1(network, method, training_set, settings, CPU) == (
         f"stage 1   100 epochs of scs_supcon, {trained}: about 10 min, 5 MiB of memory per step",
         0.0,
     )
@@ -98,7 +98,7 @@ def test_whole_batches_of_small_images_are_timed(image_size, expected, monkeypat
         torch.zeros(36, 2, 3), shapes(per_class=6), np.arange(36), settings, 2
     )
     network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
-    estimate.forecast_stage_1(network, build_method("supcon"), training_set, settings, CPU)
+    estimate.describe_stage_1(network, build_method("supcon"), training_set, settings, CPU)
     assert timed == [expected]
 
 
@@ -248,7 +248,7 @@ def test_zero_epochs_come_with_a_caution():
         torch.zeros(12, 2, 3), shapes(per_class=2), np.arange(12), settings, 2
     )
     network = Network(nn.Linear(3, 4), nn.Linear(4, 8))
-    text, later = estimate.forecast_stage_1(
+    text, later = estimate.describe_stage_1(
         network, build_method("supcon"), training_set, settings, CPU
     )
     assert text == "caution   stage 1 has 0 epochs: the head keeps its random weights"

@@ -432,7 +432,7 @@ def test_bad_data_is_an_error_and_creates_no_directory(make, message, train_smal
         ({"settings": ["pretrain.lrr=1"]}, "unknown key 'lrr' in .pretrain.; did you mean 'lr'"),
         ({"settings": ["method.options.tt=1"]}, "method scs_supcon has no option 'tt'"),
         ({"settings": ["pretrain.precision=16-mixed"]}, "16-mixed needs a GPU"),
-        ({"frozen": True}, "--frozen requires an encoder with weights"),
+        ({"frozen": True}, "--frozen requires pretrained weights"),
         ({"device": "cuba"}, "device 'cuba' is not available"),
         ({"recipe": "gone.toml"}, "cannot read the recipe: gone.toml does not exist"),
         ({"init_from": "gone"}, "gone does not exist"),

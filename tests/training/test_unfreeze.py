@@ -153,5 +153,5 @@ def test_contradictions_are_errors(shapes, weights):
         resolved_recipe(shapes, unfreeze=True, **both)
     with pytest.raises(UserError, match=r"encoder\.frozen is true"):
         resolved_recipe(shapes, settings=["pretrain.head_epochs=3"], **both)
-    with pytest.raises(UserError, match="--unfreeze requires an encoder with weights"):
+    with pytest.raises(UserError, match="--unfreeze requires pretrained weights"):
         resolved_recipe(shapes, unfreeze=True, device="cpu")

@@ -96,7 +96,7 @@ def stage_1_seconds(recipe: Recipe, source: Source) -> float:
     labels = source.images.labels[split_dataset(source.images, recipe) == "train"]
     set_up_method(method, network, labels, len(source.images.classes), recipe)
     size = min(settings.batch_size, len(labels))
-    # As in the forecast of a run: a step with few rows of features takes as long as a whole one.
+    # As in the estimate of a run: a step with few rows of features takes as long as a whole one.
     is_cheap = recipe.encoder.frozen or side <= SMALL_IMAGE
     count = size if is_cheap else min(SAMPLE, size)
     sample = np.linspace(0, len(labels) - 1, count).astype(np.int64)

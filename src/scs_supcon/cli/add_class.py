@@ -46,7 +46,7 @@ def add_class(
         failures = model.add_class(name, files)
         model.save(target)
     used = len(files) - len(failures)
-    echo(f"{name}: added by {used} images; {target} now has {len(model.classes)} classes")
+    echo(f"{name}: added from {used} images; {target} now has {len(model.classes)} classes")
     if used < FEW_IMAGES:
         echo(f"caution: {used} images describe a class poorly, use at least {FEW_IMAGES}")
     for failure in failures:

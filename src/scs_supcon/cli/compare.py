@@ -89,9 +89,10 @@ def compare(
     readout: Annotated[
         str | None,
         typer.Option(
-            help="What predicts the class in every row: linear (stage 2 on what the method says), "
-            "features, embeddings or common (stage 2 on these), or fused (class means of the fused "
-            "field). The page names the readout of each row. Default: that of each recipe.",
+            help="What predicts the class in every row: linear (stage 2 on the method's default "
+            "input), features, embeddings or common (stage 2 on these), or fused (class means of "
+            "the fused field). The page names the readout of each row. Default: that of each "
+            "recipe.",
             rich_help_panel=PROTOCOL,
         ),
     ] = None,

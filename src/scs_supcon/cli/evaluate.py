@@ -81,7 +81,9 @@ def evaluate(
         check_data(data)
     if shift:
         if group is not None or false_rejection is not None or threshold is not None:
-            raise UserError("--shift cannot be combined with --group or another threshold")
+            raise UserError(
+                "--shift cannot be combined with --group, --false-rejection or --threshold"
+            )
         from scs_supcon.evaluation.domain_shift import describe_shifts, evaluate_shifts
 
         table = evaluate_shifts(run, data, device=device, workers=workers, quiet=quiet)

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 @app.command()
 def export(
     run: RunPath,
-    onnx: Annotated[
-        bool, typer.Option("--onnx", help="Export to ONNX, the only supported format.")
-    ] = True,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Export to ONNX, the default.")] = True,
     int8: Annotated[
         bool,
         typer.Option(

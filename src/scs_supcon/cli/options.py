@@ -163,8 +163,8 @@ Slurm = Annotated[
         min=1,
         is_eager=True,
         callback=_submit,
-        help="Run this command as an array of so many SLURM jobs, which divide the work, instead "
-        "of here. `scs slurm` does the same with options of sbatch.",
+        help="Submit this command as an array of this many SLURM jobs, which share the work, "
+        "instead of running it here. `scs slurm` does the same with options of sbatch.",
         rich_help_panel=COMPUTE,
     ),
 ]
@@ -247,7 +247,7 @@ def _recipe_options(
         bool | None,
         typer.Option(
             help="Freeze the encoder and train on its cached features: minutes instead of hours on "
-            "a CPU. Default: --frozen without a GPU, if the encoder has "
+            "a CPU. Default: --frozen without a GPU, unless the encoder starts from random "
             "weights.",
             rich_help_panel=MODEL,
         ),
@@ -257,7 +257,7 @@ def _recipe_options(
         typer.Option(
             "--unfreeze",
             help="Fine-tune: train the head on cached features of the encoder first, then the "
-            "whole network, with a tenth of the learning rate for the encoder.",
+            "whole network, with a lower learning rate for the encoder (pretrain.encoder_lr).",
             rich_help_panel=MODEL,
         ),
     ] = False,
@@ -274,7 +274,8 @@ def _recipe_options(
         int | None,
         typer.Option(
             min=1,
-            help="Images per step. Default: 256, or all training images if there are fewer.",
+            help="Images per step. Default: 256, or 64 with --unfreeze; all training images if "
+            "there are fewer.",
             rich_help_panel=TRAINING,
         ),
     ] = None,

@@ -48,8 +48,8 @@ def predict(
     sort_into: Annotated[
         Path | None,
         typer.Option(
-            help="Copy the images into folders of this folder, one per class and one for unknown "
-            "images. The originals are not changed."
+            help="Copy the images into subfolders of this folder, one per class and one for "
+            "unknown images. The originals are not changed."
         ),
     ] = None,
     false_rejection: FalseRejection = None,

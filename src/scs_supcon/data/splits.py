@@ -116,8 +116,8 @@ def assign_folds(images: SplitColumns, folds: int, seed: int) -> NDArray[np.int6
     for label, name in enumerate(images.classes):
         if len(set(numbers[images.labels == label].tolist())) < 2:
             raise UserError(
-                f"all images of class {name!r} are in one fold, so it would have no training "
-                "images there: it needs two images that are not duplicates or of the same group"
+                f"all images of class {name!r} are in one fold, so it has no training images when "
+                "that fold is tested: add images that are no duplicates and belong to another group"
             )
     return numbers.astype(np.int64)
 

@@ -151,21 +151,22 @@ def style_warnings(leakage: Leakage) -> tuple[str, ...]:
     alike = agreement is not None and (agreement.style_same_class or 0) > ALIKE
     if leakage.style_rank == 0 or alike:
         return (
-            "The style field is constant: all images have almost the same style vector. Give the "
-            "style term more weight, or lower the learning rate.",
+            "The style field is constant: all images have almost the same style vector. If it was "
+            "trained, give the style term more weight, or lower the learning rate; if it was "
+            "fitted, the features of the encoder hardly differ.",
         )
     sentences = []
     if leakage.style_rank < LOW_RANK < leakage.style_dim:
         sentences.append(
             f"The style field is almost empty: it uses {leakage.style_rank:.1f} of "
-            f"{leakage.style_dim} directions. Give the style term more weight, or set "
-            "style_floor = 0.1."
+            f"{leakage.style_dim} directions. If it was trained, give the style term more "
+            "weight, or set style_floor = 0.1."
         )
     if leakage.excess > FULL_OF_CLASS and leakage.class_from_common > leakage.chance + 0.05:
         sentences.append(
             f"The style field is full of class: it reveals {leakage.excess:.0%} of what the common "
-            'field reveals about the class. Use the method option style = "instance" with '
-            'head.style_input = "erased".'
+            "field reveals about the class. Use the recommended recipe, which erases the class; if "
+            "you do, use an encoder with more features."
         )
     return tuple(sentences)
 

@@ -371,7 +371,7 @@ class Model:
         """
         features = self.features(image)
         if len(features) != 1:
-            raise UserError(f"neighbours need exactly one image, got {len(features)}")
+            raise UserError(f"search needs exactly one image, got {len(features)}")
         query = self.fields(features)[0 if field == "common" else 1]
         stored = read_embeddings(Path(file), field)
         if stored.vectors.shape[1] != query.shape[1]:

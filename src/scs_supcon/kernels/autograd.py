@@ -16,8 +16,8 @@ def forbid_double_backward() -> None:
     """
     if torch.is_grad_enabled():
         raise RuntimeError(
-            "this loss cannot be differentiated twice: its gradient is computed in closed form. "
-            "Leave out create_graph=True, or write the loss with plain torch operations."
+            "this loss cannot be differentiated twice with so many rows: its gradient is computed "
+            "in closed form. Use at most 64 rows, or leave out create_graph=True."
         )
 
 

@@ -4,7 +4,7 @@
 
 h are the features of the encoder, g is the projection head (Linear → ReLU → Linear), W and a are
 the classifier. z is not normalised. One view, one stage. With a frozen encoder this is a classifier
-with one hidden layer: the rival of contrastive methods that has the same head as they have, whereas
+with one hidden layer: a baseline with the same head as the contrastive methods, whereas
 `baseline` has none. Mixed images have soft labels, as in `baseline`.
 """
 

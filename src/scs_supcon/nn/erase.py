@@ -71,8 +71,8 @@ def can_erase(classes: int, width: int) -> bool:
 class ErasedLinear(nn.Module):
     """The projection of the style field: a linear layer on features without the class.
 
-    `fit_erased` starts the layer at the principal directions of these features, which already
-    explain most of what differs within classes; training then favours what views do not change.
+    `fit_erased` sets the layer to the principal directions of these features, which explain most
+    of what differs within classes. It may be trained further.
     """
 
     def __init__(self, width: int, dim: int) -> None:

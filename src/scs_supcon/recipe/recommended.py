@@ -1,7 +1,8 @@
 """The recommended recipe: the settings of a run whose method is not given with a preset.
 
-It is the paper's method in kind: a sigmoid on labelled pairs with a visible boundary, a common and
-a style field. What was changed, and the measurements behind it, are in docs/recommended.md.
+It keeps what defines the paper's method: a sigmoid on labelled pairs with a visible boundary, a
+common and a style field. What was changed, and the measurements behind it, are in
+docs/recommended.md.
 
 A frozen encoder has
 
@@ -16,7 +17,7 @@ An encoder that is trained has
 - the cross-entropy of a classifier of the features in its loss, because pairs alone are slow;
 - one view of each image, as cross-entropy has: two views of one image teach less than two images;
 - a style field of the final features, as above;
-- from random weights: one head, fused with the whitened features and classified linearly;
+- without --unfreeze: one head, fused with the whitened features and classified linearly;
 - with --unfreeze: four heads and class means as above, and weights halfway between those before
   and after the training of the encoder, because few images tell less than those it has seen.
 """

@@ -369,7 +369,7 @@ def _encoder(requested: Values, facts: DatasetFacts, has_gpu: bool, unfreeze: bo
     if (frozen or unfreeze) and weights == "scratch":
         option = "--frozen" if frozen else "--unfreeze"
         raise UserError(
-            f"{option} requires an encoder with weights, but this one starts from random weights: "
+            f"{option} requires pretrained weights, but this encoder starts from random weights: "
             f"add --weights FILE, or remove {option}"
         )
     return {

@@ -234,7 +234,7 @@ class PretrainRecipe(Section):
     mixup: NonNegative = 0.0
     """MixUp: each image is blended with another one by a share from Beta(α, α); 0: none."""
     cutmix: NonNegative = 0.0
-    """CutMix: α as for MixUp; each image gets a rectangle of another one. If both: one a batch."""
+    """CutMix: α as for MixUp; each image gets a rectangle of another. With both, one per batch."""
     cross_entropy: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the cross-entropy of a classifier of the features in the loss; 0: none."""
     views: Count | None = None
@@ -242,7 +242,7 @@ class PretrainRecipe(Section):
     ema: Momentum = 0.0
     """Decay of the running average of the weights, which replaces them at the end; 0: none."""
     initial_share: Momentum = 0.0
-    """Share of the weights before this stage in its final ones (WiSE-FT); 0: none."""
+    """Share of the initial weights in the final ones, averaged at the end (WiSE-FT); 0: none."""
     patience: Epochs = 0
     """Stop after this many epochs without a higher validation accuracy; 0: train all epochs."""
 
@@ -263,7 +263,7 @@ class ProbeRecipe(Section):
     """Stage 2 (probe): linear classifiers, one for each learning rate and weight decay."""
 
     input: Literal["method", "features", "embeddings", "common"] = "method"
-    """What is classified: as the method says, features, embeddings (both fields), or common."""
+    """What is classified: the method's default, features, embeddings (both fields), or common."""
     classifier: Literal["bank", "single"] = "bank"
     """bank: chosen from all rates and decays; single: plain_lr and the first decay, unscaled."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -311,7 +311,7 @@ class FusionRecipe(Section):
     directions: Count = 256
     """Largest number of columns of the whitened features."""
     folds: Annotated[int, Field(ge=0, le=1000)] = 5
-    """Folds that choices and calibration are made on, out of fold; 0: on validation images."""
+    """Folds for out-of-fold choices and calibration; 0: use the validation images."""
 
     @property
     def out_of_fold(self) -> bool:

@@ -102,10 +102,10 @@ class Retrain:
         """Start to train a new run with the current labels.
 
         Raises:
-            UserError: a training is running, or a label is missing.
+            UserError: a run is being trained, or a label is missing.
         """
         if self.state == "running":
-            raise UserError("a training is running: wait until it ends, or stop it")
+            raise UserError("a run is already being trained: wait until it ends, or stop it")
         workspace = self._workspace
         self._check_classes()
         weights = _weight_options(workspace)
@@ -127,15 +127,15 @@ class Retrain:
         return self.job
 
     def resume(self) -> None:
-        """Continue a stopped or failed training from its last checkpoint."""
+        """Continue a stopped or failed run from its last checkpoint."""
         if self.job is None or self.state not in ("stopped", "failed"):
-            raise UserError(f"there is no training to resume: the last one is {self.state}")
+            raise UserError(f"there is no run to resume: the last one is {self.state}")
         self._spawn()
 
     def stop(self) -> None:
         """Save a checkpoint and stop the training."""
         if self.state != "running" or self.job is None:
-            raise UserError("no training is running")
+            raise UserError("no run is being trained")
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             return

@@ -43,7 +43,7 @@ class StageCost:
     bytes: int
 
 
-class Forecast(NamedTuple):
+class CostLine(NamedTuple):
     """The estimated cost of stage 1 as text, and the seconds of the training that follows it."""
 
     text: str
@@ -178,21 +178,21 @@ def describe_erasure(directions: int | None, classes: int, fitted: bool) -> str:
     return f"style     from features without the class ({directions} directions are erased)"
 
 
-def forecast_stage_1(
+def describe_stage_1(
     network: Network,
     method: Method,
     training_set: TrainingSet,
     recipe: Recipe,
     device: torch.device,
     order: str = "",
-) -> Forecast:
+) -> CostLine:
     """Time a few steps of stage 1; return the estimated duration and memory.
 
     `order` is "first " or "then " if stage 1 has two phases.
     """
     settings, images = recipe.pretrain, len(training_set.labels)
     if not settings.epochs:
-        return Forecast("caution   stage 1 has 0 epochs: the head keeps its random weights", 0.0)
+        return CostLine("caution   stage 1 has 0 epochs: the head keeps its random weights", 0.0)
     size = min(settings.batch_size, images)
     # Cached features and small images are cheap: real batches. Large images: a part of a batch.
     is_cheap = recipe.encoder.frozen or recipe.data.image_size <= SMALL_IMAGE
@@ -210,14 +210,14 @@ def forecast_stage_1(
         f"{format_estimate(cost.seconds)}, {cost.bytes / 2**20:,.0f} MiB of memory per step"
     )
     if not (recipe.encoder.frozen and recipe.fusion.out_of_fold):
-        return Forecast(text, 0.0)
+        return CostLine(text, 0.0)
     folds = recipe.fusion.folds
     later = (folds - 1) * cost.seconds
     text = (
         f"{text}\nfolds     {folds} more times without a fold of the images, to calibrate: "
         f"{format_estimate(later)}; --set fusion.folds=0 saves this"
     )
-    return Forecast(text, later)
+    return CostLine(text, later)
 
 
 def estimate_stage_1(

@@ -120,9 +120,9 @@ def _style_is_separate(recipe: Recipe) -> bool:
     )
 
 
-def _seconds_later(elapsed: float, done: int, count: int, forecast: float) -> float:
+def _seconds_later(elapsed: float, done: int, count: int, estimated: float) -> float:
     """Return the seconds of the folds after the current one."""
-    return (elapsed / done if done else forecast / count) * (count - done - 1)
+    return (elapsed / done if done else estimated / count) * (count - done - 1)
 
 
 def _divide(selected: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

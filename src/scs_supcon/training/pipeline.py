@@ -47,8 +47,8 @@ from scs_supcon.training.estimate import (
     describe_batches,
     describe_data,
     describe_erasure,
+    describe_stage_1,
     fits_style,
-    forecast_stage_1,
 )
 from scs_supcon.training.features import (
     RunFeatures,
@@ -177,11 +177,11 @@ def _run_stages(
     if recipe.pretrain.head_epochs:
         first = HeadPhase(network, images, train, recipe, fabric, compute, display)
         display.line(first.describe())
-    forecast = forecast_stage_1(
+    cost = describe_stage_1(
         trained, method, training_set, recipe, fabric.device, "then " if first else ""
     )
-    display.line(forecast.text)
-    display.later = forecast.later
+    display.line(cost.text)
+    display.later = cost.later
     if first is not None:
         first.train(run_dir, method)
     validation = _validation_set(images, splits, recipe, encode, cached, compute)
@@ -324,7 +324,8 @@ def _check_inputs(recipe: Recipe, images: ImageDataset, weights: Path | None) ->
     check_memory(recipe, len(images), make_method(recipe).views)
     if weights is not None and recipe.encoder.weights != f"sha256:{file_sha256(weights)}":
         raise UserError(
-            f"{weights} is not the weights file of this recipe, which is {recipe.encoder.weights}"
+            f"{weights} is not the weights file of this recipe: give the file with the hash "
+            f"{recipe.encoder.weights}"
         )
     if recipe.data.content is not None and recipe.data.content != content_digest(images):
         raise UserError(

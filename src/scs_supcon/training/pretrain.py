@@ -286,8 +286,9 @@ def pretrain(
 ) -> None:
     """Train network and method in place, or resume from the last checkpoint.
 
-    They end with their last weights, the running average (`pretrain.ema`), or those of the best
-    epoch (`pretrain.patience`), averaged with their present ones (`pretrain.initial_share`).
+    The final weights are the last ones, their running average (`pretrain.ema`), or those of the
+    best epoch (`pretrain.patience`). With `pretrain.initial_share` they are then averaged with the
+    weights at the start of the stage.
 
     Args:
         fabric: where to compute.

@@ -75,7 +75,7 @@ def replay(path: str | Path, method: str | None = None) -> Replay:
     """
     run = Path(path)
     if not (run / STEP).exists():
-        raise UserError(f"{run} has no {STEP}: no step of this run had a loss that was not finite")
+        raise UserError(f"{run} has no {STEP}: every loss and gradient of this run was finite")
     failed = validate(FailedStep, read_json_object(run / STEP), run / STEP)
     try:
         tensors = safetensors.torch.load(read_bytes(run / TENSORS, memory_bytes()))

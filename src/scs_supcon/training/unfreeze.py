@@ -18,7 +18,7 @@ from scs_supcon.nn.network import Network
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe
 from scs_supcon.runs.run_dir import RunDir
-from scs_supcon.training.estimate import forecast_stage_1
+from scs_supcon.training.estimate import describe_stage_1
 from scs_supcon.training.features import encode_images
 from scs_supcon.training.pretrain import (
     make_method,
@@ -89,7 +89,7 @@ class HeadPhase:
     def describe(self) -> str:
         """Return the estimated duration and memory."""
         network, method, device = self.network, self.method, self.fabric.device
-        return forecast_stage_1(
+        return describe_stage_1(
             network, method, self.training_set, self.recipe, device, "first "
         ).text
 
