@@ -150,11 +150,12 @@ def test_training_images_are_counted(run, shapes):
     assert evaluation.training_images == 16
 
 
-def test_a_model_directory_without_its_run_has_no_leakage(run, others, tmp_path):
+def test_a_model_directory_without_its_run_measures_style_too(run, others, tmp_path):
     model = tmp_path / "copy"
     shutil.copytree(run / "model", model)
     evaluation = evaluate(model, others, **QUICK)
-    assert evaluation.leakage is None, "the run directory stores the style of the training images"
+    assert evaluation.leakage == evaluate(run, others, **QUICK).leakage
+    assert evaluation.leakage is not None
     assert (model / "evaluations" / "more shapes.json").exists()
     assert load(model).classes
 

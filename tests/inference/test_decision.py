@@ -18,12 +18,6 @@ from scs_supcon.inference.decision import (
     scale_parts,
     within_class_similarity,
 )
-from scs_supcon.inference.rejection import (
-    CLASS_IMAGES,
-    margin_quantiles,
-    rejection_thresholds,
-    shift_for_rate,
-)
 from scs_supcon.nn.head import Projection, fields
 from scs_supcon.recipe import HeadRecipe
 
@@ -237,53 +231,6 @@ def test_the_result_of_a_row_does_not_depend_on_the_other_rows(count: int) -> No
     assert style.shape == (count, 8)
 
 
-def share_rejected(similarities: torch.Tensor, thresholds: torch.Tensor) -> float:
-    return float((similarities < thresholds).all(1).double().mean())
-
-
-@pytest.mark.parametrize("rate", [0.02, 0.05, 0.2])
-@pytest.mark.parametrize(("images", "classes"), [(10, 3), (150, 4), (997, 12)])
-def test_the_stated_share_of_held_out_images_is_rejected(
-    images: int, classes: int, rate: float
-) -> None:
-    similarities = torch.randn(images, classes, dtype=torch.float64)
-    similarities += torch.linspace(-1, 1, classes)  # classes differ
-    _, thresholds = rejection_thresholds(similarities, rate)
-    assert abs(share_rejected(similarities, thresholds) - rate) <= 1 / images
-
-
-def test_classes_with_few_images_share_a_threshold() -> None:
-    similarities = torch.randn(3 * (CLASS_IMAGES - 1), 3, dtype=torch.float64) / 10
-    similarities += torch.eye(3).repeat(CLASS_IMAGES - 1, 1)
-    pooled, thresholds = rejection_thresholds(similarities)
-    assert thresholds.tolist() == pytest.approx([pooled] * 3)
-    assert pooled == pytest.approx(float(similarities.amax(1).quantile(0.05)))
-
-
-def test_the_threshold_of_a_class_is_a_mean_weighted_by_its_images() -> None:
-    counts = (60, 20, 19)
-    labels = torch.arange(3).repeat_interleave(torch.tensor(counts))
-    similarities = torch.full((sum(counts), 3), -5.0, dtype=torch.float64)
-    scores = (
-        torch.rand(sum(counts), dtype=torch.float64) / 10 + torch.tensor([0.9, 0.5, 0.7])[labels]
-    )
-    similarities[torch.arange(len(labels)), labels] = scores
-    pooled, thresholds = rejection_thresholds(similarities)
-    expected = [pooled] * 3
-    for c in (0, 1):
-        own = float(scores[labels == c].quantile(0.05))
-        expected[c] = (counts[c] * own + 20 * pooled) / (counts[c] + 20)
-    margins = [float(s) - expected[c] for s, c in zip(scores, labels.tolist(), strict=True)]
-    shift = float(torch.tensor(margins, dtype=torch.float64).quantile(0.05))
-    assert thresholds.tolist() == pytest.approx([value + shift for value in expected])
-
-
-def test_the_threshold_of_a_single_image_is_its_similarity() -> None:
-    pooled, thresholds = rejection_thresholds(torch.tensor([[0.2, 0.7]]))
-    assert pooled == pytest.approx(0.7)
-    assert thresholds.tolist() == pytest.approx([0.7, 0.7])
-
-
 def log_likelihood(t: float, b: float, pairs: list[tuple[float, bool]]) -> float:
     return -sum(math.log1p(math.exp(-(t * r - b) if same else t * r - b)) for r, same in pairs)
 
@@ -311,13 +258,9 @@ def test_separable_pairs_have_a_finite_boundary_between_them() -> None:
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_pairs_of_one_kind_give_finite_values(same: bool) -> None:
+def test_pairs_of_one_kind_say_nothing_about_the_boundary(same: bool) -> None:
     similarities = torch.linspace(0.1, 0.9, 50, dtype=torch.float64)
-    t, b = fit_pairs(similarities, torch.full((50,), same))
-    assert math.isfinite(t)
-    assert math.isfinite(b)
-    probabilities = (t * similarities - b).sigmoid()
-    assert ((probabilities > 0.5) == same).all()
+    assert fit_pairs(similarities, torch.full((50,), same)) == (10.0, 5.0)
 
 
 def test_similar_pairs_are_never_less_likely_of_one_class() -> None:
@@ -344,12 +287,25 @@ def test_without_pairs_the_boundary_is_a_half(images: int) -> None:
 
 def test_every_pair_is_compared_once() -> None:
     rows, labels = clusters(9)
-    similarities, same = pair_similarities(rows, labels, max_images=7)
-    expected = [(i, j) for i in range(7) for j in range(i + 1, 7)]
+    similarities, same = pair_similarities(rows, labels)
+    expected = [(i, j) for i in range(9) for j in range(i + 1, 9)]
     assert len(similarities) == len(expected)
     for k, (i, j) in enumerate(expected):
         assert float(similarities[k]) == pytest.approx(dot(rows[i].tolist(), rows[j].tolist()))
         assert bool(same[k]) == (labels[i] == labels[j])
+
+
+def test_pairs_of_many_images_are_of_all_classes() -> None:
+    rows, _ = clusters(90)
+    labels = torch.arange(3).repeat_interleave(30)  # as in a folder: ordered by class
+    similarities, same = pair_similarities(rows, labels, max_images=9)
+    chosen = [0, 10, 20, 30, 40, 50, 60, 70, 80]
+    expected = [(i, j) for i in chosen for j in chosen if i < j]
+    for k, (i, j) in enumerate(expected):
+        assert float(similarities[k]) == pytest.approx(dot(rows[i].tolist(), rows[j].tolist()))
+        assert bool(same[k]) == (i // 30 == j // 30)
+    assert int(same.sum()) == 9
+    assert len(same) == 36
 
 
 def test_the_parts_of_a_mean_get_the_length_of_the_parts_of_rows() -> None:
@@ -357,29 +313,6 @@ def test_the_parts_of_a_mean_get_the_length_of_the_parts_of_rows() -> None:
     mean = scale_parts(rows.mean(0, keepdim=True), rows, (2, 2))[0]
     assert mean.tolist() == pytest.approx([v * math.sqrt(0.5) for v in (0.6, 0.6, 0.8, 0.8)])
     assert torch.equal(scale_parts(rows, rows, ()), rows)
-
-
-def test_a_shift_rejects_the_given_share_of_held_out_images() -> None:
-    torch.manual_seed(0)
-    similarities = torch.randn(400, 3, dtype=torch.float64) / 5
-    _, thresholds = rejection_thresholds(similarities)
-    margins = margin_quantiles(similarities, thresholds)
-    assert len(margins) == 101
-    assert shift_for_rate(margins, 0.05) == pytest.approx(0, abs=1e-12)
-    for rate in (0.0, 0.01, 0.2, 0.355, 0.99):
-        shift = shift_for_rate(margins, rate)
-        rejected = [
-            all(row[c] < thresholds[c] + shift for c in range(3)) for row in similarities.tolist()
-        ]
-        assert sum(rejected) / len(rejected) == pytest.approx(rate, abs=2 / 400)
-
-
-def test_impossible_rates_are_an_error() -> None:
-    for rate in (-0.1, 1.0, 5.0, math.nan):
-        with pytest.raises(UserError, match="a share from 0 to 1"):
-            shift_for_rate((0.0,) * 101, rate)
-    with pytest.raises(UserError, match="older version trained it"):
-        shift_for_rate((), 0.1)
 
 
 def test_all_thresholds_can_be_shifted_or_replaced() -> None:

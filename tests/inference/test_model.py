@@ -203,6 +203,22 @@ def test_a_class_can_be_added_from_a_folder(
     assert load(tmp_path / "model").neighbours(photos[0], k=1, field="style")[0].label == "new"
 
 
+def test_a_threshold_that_was_changed_after_a_class_was_added_is_saved(
+    trained: Trained, photos: list[Path], tmp_path: Path
+) -> None:
+    model = trained(known=8).model()
+    model.add_class("new", photos[0].parent)
+    for number, changed in enumerate(
+        (model, model.with_rejection(threshold=0.5), model.with_rejection(false_rejection=0.3))
+    ):
+        changed.save(tmp_path / str(number))
+        thresholds = load(tmp_path / str(number)).classifier.rule.thresholds
+        assert torch.equal(thresholds, changed.classifier.rule.thresholds)
+    again = model.with_rejection(threshold=0.5)
+    again.add_class("newer", photos[:2])
+    assert again.classifier.rule.thresholds[:9].tolist() == [0.5] * 9
+
+
 def test_common_and_style_are_the_fields_of_the_head(trained: Trained) -> None:
     parts = trained()
     model = parts.model()

@@ -324,6 +324,15 @@ def test_the_model_card_has_what_a_user_needs(trained: Trained, tmp_path: Path) 
     assert from_toml(recipe) == model.info.recipe
 
 
+def test_the_model_card_states_the_rate_that_the_user_gave(trained: Trained) -> None:
+    model = trained().model()
+    assert "of the validation images are rejected." in model_card(model.info)
+    fifth = model_card(model.with_rejection(false_rejection=0.2).info)
+    assert "which 80% of the validation images reach" in fifth
+    assert "are rejected." not in fifth, "not measured with this threshold"
+    assert "0.250, chosen by hand" in model_card(model.with_rejection(threshold=0.25).info)
+
+
 def test_the_model_card_names_quantile_and_added_classes(trained: Trained) -> None:
     parts = trained(known=9, probe_input="features")
     model = parts.model()

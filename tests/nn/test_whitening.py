@@ -83,6 +83,24 @@ def test_few_directions_keep_the_nearest_class_mean(directions: int) -> None:
     torch.testing.assert_close(factors, factors[:, :1].expand_as(factors), rtol=1e-8, atol=0)
 
 
+@pytest.mark.parametrize(("n", "classes"), [(8, 4), (12, 3), (20, 10)])
+def test_few_images_keep_the_decisions_of_all_directions(n: int, classes: int) -> None:
+    """With fewer images than directions, only what the images span is used, once."""
+    features, labels = blobs(n=n, width=40, classes=classes)
+    new = blobs(n=60, width=40, classes=classes, seed=1)[0].double()
+    (full,) = fit_whitenings(features, labels, [0.3], 100)
+    (short,) = fit_whitenings(features, labels, [0.3], 30)
+    assert short.matrix.shape == (40, n - 1)
+    gram = torch.linalg.lstsq(full.matrix, short.matrix).solution
+    torch.testing.assert_close(gram.T @ gram, torch.eye(n - 1, dtype=torch.float64))
+    nearest = []
+    for whitening in (full, short):
+        rows = whitening(features.double())
+        means = torch.stack([unit(rows[labels == c].mean(0)[None])[0] for c in range(classes)])
+        nearest.append((whitening(new) @ means.T).argmax(1))
+    assert torch.equal(*nearest)
+
+
 def test_more_classes_than_directions() -> None:
     features, labels = blobs(classes=6)
     (whitening,) = fit_whitenings(features, labels, [0.3], 4)
@@ -103,6 +121,7 @@ def test_identical_images(directions: int) -> None:
     assert len(whitenings) == 2
     for whitening in whitenings:
         assert whitening(features.double()).isfinite().all()
+        assert whitening.matrix.shape[1] >= 1
 
 
 def test_images_that_equal_their_class_mean_are_only_centred() -> None:

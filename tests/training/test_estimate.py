@@ -324,6 +324,7 @@ def test_a_style_field_is_fitted_unless_it_is_trained_on_final_features(
 
 
 def test_the_input_of_the_style_field_is_described():
-    assert estimate.describe_erasure(None, 5, fitted=True).endswith("fitted after stage 1")
-    assert "8 directions are erased" in estimate.describe_erasure(8, 5, fitted=False)
-    assert "too many to erase" in estimate.describe_erasure(0, 900, fitted=True)
+    assert estimate.describe_erasure(None, 5, 128, fitted=True).endswith("fitted after stage 1")
+    assert "8 directions are erased" in estimate.describe_erasure(8, 5, 128, fitted=False)
+    assert "too many to erase" in estimate.describe_erasure(0, 900, 1280, fitted=True)
+    assert "too many to erase" in estimate.describe_erasure(None, 100, 128, fitted=True)

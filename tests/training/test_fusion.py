@@ -73,6 +73,24 @@ def test_similarities_to_class_means_and_of_pairs(probe_input) -> None:
     assert torch.equal(result.labels, held_out[1])
 
 
+def test_more_held_out_images_only_form_pairs() -> None:
+    heads = Projection(WIDTH, 5).eval()
+    train, held_out, more = images(12, 0), images(4, 1), images(3, 2)
+    whitenings = fit_whitenings(*train, [0.2], 100)
+    arguments = whitenings, heads, "common", 4, train
+    alone = held_out_similarities(*arguments, held_out, CLASSES)
+    paired = held_out_similarities(*arguments, held_out, CLASSES, more)
+    assert torch.equal(paired.labels, held_out[1])
+    torch.testing.assert_close(paired.learned, alone.learned)
+    torch.testing.assert_close(paired.whitened, alone.whitened)
+    joined = tuple(torch.cat(parts) for parts in zip(held_out, more, strict=True))
+    together = held_out_similarities(*arguments, joined, CLASSES)
+    assert len(paired.same) == 7 * 6 / 2
+    assert torch.equal(paired.same, together.same)
+    torch.testing.assert_close(paired.learned_pairs, together.learned_pairs)
+    torch.testing.assert_close(paired.whitened_pairs, together.whitened_pairs)
+
+
 def learned_field(embeddings: Tensor, features: Tensor, probe_input: str) -> Tensor:
     if probe_input == "features":
         return features

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from scs_supcon.data.splits import divide_into_folds
 from scs_supcon.inference import load
+from scs_supcon.recipe import make_recipe
 from scs_supcon.training.checkpointing import CheckpointManager, SavePolicy, Stopped
+from scs_supcon.training.out_of_fold import fold_phase, usable_folds
 
 SETTINGS = ["head.heads=2", "fusion.whitened=true", "fusion.folds=3"]
 
@@ -59,6 +61,38 @@ def test_groups_stay_together() -> None:
     folds = divide_into_folds(Columns(labels, groups), np.arange(60), 4, 0)
     for group in set(groups):
         assert len(set(folds[groups == group].tolist())) == 1
+
+
+def as_lists(folds):
+    return [(held_out.tolist(), others.tolist()) for held_out, others in folds]
+
+
+def test_a_fold_holds_out_its_images_and_trains_on_the_others() -> None:
+    folds = usable_folds(np.array([1, 0, 1, 0]), np.array([0, 0, 1, 1]))
+    assert as_lists(folds) == [([1, 3], [0, 2]), ([0, 2], [1, 3])]
+
+
+def test_an_image_whose_class_would_have_no_other_image_is_not_held_out() -> None:
+    folds = usable_folds(np.array([0, 1, 0, 1, 1]), np.array([0, 0, 1, 1, 2]))
+    assert as_lists(folds) == [([0, 2], [1, 3, 4]), ([1, 3], [0, 2])]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "labels"),
+    [
+        ([0, 0, 0, 0], [0, 0, 1, 1]),  # one group
+        ([0, 1, 2, 3], [0, 1, 2, 3]),  # one image of each class
+        ([0, 0, 1, 1], [0, 0, 1, 1]),  # every class is one group
+        ([0, 1], [0, 0]),  # one class
+    ],
+)
+def test_folds_that_cannot_be_trained_or_tested_are_not_used(numbers, labels) -> None:
+    assert usable_folds(np.array(numbers), np.array(labels)) == []
+
+
+def test_empty_folds_are_not_used() -> None:
+    folds = usable_folds(np.array([0, 4, 0, 4]), np.array([0, 0, 1, 1]))
+    assert len(folds) == 2
 
 
 def test_every_training_image_is_held_out_once(options, shapes, train_small, tmp_path, capsys):
@@ -116,6 +150,75 @@ def test_the_folds_leave_out_a_style_field_that_cannot_change_the_common_field(
     whole = load(train_small(shapes, tmp_path / "whole", **options).path)
     assert quick.info.pairs == whole.info.pairs
     assert quick.info.rejection == whole.info.rejection
+
+
+@pytest.mark.parametrize(
+    ("separate", "method", "options", "style_input"),
+    [
+        (True, "scs_supcon", {"style": "instance"}, "erased"),
+        (False, "scs_supcon", {"style": "instance", "style_decorrelation": 1.0}, "erased"),
+        (False, "scs_supcon", {"style": "instance", "normalize": "joint"}, "erased"),
+        (False, "scs_supcon", {"style": "instance"}, "features"),
+        (False, "supcon", {}, "erased"),
+    ],
+)
+def test_a_fold_has_a_style_field_if_the_common_field_depends_on_it(
+    separate, method, options, style_input
+):
+    recipe = make_recipe(
+        {
+            "data": {"source": "x"},
+            "method": {"name": method, "options": options},
+            "head": {"style_dim": 32, "style_input": style_input},
+            "pretrain": {"patience": 3},
+        }
+    )
+    fold = fold_phase(recipe)
+    assert fold.head.style_dim == (0 if separate else 32)
+    assert fold.pretrain.patience == 0, "it would need other validation images"
+
+
+@pytest.mark.parametrize("per_class", [2, 3, 4])
+def test_few_images_of_a_class_are_enough(
+    per_class, shapes, weights, train_small, tmp_path, capsys
+):
+    """The default recipe: folds if more images can be held out than validation has, else none."""
+    for folder in shapes.iterdir():
+        target = tmp_path / "few" / folder.name
+        target.mkdir(parents=True)
+        for file in sorted(folder.iterdir())[:per_class]:
+            (target / file.name).write_bytes(file.read_bytes())
+    options = {"encoder": "tiny", "weights": weights, "frozen": True, "quiet": False}
+    run = train_small(tmp_path / "few", tmp_path / "run", **options)
+    err = capsys.readouterr().err
+    info = load(run.path).info
+    used = info.rejection.rule == "out_of_fold"
+    assert ("validation images calibrate" in err) == (not used)
+    assert 0 < info.temperature < 100, "not fitted to images that cannot be right"
+    assert info.pairs.t > 0.1, "more similar images are more likely of one class"
+
+
+def test_a_head_of_another_run_is_calibrated_on_validation_images(
+    options, shapes, train_small, tmp_path, capsys
+):
+    first = train_small(shapes, tmp_path / "first", **options)
+    capsys.readouterr()
+    del options["weights"]
+    run = train_small(
+        shapes, tmp_path / "second", init_from=first.path, **options | {"quiet": False}
+    )
+    err = capsys.readouterr().err
+    assert "chosen on 4 validation images" in err
+    assert "folds  " not in err
+    assert load(run.path).info.rejection.rule == "quantile"
+
+
+def test_taps_are_not_whitened(options, shapes, train_small, tmp_path):
+    options |= {"method": "selfcon", "settings": [*SETTINGS, "head.heads=1"]}
+    run = train_small(shapes, tmp_path / "run", **options)
+    model = load(run.path)
+    assert model.info.rejection.rule == "out_of_fold"
+    assert len(model.classifier.probe_inputs.whitening.mean) == model.encoder.num_features
 
 
 @pytest.mark.parametrize("folds", [0, 1])

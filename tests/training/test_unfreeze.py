@@ -46,7 +46,7 @@ def test_both_phases_are_trained_logged_and_described(
     err = capsys.readouterr().err
     assert "stage 1   first 3 epochs of scs_supcon, head on cached features" in err
     assert "stage 1   then 2 epochs of scs_supcon, whole network" in err
-    assert "weights   0.5 × initial + 0.5 × trained, averaged" in err
+    assert err.count("weights   0.5 × initial + 0.5 × trained, averaged") == 1, "not in the head"
     assert run.recipe.pretrain.encoder_lr == 0.3
     assert run.recipe.encoder.fixed_norm
     assert not run.recipe.encoder.frozen
@@ -60,6 +60,38 @@ def test_the_encoder_changes_in_the_second_phase_only(options, shapes, train_sma
     assert initial.keys() == trained.keys()
     assert all(torch.equal(initial[name], kept[name]) for name in initial)
     assert any(not torch.equal(initial[name], trained[name]) for name in initial)
+
+
+def test_final_weights_are_halfway_between_the_initial_and_the_trained_ones(
+    options, shapes, train_small, tmp_path
+):
+    first, half, last = (
+        encoder_weights(
+            train_small(
+                shapes,
+                tmp_path / f"{share} {epochs}",
+                [*HEAD, f"pretrain.initial_share={share}"],
+                epochs=epochs,
+                **options,
+            ).path
+        )
+        for share, epochs in ((0.5, 0), (0.5, 2), (0, 2))
+    )
+    changed = 0
+    for name, value in half.items():
+        if value.is_floating_point():
+            torch.testing.assert_close(value, 0.5 * first[name] + 0.5 * last[name])
+            changed += int(not torch.equal(first[name], last[name]))
+    assert changed
+
+
+@pytest.mark.parametrize("options_of_start", [{}, {"frozen": True}])
+def test_an_initial_share_needs_a_head_that_was_trained_first(
+    options_of_start, weights, shapes, train_small, tmp_path
+):
+    options = {"encoder": "tiny", "weights": weights, "frozen": False} | options_of_start
+    with pytest.raises(UserError, match=r"^pretrain.initial_share .* use --unfreeze"):
+        train_small(shapes, tmp_path / "run", ["pretrain.initial_share=0.5"], **options)
 
 
 @pytest.mark.parametrize("stage", ["head", "pretrain"])
@@ -110,6 +142,7 @@ def test_the_first_phase_has_its_own_schedule_and_the_batches_of_the_run():
             "data": {"source": "x"},
             "pretrain": {
                 **{"epochs": 9, "head_epochs": 30, "warmup_epochs": 5, "ema": 0.9},
+                "initial_share": 0.5,
                 **{"patience": 3, "cutmix": 1.0, "mixup": 0.2, "batch_size": 32, "lr": 0.3},
             },
         }
@@ -119,6 +152,8 @@ def test_the_first_phase_has_its_own_schedule_and_the_batches_of_the_run():
     settings = first.pretrain
     assert (settings.epochs, settings.head_epochs, settings.warmup_epochs) == (30, 0, 3)
     assert (settings.ema, settings.patience, settings.cutmix, settings.mixup) == (0, 0, 0, 0.2)
+    assert settings.initial_share == 0
+    assert first.fusion.folds == 0
     assert (settings.batch_size, settings.lr) == (32, 0.3)
     assert recipe.pretrain.head_epochs == 30
 

@@ -83,23 +83,24 @@ def metrics(run):
     return [row for row in rows if row["stage"] == "pretrain"]
 
 
-@pytest.mark.parametrize("setting", ["pretrain.ema=0.9", "pretrain.initial_share=0.5"])
-def test_averages_replace_the_weights_at_the_end(setting, shapes, train_small, tmp_path):
+def test_averages_replace_the_weights_at_the_end(shapes, train_small, tmp_path):
     plain = train_small(shapes, tmp_path / "plain")
-    averaged = train_small(shapes, tmp_path / "average", [setting])
+    averaged = train_small(shapes, tmp_path / "average", ["pretrain.ema=0.9"])
     assert metrics(plain.path) == metrics(averaged.path), "training itself is the same"
     vectors = [pq.read_table(run.path / "embeddings.parquet") for run in (plain, averaged)]
     assert not vectors[0].equals(vectors[1])
 
 
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("start", ["scratch", "frozen", "unfreeze"])
 def test_a_resumed_run_with_average_and_validation_ends_with_the_same_bytes(
-    frozen, shapes, weights, train_small, tmp_path, monkeypatch, deterministic_files
+    start, shapes, weights, train_small, tmp_path, monkeypatch, deterministic_files
 ):
     often = partial(SavePolicy, every=0.0, at_most=0.0)
     monkeypatch.setattr("scs_supcon.training.checkpointing.SavePolicy", often)
-    options = {"encoder": "tiny", "weights": weights, "frozen": True} if frozen else {}
-    options["settings"] = ["pretrain.ema=0.9", "pretrain.patience=2", "pretrain.initial_share=0.5"]
+    options = {} if start == "scratch" else {"encoder": "tiny", "weights": weights, start: True}
+    options["settings"] = ["pretrain.ema=0.9", "pretrain.patience=2"]
+    if start == "unfreeze":
+        options["settings"] += ["pretrain.initial_share=0.5", "pretrain.head_epochs=2"]
     whole = train_small(shapes, tmp_path / "whole", **options)
     after_step = CheckpointManager.after_step
 

@@ -26,7 +26,8 @@ from scs_supcon.evaluation.record import Evaluation, UnknownEvaluation, ViewAgre
 from scs_supcon.evaluation.stored import run_directory, stored_evaluation
 from scs_supcon.inference import Model, load
 from scs_supcon.inference.decision import Decision
-from scs_supcon.io.records import RecordError, read_json_object, read_parquet
+from scs_supcon.inference.gallery import style_vectors
+from scs_supcon.io.records import RecordError, read_json_object
 from scs_supcon.kernels.layout import evenly_spaced
 from scs_supcon.nn.encoder import encoder_key
 from scs_supcon.progress import Display
@@ -229,17 +230,9 @@ def _compare_new_views(
 
 
 def _training_images(model: Model, run: Path | None) -> EmbeddedImages:
-    """Return the training images: common field of the model, style field of the run if stored."""
-    common, labels = model.gallery.vectors.double(), model.gallery.labels
-    style = common[:, :0]
-    file = None if run is None else run / "embeddings.parquet"
-    if file is not None and file.exists():
-        table = read_parquet(file, ["name", "style"]).to_pydict()
-        style_of = dict(zip(table["name"], table["style"], strict=True))
-        if style_of.keys() >= set(model.info.image_names):  # False if classes were added since
-            rows = np.array([style_of[name] for name in model.info.image_names], dtype=np.float64)
-            style = torch.from_numpy(rows)
-    return EmbeddedImages(labels, common, style)
+    """Return the training images in both fields; no columns of style if it is not stored."""
+    style = torch.from_numpy(style_vectors(run, model)).double()
+    return EmbeddedImages(model.gallery.labels, model.gallery.vectors.double(), style)
 
 
 def _save(

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from scs_supcon.errors import UserError
 from scs_supcon.inference.classifier import LinearClassifier, fit_temperature
 from scs_supcon.inference.rejection import rejection_thresholds
+from scs_supcon.kernels.layout import evenly_spaced
 from scs_supcon.nn.head import join_heads, unit
 from scs_supcon.nn.network import Output, ProbeInput, probe_features
 from scs_supcon.nn.whitening import Whitening
@@ -88,8 +89,8 @@ class DecisionRule(nn.Module):
         within_class_similarity: q_c (classes,).
         prototype_scale: κ in the logits of added classes.
         threshold: similarity that an image needs, over all classes.
-        class_thresholds: (trained classes,) similarity that an image of each class needs; default:
-            `threshold`.
+        class_thresholds: similarity that an image of each class needs, at least of the trained
+            classes; default: `threshold`.
         parts: widths of the parts of u, if the fields are fused.
     """
 
@@ -182,21 +183,21 @@ class DecisionRule(nn.Module):
             within_class_similarity=torch.cat([self.within_class_similarity, similarity]),
             prototype_scale=self.prototype_scale,
             threshold=self.threshold,
-            class_thresholds=self.thresholds[: self.trained_classes],
+            class_thresholds=self.thresholds,
             parts=self.parts,
         )
 
-    def _thresholds(self, trained: Tensor) -> Tensor:
+    def _thresholds(self, given: Tensor) -> Tensor:
         """Return the similarity that an image of each class needs (classes,).
 
         Images of an added class are less similar to each other, because they were not used in
         training. The threshold of the class is lower in proportion to its within-class similarity.
         """
-        added = self.within_class_similarity[self.trained_classes :]
+        added = self.within_class_similarity[len(given) :]
         thresholds = torch.full_like(added, self.threshold)
         if self.threshold > 0:
             thresholds *= (added / self._typical_similarity()).clamp(0, 1)
-        return torch.cat([trained.to(thresholds), thresholds])
+        return torch.cat([given.to(thresholds), thresholds])
 
     def _typical_similarity(self) -> Tensor:
         return self.within_class_similarity[: self.trained_classes].mean()
@@ -284,12 +285,12 @@ MIN_FITTED_T = 1e-3
 def fit_pairs(similarities: Tensor, same: Tensor) -> tuple[float, float]:
     """Return t and b that maximise the likelihood of σ(t r − b) for pairs, by Newton's method.
 
-    Without both kinds of pairs, or if a threshold separates them, the likelihood has no maximum:
-    a weak prior (one pair of each kind at either end) keeps t finite. Without any pair the boundary
-    is ½. If similar pairs are less often of one class, which few held-out images can suggest, t is
-    `MIN_FITTED_T`, and b gives the share of same-class pairs.
+    If a threshold separates the pairs, the likelihood has no maximum: a weak prior (one pair of
+    each kind at either end) keeps t finite. Without pairs of both kinds nothing can be fitted: t is
+    10 and the boundary ½. If similar pairs are less often of one class, which few held-out images
+    can suggest, t is `MIN_FITTED_T`, and b gives the share of same-class pairs.
     """
-    if not len(similarities):
+    if not 0 < int(same.sum()) < len(same):
         return 10.0, 5.0
     low, high = float(similarities.min()), float(similarities.max())
     r = torch.cat([similarities.double(), similarities.new_tensor([low, low, high, high]).double()])
@@ -316,11 +317,14 @@ def fit_pairs(similarities: Tensor, same: Tensor) -> tuple[float, float]:
 def pair_similarities(
     rows: Tensor, labels: Tensor, max_images: int = MAX_PAIRED_IMAGES
 ) -> tuple[Tensor, Tensor]:
-    """Return the similarities of pairs of unit rows, each pair once, and whether they match."""
-    count = min(len(rows), max_images)
-    first, second = torch.triu_indices(count, count, 1)
-    similarities = (rows[:count] @ rows[:count].T)[first, second]
-    return similarities, labels[first] == labels[second]
+    """Return the similarities of pairs of unit rows, each pair once, and whether they match.
+
+    Of many rows, which may be ordered by class, evenly spaced ones are used.
+    """
+    chosen = evenly_spaced(len(rows), max_images, rows.device)
+    rows, labels = rows[chosen], labels[chosen]
+    first, second = torch.triu_indices(len(rows), len(rows), 1)
+    return (rows @ rows.T)[first, second], labels[first] == labels[second]
 
 
 def scale_parts(means: Tensor, rows: Tensor, parts: tuple[int, ...]) -> Tensor:

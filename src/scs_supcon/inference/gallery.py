@@ -17,16 +17,16 @@ SIDE = 128  # pixels of the longer side of a JPEG
 JPEG_QUALITY = 80
 
 
-def style_vectors(run: Path, model: Model) -> NDArray[np.float32]:
-    """Return the style field of the training images; no columns if the run did not store it.
+def style_vectors(run: Path | None, model: Model) -> NDArray[np.float32]:
+    """Return the style field of the training images; no columns if it is not stored.
 
     Models of older versions do not contain it, but their runs do.
     """
     if model.gallery.style.shape[1]:
         return model.gallery.style.numpy()
-    file = run / "embeddings.parquet"
+    file = None if run is None else run / "embeddings.parquet"
     empty = np.zeros((len(model.info.image_names), 0), np.float32)
-    if not file.is_file():
+    if file is None or not file.is_file():
         return empty
     table = read_parquet(file, ["name", "style"])
     rows = dict(zip(table["name"].to_pylist(), table["style"].to_numpy(), strict=True))

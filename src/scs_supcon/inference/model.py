@@ -228,7 +228,8 @@ class Model:
             shift = shift_for_rate(rejection.margins, false_rejection)
             rule = rule.shifted(shift)
             changes = {"margins": tuple(margin - shift for margin in rejection.margins)}
-        rejection = rejection.model_copy(update=changes | {"threshold": rule.threshold})
+        changes |= {"threshold": rule.threshold, "val_rejected": None}
+        rejection = rejection.model_copy(update=changes)
         model = copy.copy(self)
         model.classifier = FeatureClassifier(self.classifier.probe_inputs, rule)
         model.info = self.info.model_copy(update={"rejection": rejection})
@@ -532,7 +533,7 @@ class Model:
             "classes/centre": rule.centre,
             "classes/means": rule.means,
             "classes/tightness": rule.within_class_similarity,
-            "classes/thresholds": rule.thresholds[: rule.trained_classes],
+            "classes/thresholds": rule.thresholds,
             "gallery/vectors": self.gallery.vectors,
             "gallery/labels": self.gallery.labels,
             "gallery/style": self.gallery.style,

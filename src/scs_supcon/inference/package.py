@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
 from scs_supcon.errors import UserError
+from scs_supcon.inference.rejection import FALSE_REJECTIONS, rejection_rate
 from scs_supcon.io.atomic import write_together
 from scs_supcon.io.records import MAX_BYTES, memory_bytes, parse_json_object, read_bytes, read_text
 from scs_supcon.io.text import printable, printable_name
@@ -56,8 +57,8 @@ class RejectionRule(Section):
     format 2 may use the decision boundary of pairs; or one that the user gave."""
     threshold: float
     """Similarity to a class that an image needs, over all classes."""
-    val_rejected: Share
-    """Share of the validation images that are rejected."""
+    val_rejected: Share | None
+    """Share of the validation images that are rejected; None if the threshold was changed."""
     margins: tuple[float, ...] = ()
     """Quantiles (0%, 1%, … 100%) of the margins of held-out images of known classes over the
     thresholds: added to the thresholds, the quantile q rejects the share q of these images."""
@@ -336,17 +337,22 @@ def _card_metrics(info: ModelInfo) -> str:
 
 
 def _card_rejection(info: ModelInfo) -> str:
+    rejection = info.rejection
+    rate = rejection_rate(rejection.margins) if rejection.margins else FALSE_REJECTIONS
+    reached = f"which {1 - rate:.0%} of the"
     origin = {
         "boundary": "the decision boundary learned in training",
-        "quantile": "which 95% of the validation images reach",
-        "out_of_fold": "which 95% of the training images reach, each compared with a model that "
-        "was trained without it",
+        "quantile": f"{reached} validation images reach",
+        "out_of_fold": f"{reached} training images reach, each compared with a model that was "
+        "trained without it",
         "given": "chosen by hand",
-    }[info.rejection.rule]
+    }[rejection.rule]
+    measured = ""
+    if rejection.val_rejected is not None:
+        measured = f" {rejection.val_rejected:.1%} of the validation images are rejected."
     return (
         "An image is rejected as unknown if its similarity to every class is below a threshold, on "
-        f"average {info.rejection.threshold:.3f}, {origin}. "
-        f"{info.rejection.val_rejected:.1%} of the validation images are rejected.\n\n"
+        f"average {rejection.threshold:.3f}, {origin}.{measured}\n\n"
         "Two images are more likely of one class than not if their similarity is above "
         f"{info.pairs.boundary:.3f}."
     )

@@ -69,3 +69,17 @@ def shift_for_rate(margins: Sequence[float], rate: float) -> float:
     position = rate * (len(margins) - 1)
     below = int(position)
     return margins[below] + (position - below) * (margins[below + 1] - margins[below])
+
+
+def rejection_rate(margins: Sequence[float]) -> float:
+    """Return the share of known images that are rejected; the inverse of `shift_for_rate`.
+
+    Args:
+        margins: from `margin_quantiles`, at least two; an image is rejected if its margin is
+            below 0.
+    """
+    below = sum(margin < 0 for margin in margins)
+    if below in (0, len(margins)):
+        return float(below > 0)
+    first, second = margins[below - 1], margins[below]
+    return (below - 1 - first / (second - first)) / (len(margins) - 1)

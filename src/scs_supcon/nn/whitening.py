@@ -7,7 +7,9 @@ shrinkage. Directions in which images of a class differ count less, so that the 
 compares what separates the classes. It is a closed form: nothing is trained.
 
 To keep the vectors short, only some directions are used: first those that the class means span, so
-that the nearest class mean stays the same, then the principal components of the rest.
+that the nearest class mean stays the same (if there are enough for all class means), then the
+principal components of the rest. Directions in which the training images do not differ at all,
+because they are fewer than the columns, are left out: nothing is known about them.
 """
 
 from collections.abc import Sequence
@@ -70,12 +72,16 @@ def fit_whitenings(
 
 
 def _directions(rows: Tensor, labels: Tensor, count: int) -> Tensor:
-    """Return orthonormal directions (D, count) for whitened rows (n, D)."""
+    """Return at most `count` orthonormal directions (D, ≤ count) of whitened rows (n, D).
+
+    There are fewer if the rows span fewer, but at least one.
+    """
     counts = torch.bincount(labels).clamp_min(1).double()
     sums = rows.new_zeros(len(counts), rows.shape[1]).index_add_(0, labels, unit(rows))
     basis, sizes, _ = torch.linalg.svd((sums / counts[:, None]).T, full_matrices=False)
     basis = basis[:, sizes > 1e-9 * sizes.amax().clamp_min(1e-300)][:, :count]
     rest = rows - (rows @ basis) @ basis.T
-    _, components = torch.linalg.eigh(rest.T @ rest)
-    missing = count - basis.shape[1]
+    values, components = torch.linalg.eigh(rest.T @ rest)
+    spanned = int((values > 1e-9 * rows.square().sum()).sum())
+    missing = max(min(count - basis.shape[1], spanned), 1 - basis.shape[1])
     return torch.cat([basis, components[:, len(components) - missing :]], 1)

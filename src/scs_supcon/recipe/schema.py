@@ -304,9 +304,9 @@ class FusionRecipe(Section):
     """Fuse the common field with the whitened features, and classify by class means."""
     classifier: Literal["means", "linear"] = "means"
     """Classify by class means, or by stage 2 on the fused field."""
-    shrinkage: tuple[Share, ...] = (0.2, 0.3, 0.45, 0.6, 0.8)
+    shrinkage: Annotated[tuple[Share, ...], FEW] = (0.2, 0.3, 0.45, 0.6, 0.8)
     """Shrinkages of the within-class covariance to choose from."""
-    omega: tuple[Share, ...] = (0.5, 0.0, 0.25, 0.75, 1.0)
+    omega: Annotated[tuple[Share, ...], FEW] = (0.5, 0.0, 0.25, 0.75, 1.0)
     """Weights of the whitened features; the first, unless another one is clearly better."""
     directions: Count = 256
     """Largest number of columns of the whitened features."""
@@ -338,6 +338,11 @@ class Recipe(Section):
             not (self.encoder.frozen and self.pretrain.head_epochs),
             "pretrain.head_epochs trains the head before the encoder, but encoder.frozen is true: "
             "use either",
+        )
+        _require(
+            bool(self.pretrain.head_epochs or not self.pretrain.initial_share),
+            "pretrain.initial_share averages the final weights with those before the encoder is "
+            "trained, which needs a trained head: use --unfreeze, or set it to 0",
         )
         _require(
             not (self.encoder.frozen and self.pretrain.cutmix),

@@ -205,7 +205,7 @@ def _error_message(problem: ErrorDetails) -> str:
     if problem["type"] == "missing":
         return f"{key} is missing"
     if problem["type"] == "value_error":
-        return f"[{key}] {message}"
+        return f"[{key}] {message}" if key else message
     if key.startswith("method.options."):
         message = "it should be a finite number, text, true, false, or a list of these"
     description = _field(*(str(name) for name in problem["loc"][:2])).description or ""

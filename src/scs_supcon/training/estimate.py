@@ -21,6 +21,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.io.records import memory_bytes
 from scs_supcon.methods import Batch, Method, Network
 from scs_supcon.nn.build import network_shapes
+from scs_supcon.nn.erase import can_erase
 from scs_supcon.progress import format_estimate
 from scs_supcon.recipe import PretrainRecipe, Recipe
 from scs_supcon.recipe.encoders import SMALL_IMAGE
@@ -163,15 +164,16 @@ def fits_style(recipe: Recipe) -> bool:
     return recipe.head.style_input == "erased" and (not recipe.encoder.frozen or untrained)
 
 
-def describe_erasure(directions: int | None, classes: int, fitted: bool) -> str:
+def describe_erasure(directions: int | None, classes: int, width: int, fitted: bool) -> str:
     """Return a text on the input of the style field.
 
     Args:
         directions: number of erased directions; None: not known before stage 1.
         classes: number of classes.
+        width: number of columns of the features.
         fitted: the field is fitted after stage 1; see `fits_style`.
     """
-    if directions == 0:
+    if directions == 0 or (directions is None and not can_erase(classes, width)):
         return f"style     from all features, because {classes} classes are too many to erase"
     if fitted:
         return "style     from features without the class, fitted after stage 1"
@@ -185,10 +187,18 @@ def describe_stage_1(
     recipe: Recipe,
     device: torch.device,
     order: str = "",
+    folds: bool = False,
 ) -> CostLine:
     """Time a few steps of stage 1; return the estimated duration and memory.
 
-    `order` is "first " or "then " if stage 1 has two phases.
+    Args:
+        network: what is trained.
+        method: its loss.
+        training_set: the images or features.
+        recipe: of the run.
+        device: where to compute.
+        order: "first " or "then " if stage 1 has two phases.
+        folds: the training is repeated without each fold of the images.
     """
     settings, images = recipe.pretrain, len(training_set.labels)
     if not settings.epochs:
@@ -209,12 +219,12 @@ def describe_stage_1(
         f"stage 1   {order}{epochs} of {recipe.method.name}, {trained}: "
         f"{format_estimate(cost.seconds)}, {cost.bytes / 2**20:,.0f} MiB of memory per step"
     )
-    if not (recipe.encoder.frozen and recipe.fusion.out_of_fold):
+    if not folds:
         return CostLine(text, 0.0)
-    folds = recipe.fusion.folds
-    later = (folds - 1) * cost.seconds
+    count = recipe.fusion.folds
+    later = (count - 1) * cost.seconds
     text = (
-        f"{text}\nfolds     {folds} more times without a fold of the images, to calibrate: "
+        f"{text}\nfolds     {count} more times without a fold of the images, to calibrate: "
         f"{format_estimate(later)}; --set fusion.folds=0 saves this"
     )
     return CostLine(text, later)

@@ -87,6 +87,7 @@ def held_out_similarities(
     train: tuple[Tensor, Tensor],
     held_out: tuple[Tensor, Tensor],
     classes: int,
+    paired: tuple[Tensor, Tensor] | None = None,
 ) -> HeldOut:
     """Return the similarities of held-out images to each other and to the class means of `train`.
 
@@ -98,23 +99,28 @@ def held_out_similarities(
         train: features (m, F) and labels.
         held_out: features (n, F) and labels.
         classes: number of classes.
+        paired: features and labels of more held-out images, which only form pairs.
     """
 
     def learned(features: Tensor) -> Tensor:
         inputs = probe_inputs(features[:, None], projection, probe_input, common_dim)[:, 0]
         return unit(inputs.double())
 
-    labels = held_out[1]
+    features, labels = held_out
+    count = len(labels)
+    if paired is not None:
+        features, labels = torch.cat([features, paired[0]]), torch.cat([labels, paired[1]])
     fields = [
-        (learned(train[0]), learned(held_out[0])),
-        *((w(train[0].double()), w(held_out[0].double())) for w in whitenings),
+        (learned(train[0]), learned(features)),
+        *((w(train[0].double()), w(features.double())) for w in whitenings),
     ]
     to_classes = [
-        rows @ unit(class_means(train_rows, train[1], classes)).T for train_rows, rows in fields
+        rows[:count] @ unit(class_means(train_rows, train[1], classes)).T
+        for train_rows, rows in fields
     ]
     pairs = [pair_similarities(rows, labels) for _, rows in fields]
     return HeldOut(
-        labels=labels,
+        labels=held_out[1],
         whitened=torch.stack(to_classes[1:]),
         learned=to_classes[0],
         same=pairs[0][1],

@@ -23,6 +23,7 @@ from scs_supcon.nn.whitening import fit_whitenings
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe
 from scs_supcon.runs.run_dir import RunDir
+from scs_supcon.training.features import SplitFeatures
 from scs_supcon.training.fusion import HeldOut, held_out_similarities, join_held_out
 from scs_supcon.training.pretrain import (
     make_method,
@@ -33,8 +34,9 @@ from scs_supcon.training.pretrain import (
 
 
 def out_of_fold_similarities(
-    untrained: Network | None,
-    features: Tensor | None,
+    untrained: Network,
+    features: Tensor,
+    val: SplitFeatures,
     images: ImageDataset,
     train: NDArray[np.int64],
     recipe: Recipe,
@@ -42,15 +44,17 @@ def out_of_fold_similarities(
     run: RunDir,
     display: Display,
 ) -> HeldOut | None:
-    """Return the similarities of every training image to models that were trained without it.
+    """Return the similarities of the training images to models that were trained without them.
 
-    Returns None if the recipe does not ask for them, or without a frozen encoder.
+    Returns None if more validation images than training images can be held out.
 
     Each fold is a stage with checkpoints of its own, so that it can be resumed.
 
     Args:
         untrained: the part of the network to train, with its initial weights.
-        features: (n, 1 + views, F) cached features of the training images, of a frozen encoder.
+        features: (n, 1 + views, F) cached features of the training images; columns that `val` does
+            not have are taps, which only training uses.
+        val: the validation images, which form pairs with the images that are held out.
         images: the dataset.
         train: indices of the training images.
         recipe: of the run.
@@ -58,25 +62,26 @@ def out_of_fold_similarities(
         run: stores checkpoints and metrics.
         display: shows progress.
     """
-    if untrained is None or features is None or not recipe.fusion.out_of_fold:
+    classes, count = len(images.classes), min(recipe.fusion.folds, len(train))
+    numbers = divide_into_folds(images, train, count, recipe.split_seed)
+    folds = usable_folds(numbers, images.labels[train])
+    if sum(len(held_out) for held_out, _ in folds) < len(val.labels):
+        display.line(
+            "folds     not used: too few training images of a class could be held out, so that "
+            "the validation images calibrate"
+        )
+        display.later = 0.0
         return None
-    # Early stopping would need a validation set in every fold.
-    recipe = recipe.model_copy(
-        update={"pretrain": recipe.pretrain.model_copy(update={"patience": 0})}
-    )
     untrained = copy.deepcopy(untrained)
     if _style_is_separate(recipe):
         remove_erased_style(untrained.projection)
-        head = recipe.head.model_copy(update={"style_dim": 0})
-        recipe = recipe.model_copy(update={"head": head})
-    classes, count = len(images.classes), min(recipe.fusion.folds, len(train))
-    folds = divide_into_folds(images, train, count, recipe.split_seed)
-    labels = torch.from_numpy(images.labels[train])
+    recipe = fold_phase(recipe)
+    labels, width = torch.from_numpy(images.labels[train]), val.features.shape[2]
     parts = []
     start = time.monotonic()
-    for fold in range(count):
-        display.later = _seconds_later(time.monotonic() - start, fold, count, display.later)
-        held_out, rest = (torch.from_numpy(rows) for rows in _divide(folds == fold))
+    for fold, indices in enumerate(folds):
+        display.later = _seconds_later(time.monotonic() - start, fold, len(folds), display.later)
+        held_out, rest = map(torch.from_numpy, indices)
         network = copy.deepcopy(untrained)
         with seeded(recipe.seed, 2, fold):
             method = make_method(recipe, fabric.world_size)
@@ -93,9 +98,9 @@ def out_of_fold_similarities(
             recipe,
             display,
             name=f"fold{fold + 1}",
-            title=f"out of fold {fold + 1} of {count}",
+            title=f"out of fold {fold + 1} of {len(folds)}",
         )
-        rows = features[rest, 0], labels[rest]
+        rows = features[rest, 0, :width], labels[rest]
         parts.append(
             held_out_similarities(
                 fit_whitenings(*rows, recipe.fusion.shrinkage, recipe.fusion.directions),
@@ -103,12 +108,45 @@ def out_of_fold_similarities(
                 probe_input_for(method, frozen=True, setting=recipe.probe.input),
                 recipe.head.common_dim,
                 rows,
-                (features[held_out, 0], labels[held_out]),
+                (features[held_out, 0, :width], labels[held_out]),
                 classes,
+                (val.features[:, 0], val.labels),
             )
         )
     display.later = 0.0
     return join_held_out(parts)
+
+
+def fold_phase(recipe: Recipe) -> Recipe:
+    """Return the recipe of a fold: without early stopping, which would need other images.
+
+    The style field is left out if the common field does not depend on it.
+    """
+    update: dict[str, object] = {"pretrain": recipe.pretrain.model_copy(update={"patience": 0})}
+    if _style_is_separate(recipe):
+        update["head"] = recipe.head.model_copy(update={"style_dim": 0})
+    return recipe.model_copy(update=update)
+
+
+def usable_folds(
+    numbers: NDArray[np.int64], labels: NDArray[np.int64]
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Return the images (held out, others) of each fold that can be used.
+
+    An image whose class has no other image outside of its fold cannot be recognised: it is not held
+    out. Without it a fold may have nothing to test, or too little to train.
+
+    Args:
+        numbers: (n,) fold of each image; a fold may be empty.
+        labels: (n,)
+    """
+    folds = []
+    for number in np.unique(numbers):
+        held_out, others = np.flatnonzero(numbers == number), np.flatnonzero(numbers != number)
+        held_out = held_out[np.isin(labels[held_out], labels[others])]
+        if len(held_out) and len(np.unique(labels[others])) > 1:
+            folds.append((held_out, others))
+    return folds
 
 
 def _style_is_separate(recipe: Recipe) -> bool:
@@ -117,13 +155,10 @@ def _style_is_separate(recipe: Recipe) -> bool:
         recipe.head.style_input == "erased"
         and issubclass(method_class(recipe.method.name), CommonStyleMethod)
         and not recipe.method.options.get("style_decorrelation")
+        and recipe.method.options.get("normalize") != "joint"
     )
 
 
 def _seconds_later(elapsed: float, done: int, count: int, estimated: float) -> float:
     """Return the seconds of the folds after the current one."""
     return (elapsed / done if done else estimated / count) * (count - done - 1)
-
-
-def _divide(selected: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return np.flatnonzero(selected), np.flatnonzero(~selected)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from scs_supcon.io.hashing import file_sha256
 from scs_supcon.io.records import MissingRecord, RecordError, read_json
 from scs_supcon.methods import Method, probe_input_for
 from scs_supcon.nn.build import build_network, split_frozen
+from scs_supcon.nn.encoder import Encoder
 from scs_supcon.nn.erase import fit_erased
 from scs_supcon.nn.head import fit_style
 from scs_supcon.nn.network import Network, ProbeInput
@@ -161,24 +163,33 @@ def _run_stages(
         partial(encode_images, encoder, images, recipe, fabric, compute, display)
     )
     display.line(describe_batches(labels, recipe, method.views))
-    erased, cached, untrained = None, None, None
+    erased, cached = None, None
     if frozen:
         cached = encode(train, "train", recipe.encoder.frozen_views, compute.cache)
         erased = fit_erased(trained.projection, cached, torch.from_numpy(labels), classes)
-        untrained = copy.deepcopy(trained)
         training_set = training_set_from_features(cached, images, train, recipe, method.views)
     else:
         training_set = training_set_from_images(
             images, train, recipe, method.views, compute.workers
         )
-    if recipe.head.style_input == "erased":
-        display.line(describe_erasure(erased, classes, fits_style(recipe)))
+    untrained = copy.deepcopy(head)
+    if recipe.head.style_input == "erased" and recipe.head.style_dim:
+        display.line(
+            describe_erasure(
+                erased,
+                classes,
+                cast("Encoder", network.encoder).num_features,
+                fits_style(recipe),
+            )
+        )
     first = None
     if recipe.pretrain.head_epochs:
         first = HeadPhase(network, images, train, recipe, fabric, compute, display)
         display.line(first.describe())
+    # A head that starts from another run may have been trained on images that a fold holds out.
+    folds = frozen and recipe.fusion.out_of_fold and init_from is None
     cost = describe_stage_1(
-        trained, method, training_set, recipe, fabric.device, "then " if first else ""
+        trained, method, training_set, recipe, fabric.device, "then " if first else "", folds
     )
     display.line(cost.text)
     display.later = cost.later
@@ -186,14 +197,23 @@ def _run_stages(
         first.train(run_dir, method)
     validation = _validation_set(images, splits, recipe, encode, cached, compute)
     pretrain(fabric, run_dir, trained, method, training_set, recipe, display, validation)
-    out_of_fold = out_of_fold_similarities(
-        untrained, cached, images, train, recipe, fabric, run_dir, display
-    )
 
     probe_input = probe_input_for(method, frozen=frozen, setting=recipe.probe.input)
-    cache = compute.cache if frozen else run_dir.path / "features"
     features: RunFeatures = extract_features(
-        network, encode, splits, images.labels, probe_input, recipe, cache
+        network,
+        encode,
+        splits,
+        images.labels,
+        probe_input,
+        recipe,
+        compute.cache if frozen else run_dir.path / "features",
+    )
+    out_of_fold = (
+        out_of_fold_similarities(
+            untrained, cached, features["val"], images, train, recipe, fabric, run_dir, display
+        )
+        if folds and cached is not None
+        else None
     )
     model, chosen, probes, features = _stage_2(
         recipe,

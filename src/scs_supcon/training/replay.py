@@ -29,6 +29,7 @@ from scs_supcon.nn.network import Network
 from scs_supcon.plugins import allow_code, check_allowed
 from scs_supcon.recipe import Recipe, from_toml
 from scs_supcon.training.failed_step import STEP, TENSORS, FailedStep
+from scs_supcon.training.out_of_fold import fold_phase
 from scs_supcon.training.pretrain import make_method, set_up_method
 from scs_supcon.training.unfreeze import head_phase
 
@@ -116,6 +117,8 @@ def _build(run: Path, failed: FailedStep, plugin: str | None) -> tuple[Network, 
     check_allowed("method", name, f"--method {name} or ")
     if failed.stage == "head":
         recipe = head_phase(recipe)
+    elif failed.stage.startswith("fold"):
+        recipe = fold_phase(recipe)
     network, method = build_network(recipe), make_method(recipe)
     if recipe.encoder.frozen:
         _, network = split_frozen(network, method.uses_taps)

@@ -45,6 +45,7 @@ def head_phase(recipe: Recipe) -> Recipe:
         update={
             "encoder": recipe.encoder.model_copy(update={"frozen": True}),
             "pretrain": settings.model_copy(update=first),
+            "fusion": recipe.fusion.model_copy(update={"folds": 0}),  # only after the last phase
         }
     )
 
