@@ -8,6 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
+from scs_supcon.methods import available
+
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
@@ -64,3 +66,9 @@ def test_the_commands_and_options_exist(scs):
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", TEXT))))
 def test_links_point_to_existing_files(link):
     assert (ROOT / link).exists()
+
+
+def test_the_number_of_methods_is_true():
+    text = f"{len(available())} methods"
+    for page in ("README.md", "docs/index.md"):
+        assert text in (ROOT / page).read_text(encoding="utf-8"), page

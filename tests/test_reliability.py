@@ -14,7 +14,8 @@ def test_every_named_test_exists():
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PROMISES + RESULTS)
     assert len(named) > 50
     for file, test in named:
-        assert f"def {test}" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert not test or re.search(rf"def {test}\(", text), f"{file}::{test}"
 
 
 def test_every_promise_is_linked_to_tests():

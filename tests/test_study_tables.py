@@ -1,23 +1,31 @@
 """The tables of docs/recommended.md are those of the committed records."""
 
+import csv
 import importlib.util
+import json
 import math
 import statistics
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-SCRIPT = Path(__file__).parents[1] / "experiments" / "recommended" / "tables.py"
+SCRIPTS = Path(__file__).parents[1] / "experiments" / "recommended"
+
+
+def script(name: str):
+    spec = importlib.util.spec_from_file_location(f"study_{name}", SCRIPTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def tables():
-    spec = importlib.util.spec_from_file_location("study_tables", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("tables")
 
 
 def test_the_pages_hold_the_tables_of_the_records(tables):
@@ -104,3 +112,63 @@ def test_measures_are_averaged_over_the_runs_of_a_group(tables, tmp_path):
     assert "| set | method | runs | rejected | auroc |" in text
     assert "| birds | ours | 2 | 0.050 (0.040 to 0.060) | 0.750 |" in text
     assert "| shapes | ours | 1 | 0.050 |  |" in text
+
+
+def test_baselines_of_a_frozen_encoder_are_those_of_the_control(tables, tmp_path):
+    (tmp_path / "comparison.toml").write_text(
+        'folds = 2\ncontrol = "ours"\n[[columns]]\ndata = "birds"\nfrozen = true\n'
+    )
+    lines = ["method,column,seed,fold,status,accuracy,linear_probe_of_encoder,knn_on_encoder"]
+    lines += ["other,birds,0,0,done,0.5,0.11,0.12", "other,birds,0,1,done,0.6,0.13,0.14"]
+    lines += ["ours,birds,0,0,done,0.7,0.4,0.3", "ours,birds,0,1,done,0.8,0.42,0.32"]
+    (tmp_path / "results.csv").write_text("\n".join(lines) + "\n")
+    scores = tables.read_scores(tmp_path)["birds"]
+    assert scores["linear probe"] == pytest.approx({("0", "0"): 40.0, ("0", "1"): 42.0})
+    assert scores["kNN on the features"] == pytest.approx({("0", "0"): 30.0, ("0", "1"): 32.0})
+    text = (tmp_path / "results.csv").read_text()
+    (tmp_path / "results.csv").write_text(text.replace("other,", "linear probe,"))
+    scores = tables.read_scores(tmp_path)["birds"]
+    assert scores["linear probe"] == pytest.approx({("0", "0"): 50.0, ("0", "1"): 60.0})
+
+
+def write_run(folder: Path, rows: list[tuple[str, str, list[float]]]) -> None:
+    """Write the test images of a run: name, label, probabilities of a, b."""
+    folder.mkdir()
+    (folder / "classes.json").write_text(json.dumps(["a", "b"]))
+    images = [
+        {"name": name, "split": "test", "label": label, "probabilities": probabilities}
+        for name, label, probabilities in rows
+    ]
+    images.append({"name": "seen", "split": "train", "label": "a", "probabilities": [0.0, 1.0]})
+    pq.write_table(pa.Table.from_pylist(images), folder / "predictions.parquet")
+
+
+def test_images_are_counted_over_all_seeds_and_folds(tmp_path, monkeypatch):
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    right, wrong = [0.9, 0.1], [0.2, 0.8]
+    # Two seeds of one fold. Images of label a; the order of the names differs between runs.
+    write_run(runs / "ours0", [("1", "a", right), ("2", "a", right), ("3", "a", wrong)])
+    write_run(runs / "ours1", [("1", "a", right), ("2", "a", wrong), ("3", "a", wrong)])
+    write_run(runs / "probe0", [("3", "a", right), ("2", "a", wrong), ("1", "a", right)])
+    write_run(runs / "probe1", [("1", "a", wrong), ("2", "a", wrong), ("3", "a", right)])
+    (tmp_path / "comparison.toml").write_text('control = "ours"\n[[columns]]\ndata = "birds"\n')
+    lines = ["method,column,seed,fold,status,run"]
+    lines += ["ours,birds,0,0,done,ours0", "ours,birds,1,0,done,ours1"]
+    lines += ["linear probe,birds,0,0,done,probe0", "linear probe,birds,1,0,done,probe1"]
+    lines += ["ours,birds,2,0,missing,"]
+    (tmp_path / "results.csv").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr("sys.argv", ["pooled.py", str(tmp_path), "--runs", str(runs)])
+    script("pooled").main()
+    with (tmp_path / "pooled.csv").open(newline="") as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    numbers = {
+        name: tuple(int(row[key]) for key in ("images", "correct", "only_control", "only_method"))
+        for name, row in rows.items()
+    }
+    assert numbers == {
+        "ours": (6, 3, 0, 0),
+        "linear probe": (6, 3, 2, 2),
+        # Means of 0.9 and 0.2 are right: all but the second image of the second seed ...
+        "average with the linear probe": (6, 5, 0, 2),
+    }

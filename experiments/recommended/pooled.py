@@ -22,8 +22,9 @@ PROBE, AVERAGE = "linear probe", "average with the linear probe"
 WHITENED = "whitened features"
 
 Probabilities = NDArray[np.float64]
-Folds = dict[str, tuple[NDArray[np.int64], Probabilities]]
-"""Labels (n,) and probabilities (n, classes) of the test images, by fold, ordered by name."""
+Key = tuple[str, str]  # seed and fold
+Folds = dict[Key, tuple[NDArray[np.int64], Probabilities]]
+"""Labels (n,) and probabilities (n, classes) of the test images, by run, ordered by name."""
 
 
 def test_images(run: Path) -> tuple[NDArray[np.int64], Probabilities]:
@@ -42,24 +43,25 @@ def read_folds(results: Path, runs: Path) -> dict[str, dict[str, Folds]]:
         for row in csv.DictReader(file):
             if row["status"] == "done":
                 methods = columns.setdefault(row["column"], {})
-                methods.setdefault(row["method"], {})[row["fold"]] = test_images(runs / row["run"])
+                key = row["seed"], row["fold"]
+                methods.setdefault(row["method"], {})[key] = test_images(runs / row["run"])
     return columns
 
 
 def average(first: Folds, second: Folds) -> Folds:
     """Return the means of the probabilities of two methods."""
     return {
-        fold: (first[fold][0], (first[fold][1] + second[fold][1]) / 2)
-        for fold in first.keys() & second.keys()
+        key: (first[key][0], (first[key][1] + second[key][1]) / 2)
+        for key in first.keys() & second.keys()
     }
 
 
 def compare(control: Folds, other: Folds) -> dict[str, int]:
     """Return numbers of images: all, and those that exactly one method classifies correctly."""
     counts = {"images": 0, "correct": 0, "only_control": 0, "only_method": 0}
-    for fold in control.keys() & other.keys():
-        labels = control[fold][0]
-        ours, theirs = (folds[fold][1].argmax(1) == labels for folds in (control, other))
+    for key in control.keys() & other.keys():
+        labels = control[key][0]
+        ours, theirs = (folds[key][1].argmax(1) == labels for folds in (control, other))
         counts["images"] += len(labels)
         counts["correct"] += int(theirs.sum())
         counts["only_control"] += int((ours & ~theirs).sum())

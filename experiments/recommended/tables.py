@@ -50,26 +50,35 @@ def read_scores(folder: Path) -> dict[str, Scores]:
     the control are used if the encoder is frozen and the probe is not a row of its own.
     """
     columns: dict[str, Scores] = {}
-    frozen = all(column.get("frozen") for column in _settings(folder)["columns"])
-    for row in _read_csv(folder / "results.csv"):
+    settings = _settings(folder)
+    frozen = all(column.get("frozen") for column in settings["columns"])
+    baselines = {PROBE: "linear_probe_of_encoder", "kNN on the features": "knn_on_encoder"}
+    rows = [row for row in _read_csv(folder / "results.csv") if row["status"] == "done"]
+    for row in rows:
         scores = columns.setdefault(row["column"], {})
-        runs = scores.setdefault(row["method"], {})
-        if row["status"] == "done":
-            key = row["seed"], row["fold"]
-            runs[key] = 100 * float(row["accuracy"])
-            for name, measured in (
-                (PROBE, row.get("linear_probe_of_encoder")),
-                ("kNN on the features", row.get("knn_on_encoder")),
-            ):
-                if measured and frozen:
-                    scores.setdefault(name, {}).setdefault(key, 100 * float(measured))
+        scores.setdefault(row["method"], {})[_key(row)] = 100 * float(row["accuracy"])
+    own_rows = {row["method"] for row in rows}
+    for row in rows:
+        if frozen and row["method"] == _control(settings):
+            for name in baselines.keys() - own_rows:
+                if measured := row.get(baselines[name]):
+                    runs = columns[row["column"]].setdefault(name, {})
+                    runs[_key(row)] = 100 * float(measured)
     return columns
+
+
+def _key(row: Mapping[str, str]) -> Key:
+    return row["seed"], row["fold"]
+
+
+def _control(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("control") or settings["methods"][0]["name"])
 
 
 def accuracy_table(folder: Path) -> str:
     """Return one table per column, the methods by mean, each against the control."""
     settings = _settings(folder)
-    control = settings.get("control") or settings["methods"][0]["name"]
+    control = _control(settings)
     overlap = 1 / (settings["folds"] - 1) if "folds" in settings else 0.0
     expected = settings.get("folds", 1) * settings.get("seeds", 1)
     columns = read_scores(folder)
@@ -118,7 +127,7 @@ def _mean_ranks(scores: Scores, control: str) -> dict[str, float]:
 def means_table(folder: Path) -> str:
     """Return one line with the mean accuracy of each method, the highest first."""
     settings = _settings(folder)
-    control = settings.get("control") or settings["methods"][0]["name"]
+    control = _control(settings)
     lines: list[str] = []
     for scores in read_scores(folder).values():
         means = {name: _mean(runs.values()) for name, runs in scores.items() if runs}

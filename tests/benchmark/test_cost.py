@@ -1,5 +1,7 @@
 """The estimated cost of a table."""
 
+import pytest
+
 from scs_supcon.benchmark.cost import describe_costs, estimate_costs, stage_1_seconds
 from scs_supcon.training import estimate
 from scs_supcon.training.estimate import StageCost
@@ -37,12 +39,15 @@ def test_a_finished_table_has_nothing_to_do(cells_of, small_table):
     assert text.endswith("2 runs, 0 to do")
 
 
-def test_more_epochs_take_longer(small_table, cells_of, source):
+def test_the_time_grows_with_the_epochs(small_table, cells_of, source, monkeypatch):
+    monkeypatch.setattr(estimate, "_time_step", lambda *_: 0.25)
     (cell, _) = cells_of(small_table(["supcon"]))
     long = cell.recipe.model_copy(
         update={"pretrain": cell.recipe.pretrain.model_copy(update={"epochs": 1000})}
     )
-    assert stage_1_seconds(long, source) > 50 * stage_1_seconds(cell.recipe, source)
+    epochs = cell.recipe.pretrain.epochs
+    seconds = stage_1_seconds(cell.recipe, source)
+    assert stage_1_seconds(long, source) == pytest.approx(1000 / epochs * seconds)
 
 
 def test_frozen_encoders_are_timed_with_whole_batches_and_all_folds(

@@ -44,9 +44,12 @@ def test_a_class_can_be_added_and_the_model_exported(finished, images, tmp_path)
     assert model.add_class("another", images[:3]) == ()
     assert model.classes[-1] == "another"
     parity = export_onnx(model, tmp_path / "model.onnx", images[:8])
-    assert parity is not None and (tmp_path / "model.onnx").exists()
+    assert parity.embedding < 1e-4
+    assert (tmp_path / "model.onnx").exists()
 
 
-def test_the_report_shows_both_fields(finished):
+def test_the_report_shows_both_fields_and_both_losses(finished):
     page = (finished / "report.html").read_text(encoding="utf-8")
-    assert "cross-entropy" in page.lower() or "classify" in page
+    assert "Common field" in page
+    assert "Style field" in page
+    assert "classify" in page, "the curve of the cross-entropy of stage 1"
