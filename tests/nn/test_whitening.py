@@ -101,6 +101,16 @@ def test_few_images_keep_the_decisions_of_all_directions(n: int, classes: int) -
     assert torch.equal(*nearest)
 
 
+@pytest.mark.parametrize("directions", [5, 100])
+def test_some_rows_at_a_time_give_the_same_whitening(directions: int, monkeypatch) -> None:
+    features, labels = blobs(width=12)
+    new = blobs(n=40, width=12, seed=1)[0].double()
+    (whole,) = fit_whitenings(features, labels, [0.3], directions)
+    monkeypatch.setattr("scs_supcon.nn.whitening.ROWS", 7)
+    (parts,) = fit_whitenings(features, labels, [0.3], directions)
+    torch.testing.assert_close(parts(new) @ parts(new).T, whole(new) @ whole(new).T)
+
+
 def test_more_classes_than_directions() -> None:
     features, labels = blobs(classes=6)
     (whitening,) = fit_whitenings(features, labels, [0.3], 4)

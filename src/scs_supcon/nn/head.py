@@ -12,6 +12,7 @@ from scs_supcon.kernels.autograd import traced, wide
 from scs_supcon.nn.erase import ErasedLinear, fit_erased
 
 Normalise = Literal["separate", "joint", "none"]
+ROWS = 8192  # at a time, if the number of rows is not limited
 
 
 class Projection(nn.Module):
@@ -115,7 +116,8 @@ def fit_style(module: nn.Module, features: Tensor, labels: Tensor, classes: int)
             continue
         if isinstance(projection.centre, Centre) and len(features):
             like = projection.centre.mean
-            rows = projection.style(features.flatten(0, 1).to(like)).double()
+            parts = torch.split(features.flatten(0, 1), ROWS)  # of many images
+            rows = torch.cat([projection.style(part.to(like)).double() for part in parts])
             columns = slice(len(like) - rows.shape[1], None)
             projection.centre.mean[columns] = rows.mean(0).to(like)
             # One variance for all columns, so that they keep their scale.

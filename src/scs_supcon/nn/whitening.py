@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from scs_supcon.nn.head import unit
 
+ROWS = 8192  # at a time
+
 
 class Whitening(nn.Module):
     """h -> unit((unit(h) − μ) A), with A of shape `(width, directions)`."""
@@ -40,7 +42,7 @@ class Whitening(nn.Module):
 def fit_whitenings(
     features: Tensor, labels: Tensor, shrinkages: Sequence[float], directions: int
 ) -> list[Whitening]:
-    """Return one whitening for each shrinkage γ, computed in float64.
+    """Return one whitening for each shrinkage γ, computed in float64, some rows at a time.
 
     Args:
         features: (n, F) features of the evaluation view of the training images.
@@ -48,40 +50,55 @@ def fit_whitenings(
         shrinkages: values of γ.
         directions: largest number of columns.
     """
-    rows = unit(features.double())
-    mean = rows.mean(0)
+    parts = list(zip(torch.split(features, ROWS), torch.split(labels, ROWS), strict=True))
     counts = torch.bincount(labels).clamp_min(1).double()
-    sums = rows.new_zeros(len(counts), rows.shape[1]).index_add_(0, labels, rows)
-    centred = rows - mean
-    within = rows - (sums / counts[:, None])[labels]
-    values, vectors = torch.linalg.eigh(within.T @ within / len(rows))
+    width = features.shape[1]
+    sums = torch.zeros(len(counts), width, dtype=torch.float64)
+    for part, part_labels in parts:
+        sums.index_add_(0, part_labels, unit(part.double()))
+    mean, class_means = sums.sum(0) / len(labels), sums / counts[:, None]
+    within, total = sums.new_zeros(width, width), sums.new_zeros(width, width)
+    for part, part_labels in parts:
+        rows = unit(part.double())
+        centred, differences = rows - mean, rows - class_means[part_labels]
+        within += differences.T @ differences
+        total += centred.T @ centred
+    values, vectors = torch.linalg.eigh(within / len(labels))
     values = values.clamp_min(0)
     variance = values.mean()
     if variance <= 0:  # every image equals its class mean: nothing to whiten
         values, variance = torch.ones_like(values), values.new_ones(())
-    rotated = centred @ vectors
+    total = vectors.T @ total @ vectors
     result = []
     for shrinkage in shrinkages:
         # γ = 0 with fewer images than columns would divide by zero.
         scales = ((1 - shrinkage) * values + max(shrinkage, 1e-3) * variance).rsqrt()
         matrix = vectors * scales
-        if directions < len(mean):
-            matrix = matrix @ _directions(rotated * scales, labels, directions)
+        if directions < width:
+            sums = sums.new_zeros(sums.shape)
+            for part, part_labels in parts:
+                whitened = unit((unit(part.double()) - mean) @ matrix)
+                sums.index_add_(0, part_labels, whitened)
+            scatter = scales[:, None] * total * scales
+            matrix = matrix @ _directions(sums / counts[:, None], scatter, directions)
         result.append(Whitening(mean, matrix))
     return result
 
 
-def _directions(rows: Tensor, labels: Tensor, count: int) -> Tensor:
-    """Return at most `count` orthonormal directions (D, ≤ count) of whitened rows (n, D).
+def _directions(class_means: Tensor, scatter: Tensor, count: int) -> Tensor:
+    """Return at most `count` orthonormal directions (D, ≤ count) of whitened rows.
 
     There are fewer if the rows span fewer, but at least one.
+
+    Args:
+        class_means: (classes, D) means of the rows at unit length.
+        scatter: (D, D) sum of the outer products of the rows.
+        count: largest number of directions.
     """
-    counts = torch.bincount(labels).clamp_min(1).double()
-    sums = rows.new_zeros(len(counts), rows.shape[1]).index_add_(0, labels, unit(rows))
-    basis, sizes, _ = torch.linalg.svd((sums / counts[:, None]).T, full_matrices=False)
+    basis, sizes, _ = torch.linalg.svd(class_means.T, full_matrices=False)
     basis = basis[:, sizes > 1e-9 * sizes.amax().clamp_min(1e-300)][:, :count]
-    rest = rows - (rows @ basis) @ basis.T
-    values, components = torch.linalg.eigh(rest.T @ rest)
-    spanned = int((values > 1e-9 * rows.square().sum()).sum())
+    rest = scatter - basis @ (basis.T @ scatter)
+    values, components = torch.linalg.eigh(rest - (rest @ basis) @ basis.T)
+    spanned = int((values > 1e-9 * scatter.trace()).sum())
     missing = max(min(count - basis.shape[1], spanned), 1 - basis.shape[1])
     return torch.cat([basis, components[:, len(components) - missing :]], 1)
