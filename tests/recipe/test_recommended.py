@@ -6,6 +6,11 @@ import numpy as np
 import pytest
 
 from scs_supcon.recipe import write_toml
+from scs_supcon.recipe.recommended import (
+    recommended_values,
+    values_before_cross_entropy,
+    values_before_initial_share,
+)
 from scs_supcon.recipe.resolve import DatasetFacts, InputFiles, TrainOptions, resolve_recipe
 from scs_supcon.training.pretrain import make_method
 
@@ -103,10 +108,64 @@ def test_a_method_in_a_recipe_file_keeps_its_meaning():
     assert (recipe.head.heads, recipe.fusion.whitened) == (1, False)
 
 
-@pytest.mark.parametrize("facts", [LARGE, SMALL])
-def test_resolving_the_default_again_does_not_change_it(facts):
-    recipe = resolve(facts)
+@pytest.mark.parametrize(
+    ("facts", "options"),
+    [
+        (LARGE, {}),
+        (SMALL, {}),
+        (LARGE, {"unfreeze": True}),
+        (LARGE, {"from_scratch": True}),
+        (LARGE, {"frozen": False}),
+    ],
+)
+def test_resolving_the_default_again_does_not_change_it(facts, options):
+    recipe = resolve(facts, **options)
     text = write_toml(recipe)
     again = resolve(facts, recipe=tomllib.loads(text))
     assert again == recipe
     assert write_toml(again) == text, "the same order"
+
+
+HEADS = {"heads": 4, "hidden": 512, "common_dim": 128, "style_dim": 32, "style_input": "erased"}
+ONE_HEAD = {"style_input": "erased"}
+FOLDS = {"whitened": True, "folds": 5}
+MEANS = {"whitened": True, "folds": 0}
+LINEAR = {"whitened": True, "folds": 0, "classifier": "linear"}
+WITH_CROSS_ENTROPY = {"cross_entropy": 0.9, "views": 1}
+
+
+def style(**weight):
+    return {"options": {"style": "instance", **weight}}
+
+
+VERSIONS = {
+    recommended_values: {
+        "frozen": (HEADS, style(style_weight=0.0), {"epochs": 40}, FOLDS),
+        "unfreeze": (
+            HEADS,
+            style(style_weight=0.0),
+            {**WITH_CROSS_ENTROPY, "initial_share": 0.5},
+            MEANS,
+        ),
+        "scratch": (ONE_HEAD, style(style_weight=0.0), WITH_CROSS_ENTROPY, LINEAR),
+    },
+    values_before_initial_share: {
+        "frozen": (HEADS, style(style_weight=0.05), {"epochs": 40}, FOLDS),
+        "unfreeze": (ONE_HEAD, style(style_weight=0.0), WITH_CROSS_ENTROPY, LINEAR),
+        "scratch": (ONE_HEAD, style(style_weight=0.0), WITH_CROSS_ENTROPY, LINEAR),
+    },
+    values_before_cross_entropy: {
+        "frozen": (HEADS, style(style_weight=1.0), {"epochs": 40}, FOLDS),
+        "unfreeze": (ONE_HEAD, style(), None, LINEAR),
+        "scratch": (ONE_HEAD, style(), None, LINEAR),
+    },
+}
+
+
+@pytest.mark.parametrize("start", ["frozen", "unfreeze", "scratch"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_versions_never_change_because_runs_are_resumed_with_them(version, start):
+    values = version(start == "frozen", start == "unfreeze")
+    head, method, pretrain, fusion = VERSIONS[version][start]
+    expected = {"head": head, "method": method, "pretrain": pretrain, "fusion": fusion}
+    assert values == {name: part for name, part in expected.items() if part is not None}
