@@ -1,6 +1,7 @@
 """Heat maps, with plain references."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 import scs_supcon
 from scs_supcon.data.image_io import open_image
 from scs_supcon.data.transforms import eval_view
-from scs_supcon.inference.heat_map import KINDS, heat_map, log_odds, resize_map
+from scs_supcon.inference.heat_map import KINDS, _grid, heat_map, log_odds, resize_map
 
 
 @pytest.fixture(scope="module")
@@ -90,5 +91,54 @@ def test_a_model_without_a_feature_map_has_no_heat_map(model, view, monkeypatch)
     assert heat_map(model, view, 0) is not None  # occlusion needs none
 
 
-def test_a_map_is_enlarged(model):
-    assert resize_map(np.eye(3), 9).shape == (9, 9)
+def test_grad_cam_averages_the_gradient_over_the_locations(model, view):
+    body = model.encoder.body
+    activations = body.forward_features(view[None]).detach().requires_grad_()
+    log_odds(model, body.forward_head(activations), 1).sum().backward()
+    channels, rows, columns = activations.shape[1:]
+    weights = [float(activations.grad[0, c].mean()) for c in range(channels)]
+    values = activations.detach()[0].tolist()
+    reference = np.zeros((rows, columns))
+    for i in range(rows):
+        for j in range(columns):
+            terms = (weights[c] * values[c][i][j] for c in range(channels))
+            reference[i, j] = max(0.0, math.fsum(terms))
+    np.testing.assert_allclose(
+        heat_map(model, view, 1, "grad_cam"), reference / reference.max(), atol=1e-4
+    )
+
+
+def test_a_location_is_scored_as_if_it_were_everywhere(model, view):
+    body = model.encoder.body
+    with torch.no_grad():
+        activations = body.forward_features(view[None])
+        rows, columns = activations.shape[2:]
+        scores = np.array(
+            [
+                float(log_odds(model, activations[:, :, i, j], 1))
+                for i in range(rows)
+                for j in range(columns)
+            ]
+        )
+    reference = np.maximum(scores - scores.mean(), 0).reshape(rows, columns)
+    np.testing.assert_allclose(
+        heat_map(model, view, 1, "location"), reference / reference.max(), atol=1e-4
+    )
+
+
+def test_maps_of_all_layouts_are_channels_rows_columns():
+    grid = torch.arange(24.0).reshape(2, 3, 4)  # C, h, w
+    assert torch.equal(_grid(SimpleNamespace(), grid[None]), grid)
+    last = SimpleNamespace(output_fmt="NHWC")
+    assert torch.equal(_grid(last, grid.permute(1, 2, 0)[None]), grid)
+    square = torch.arange(18.0).reshape(2, 3, 3)
+    tokens = torch.cat([torch.full((1, 2), -1.0), square.flatten(1).T])[None]
+    assert torch.equal(_grid(SimpleNamespace(num_prefix_tokens=1), tokens), square)
+    assert _grid(SimpleNamespace(), tokens[:, :7]) is None, "7 tokens are no square"
+
+
+def test_a_map_is_enlarged_smoothly():
+    """Bilinear, with pixels as areas: a quarter and three quarters of the way between centres."""
+    enlarged = resize_map(np.array([[0.0, 1.0], [2.0, 3.0]]), 4)
+    across = np.array([0.0, 0.25, 0.75, 1.0])
+    np.testing.assert_allclose(enlarged, 2 * across[:, None] + across[None, :])
