@@ -109,7 +109,6 @@ def test_the_classifier_sees_the_features() -> None:
     assert method.linear_classifier("common") is None
     assert SCSJoint().class_logits(features, embeddings) is None
     assert method.pair_parameters() is None
-    assert method.decision_boundary() is None
 
 
 def test_only_the_classifier_has_weight_decay() -> None:

@@ -63,7 +63,7 @@ def test_defaults_suit_a_method_of_two_views_and_two_stages() -> None:
     assert probe_input_for(method, frozen=True) == "embeddings"
     assert method.class_logits(features, embeddings) is None
     assert method.scalars() == {}
-    assert method.decision_boundary() is None
+    assert method.pair_parameters() is None
     method.on_epoch_start(0, lambda net: Output(features, embeddings))
     method.after_step(network, 0.5)
 

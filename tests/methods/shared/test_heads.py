@@ -101,7 +101,6 @@ def test_scalars_and_pair_parameters_are_means() -> None:
     assert first is not None and second is not None
     expected = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
     assert method.pair_parameters() == pytest.approx(expected)
-    assert method.decision_boundary() == pytest.approx(expected[1] / expected[0])
     scalars = [member.scalars() for member in method.methods]
     for name, value in method.scalars().items():
         assert value == pytest.approx((scalars[0][name] + scalars[1][name]) / 2)

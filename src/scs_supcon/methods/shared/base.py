@@ -249,17 +249,14 @@ class Method(nn.Module):
     ) -> tuple[float, float] | None:
         """Return t and b if the method learns to classify pairs of unit vectors by σ(t r − b).
 
+        The similarity b/t is then the decision boundary.
+
         Args:
             training_rows: unit rows `(n, D)` of the training images after training, and their
                 labels. A method that solves b for each batch solves it for these instead of
                 returning that of the last batch.
         """
         return None
-
-    def decision_boundary(self) -> float | None:
-        """Return the cosine similarity above which a pair counts as positive, if there is one."""
-        parameters = self.pair_parameters()
-        return parameters[1] / parameters[0] if parameters else None
 
     def class_logits(self, features: Tensor, embeddings: Tensor) -> Tensor | None:
         """Return `(n, classes)` logits if the method trains a classifier, else None."""
