@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -57,6 +58,8 @@ def make_stage(fabric, name="pretrain", optimizer="sgd", workers=0, pause=0.0):
     net, optimiser = fabric.setup(net, make_optimizer(optimizer, groups, LR))
 
     def losses(images):
+        if pause > 1:
+            print("waiting", flush=True)
         time.sleep(pause)
         noise = random.gauss(0, 0.1) + np.random.standard_normal()  # noqa: NPY002
         return {"fit": (net(images) - images - noise).square().sum() / 8}
@@ -178,9 +181,7 @@ def test_several_processes_stop_together_and_resume(tmp_path):
 @pytest.mark.slow
 def test_a_second_ctrl_c_quits_immediately(tmp_path):
     process = start(tmp_path, pause=1000.0)
-    while not (tmp_path / "recipe.toml").exists():
-        time.sleep(0.05)
-    time.sleep(2)  # for the first step to begin
+    assert process.stdout.readline() == "waiting\n", "in the first step"
     process.send_signal(signal.SIGINT)
     time.sleep(1)
     assert process.poll() is None
@@ -213,17 +214,19 @@ def test_the_time_spent_on_saving_is_bounded():
     assert end(50.0, 5.0)
 
 
-def test_not_every_short_epoch_is_saved(fabric, run):
+def test_not_every_short_epoch_is_saved(fabric, run, monkeypatch):
     """The cost of the first save is unknown; then saving may take 2% of the time."""
-    saves = []
+    saves, now = [], [0.0]
     original = run.save_checkpoint
 
     def slow(*arguments):
         saves.append(arguments)
-        time.sleep(0.2)
+        now[0] += 0.2
         original(*arguments)
 
     run.save_checkpoint = slow
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("scs_supcon.training.checkpointing.time", clock)
     train(run, fabric, make_stage(fabric), SavePolicy())
     assert len(saves) == 2  # after the first epoch, and at the end
 
