@@ -1,8 +1,8 @@
 """Name directions of the style field by what can be measured in the thumbnails.
 
-The principal directions of a style field have no names. An axis is instead the direction along which
-an image property changes most: a ridge regression from style to the property. Its correlation r is
-measured on images that it was not fitted to.
+The principal directions of a style field have no names. An axis is instead the direction along
+which an image property changes most: a ridge regression from style to the property. Its correlation
+r is measured on images that it was not fitted to.
 """
 
 import io

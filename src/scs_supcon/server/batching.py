@@ -67,7 +67,7 @@ class Batcher(Generic[Item, Result]):
         return list(await asyncio.gather(*futures))
 
     async def close(self) -> None:
-        """Stop computing; waiting items are cancelled."""
+        """Stop computing; items without a result are cancelled."""
         for task in self._tasks:
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -77,7 +77,6 @@ class Batcher(Generic[Item, Result]):
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._arrived.wait()
             size = min(self._max_batch, -(-len(self._waiting) // self._threads))
@@ -88,14 +87,21 @@ class Batcher(Generic[Item, Result]):
             if not batch:  # another thread took them, or all of them were cancelled
                 continue
             self._on_batch(len(batch))
-            items = [item for item, _ in batch]
-            try:
-                results = await loop.run_in_executor(self._pool, self._compute, items)
-            except Exception as error:
-                for _, future in batch:
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            for (_, future), result in zip(batch, results, strict=True):
+            await self._compute_batch(batch)
+
+    async def _compute_batch(self, batch: Sequence[tuple[Item, asyncio.Future[Result]]]) -> None:
+        loop, items = asyncio.get_running_loop(), [item for item, _ in batch]
+        try:
+            results = await loop.run_in_executor(self._pool, self._compute, items)
+        except asyncio.CancelledError:  # by `close`
+            for _, future in batch:
+                future.cancel()
+            raise
+        except Exception as error:
+            for _, future in batch:
                 if not future.done():
-                    future.set_result(result)
+                    future.set_exception(error)
+            return
+        for (_, future), result in zip(batch, results, strict=True):
+            if not future.done():
+                future.set_result(result)
