@@ -49,7 +49,7 @@ def test_what_arrives_during_a_batch_is_the_next_batch():
     assert sizes == [1, 3, 1]
 
 
-def test_too_many_waiting_items_are_refused():
+def test_too_many_waiting_items_are_rejected():
     model = Model()
 
     async def main():
