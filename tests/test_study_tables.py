@@ -35,7 +35,9 @@ def test_the_pages_hold_the_tables_of_the_records(tables):
         assert tables.rewrite(page) == page, path
 
 
-def write_record(folder: Path, scores: dict[str, list[float | None]]) -> None:
+def write_record(
+    folder: Path, scores: dict[str, list[float | None]], column: str = "birds"
+) -> None:
     (folder / "comparison.toml").write_text(
         'folds = 3\ncontrol = "ours"\n[[columns]]\ndata = "birds"\n'
     )
@@ -43,7 +45,7 @@ def write_record(folder: Path, scores: dict[str, list[float | None]]) -> None:
     for method, values in scores.items():
         for fold, value in enumerate(values):
             status = "missing," if value is None else f"done,{value}"
-            lines.append(f"{method},birds,0,{fold},{status}")
+            lines.append(f"{method},{column},0,{fold},{status}")
     (folder / "results.csv").write_text("\n".join(lines) + "\n")
 
 
@@ -82,9 +84,21 @@ def test_p_is_corrected_over_the_methods_and_missing_runs_are_shown(tables, tmp_
     assert adjusted[1] == pytest.approx(max(expected[1], adjusted[0]), abs=2e-3)
 
 
-def test_the_line_of_means_starts_with_the_highest(tables, tmp_path):
-    write_record(tmp_path, {"ours": [0.80, 0.82, 0.81], "other": [0.85, 0.86, None]})
-    assert tables.means_table(tmp_path) == "| other | **ours** |\n|---|---|\n| 85.5 | 81.0 |\n"
+def test_means_of_several_records_are_of_the_methods_that_all_have(tables, tmp_path):
+    records = {
+        "first": {"ours": [0.80, 0.82, 0.81], "other": [0.85, 0.86, None], "one": [0.1] * 3},
+        "second": {"other": [0.5, 0.6, 0.7], "ours": [0.7] * 3, "two": [0.1] * 3},
+    }
+    for name, scores in records.items():
+        (tmp_path / name).mkdir()
+        write_record(tmp_path / name, scores, column=name)
+    assert tables.means_table(tmp_path / "first") == (
+        "| set | other | **ours** | one |\n|---|---|---|---|\n| first | 85.5 | 81.0 | 10.0 |\n"
+    )
+    assert tables.means_table(tmp_path / "first+second") == (
+        "| set | other | **ours** |\n|---|---|---|\n| first | 85.5 | 81.0 |\n"
+        "| second | 60.0 | 70.0 |\n"
+    )
 
 
 def test_pooled_images_are_compared_by_the_exact_test_of_mcnemar(tables, tmp_path):

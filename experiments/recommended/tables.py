@@ -9,7 +9,8 @@ A table stands between two comments: `<!-- table: KIND RECORD -->` and
 - accuracy: results.csv of `scs compare`. Every method is compared with the control (the first row)
   on the same seeds and folds: difference, interval and p of a t-test corrected for overlapping
   training sets (Nadeau and Bengio), p corrected by Holm over the methods of a column.
-- means: the same accuracies in one line, the mean of each method over its folds.
+- means: the means over the folds in one line per column, of several records joined by "+", for the
+  methods that all of them have.
 - pooled: pooled.csv of pooled.py: accuracies over the test images of all folds, their difference
   from the control with a 95% interval paired over the images, and the images that only one of the
   two classifies correctly, with McNemar's test, p corrected by Holm.
@@ -125,17 +126,25 @@ def _mean_ranks(scores: Scores, control: str) -> dict[str, float]:
 
 
 def means_table(folder: Path) -> str:
-    """Return one line with the mean accuracy of each method, the highest first."""
-    settings = _settings(folder)
-    control = _control(settings)
-    lines: list[str] = []
-    for scores in read_scores(folder).values():
-        means = {name: _mean(runs.values()) for name, runs in scores.items() if runs}
-        names = sorted(means, key=lambda name: -means[name])
-        if not lines:
-            lines = [f"| {' | '.join(_named(name, control) for name in names)} |"]
-            lines.append("|" + "---|" * len(names))
-        lines.append(f"| {' | '.join(f'{means[name]:.1f}' for name in names)} |")
+    """Return the mean accuracies of the methods that all columns of some records have.
+
+    `folder` ends with the names of the records, such as results/frozen+few_labels.
+    """
+    records = [folder.with_name(name) for name in folder.name.split("+")]
+    control = _control(_settings(records[0]))
+    columns = {
+        name: {method: _mean(runs.values()) for method, runs in scores.items() if runs}
+        for record in records
+        for name, scores in read_scores(record).items()
+    }
+    means = list(columns.values())
+    names = [name for name in means[0] if all(name in others for others in means)]
+    names.sort(key=lambda name: -means[0][name])
+    lines = [f"| set | {' | '.join(_named(name, control) for name in names)} |"]
+    lines.append("|---" * (len(names) + 1) + "|")
+    for title, column in columns.items():
+        numbers = " | ".join(f"{column[name]:.1f}" for name in names)
+        lines.append(f"| {title} | {numbers} |")
     return "\n".join(lines) + "\n"
 
 
