@@ -295,17 +295,17 @@ def test_every_pair_is_compared_once() -> None:
         assert bool(same[k]) == (labels[i] == labels[j])
 
 
-def test_pairs_of_many_images_are_of_all_classes() -> None:
-    rows, _ = clusters(90)
-    labels = torch.arange(3).repeat_interleave(30)  # as in a folder: ordered by class
-    similarities, same = pair_similarities(rows, labels, max_images=9)
-    chosen = [0, 10, 20, 30, 40, 50, 60, 70, 80]
-    expected = [(i, j) for i in chosen for j in chosen if i < j]
-    for k, (i, j) in enumerate(expected):
-        assert float(similarities[k]) == pytest.approx(dot(rows[i].tolist(), rows[j].tolist()))
-        assert bool(same[k]) == (i // 30 == j // 30)
-    assert int(same.sum()) == 9
-    assert len(same) == 36
+@pytest.mark.parametrize("by_class", [True, False])
+def test_pairs_of_many_images_are_of_all_classes(by_class: bool) -> None:
+    """Whether a folder orders images by class or a table alternates them."""
+    labels = torch.arange(3).repeat_interleave(30) if by_class else torch.arange(90) % 3
+    rows = torch.eye(3, dtype=torch.float64)[labels]
+    similarities, same = pair_similarities(rows, labels, max_images=15)
+    assert len(same) == 15 * 14 / 2
+    assert 0.2 < float(same.double().mean()) < 0.5
+    assert torch.equal(similarities, same.double())
+    again, _ = pair_similarities(rows, labels, max_images=15)
+    assert torch.equal(again, similarities)
 
 
 def test_the_parts_of_a_mean_get_the_length_of_the_parts_of_rows() -> None:

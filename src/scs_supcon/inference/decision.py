@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from scs_supcon.errors import UserError
 from scs_supcon.inference.classifier import LinearClassifier, fit_temperature
 from scs_supcon.inference.rejection import rejection_thresholds
-from scs_supcon.kernels.layout import evenly_spaced
 from scs_supcon.nn.head import join_heads, unit
 from scs_supcon.nn.network import Output, ProbeInput, probe_features
 from scs_supcon.nn.whitening import Whitening
@@ -319,10 +318,11 @@ def pair_similarities(
 ) -> tuple[Tensor, Tensor]:
     """Return the similarities of pairs of unit rows, each pair once, and whether they match.
 
-    Of many rows, which may be ordered by class, evenly spaced ones are used.
+    Of many rows, which may have any order of classes, some are drawn, always the same ones.
     """
-    chosen = evenly_spaced(len(rows), max_images, rows.device)
-    rows, labels = rows[chosen], labels[chosen]
+    if len(rows) > max_images:
+        chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:max_images]
+        rows, labels = rows[chosen], labels[chosen]
     first, second = torch.triu_indices(len(rows), len(rows), 1)
     return (rows @ rows.T)[first, second], labels[first] == labels[second]
 
