@@ -91,7 +91,7 @@ def fix_labels(page, run, planted):
 
 
 def retrain_and_promote(page, run):
-    assert f"{PER_CLASS} corrected labels" in page.locator("#pending").inner_text()
+    page.locator("#pending", has_text=f"{PER_CLASS} corrected labels").wait_for()
     page.click("#start")
     page.locator("#progress").wait_for()
     page.locator("#compared").wait_for(timeout=600_000)
