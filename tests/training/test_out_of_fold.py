@@ -193,7 +193,9 @@ def test_few_images_of_a_class_are_enough(
     err = capsys.readouterr().err
     info = load(run.path).info
     used = info.rejection.rule == "out_of_fold"
-    assert ("validation images calibrate" in err) == (not used)
+    assert used == (per_class == 4)
+    assert ("folds     none can be held out; the validation images are used" in err) == (not used)
+    assert ("more times without a fold" in err) == used
     assert 0 < info.temperature < 100, "not fitted to images that cannot be right"
     assert info.pairs.t > 0.1, "more similar images are more likely of one class"
 
@@ -209,7 +211,7 @@ def test_a_head_of_another_run_is_calibrated_on_validation_images(
     )
     err = capsys.readouterr().err
     assert "chosen on 4 validation images" in err
-    assert "folds  " not in err
+    assert "folds     none can be held out" in err
     assert load(run.path).info.rejection.rule == "quantile"
 
 

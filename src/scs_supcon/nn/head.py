@@ -9,10 +9,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scs_supcon.kernels.autograd import traced, wide
-from scs_supcon.nn.erase import ErasedLinear, fit_erased
+from scs_supcon.nn.erase import ROWS, ErasedLinear, fit_erased
 
 Normalise = Literal["separate", "joint", "none"]
-ROWS = 8192  # at a time, if the number of rows is not limited
 
 
 class Projection(nn.Module):

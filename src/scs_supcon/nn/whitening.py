@@ -17,9 +17,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from scs_supcon.nn.erase import ROWS
 from scs_supcon.nn.head import unit
-
-ROWS = 8192  # at a time
 
 
 class Whitening(nn.Module):

@@ -187,7 +187,7 @@ def describe_stage_1(
     recipe: Recipe,
     device: torch.device,
     order: str = "",
-    folds: bool = False,
+    folds: int = 0,
 ) -> CostLine:
     """Time a few steps of stage 1; return the estimated duration and memory.
 
@@ -198,7 +198,7 @@ def describe_stage_1(
         recipe: of the run.
         device: where to compute.
         order: "first " or "then " if stage 1 has two phases.
-        folds: the training is repeated without each fold of the images.
+        folds: number of folds of the images without each of which the training is repeated.
     """
     settings, images = recipe.pretrain, len(training_set.labels)
     if not settings.epochs:
@@ -220,11 +220,12 @@ def describe_stage_1(
         f"{format_estimate(cost.seconds)}, {cost.bytes / 2**20:,.0f} MiB of memory per step"
     )
     if not folds:
+        if recipe.encoder.frozen and recipe.fusion.out_of_fold:
+            text += "\nfolds     none can be held out; the validation images are used to calibrate"
         return CostLine(text, 0.0)
-    count = recipe.fusion.folds
-    later = (count - 1) * cost.seconds
+    later = (folds - 1) * cost.seconds
     text = (
-        f"{text}\nfolds     {count} more times without a fold of the images, to calibrate: "
+        f"{text}\nfolds     {folds} more times without a fold of the images, to calibrate: "
         f"{format_estimate(later)}; --set fusion.folds=0 saves this"
     )
     return CostLine(text, later)

@@ -5,6 +5,7 @@ Only with a frozen encoder, where this is cheap: an encoder would have to be tra
 
 import copy
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -32,10 +33,14 @@ from scs_supcon.training.pretrain import (
     training_set_from_features,
 )
 
+Fold = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Positions of the training images that a fold holds out, and of the others."""
+
 
 def out_of_fold_similarities(
     untrained: Network,
     features: Tensor,
+    folds: Sequence[Fold],
     val: SplitFeatures,
     images: ImageDataset,
     train: NDArray[np.int64],
@@ -43,10 +48,8 @@ def out_of_fold_similarities(
     fabric: Fabric,
     run: RunDir,
     display: Display,
-) -> HeldOut | None:
+) -> HeldOut:
     """Return the similarities of the training images to models that were trained without them.
-
-    Returns None if more validation images than training images can be held out.
 
     Each fold is a stage with checkpoints of its own, so that it can be resumed.
 
@@ -54,6 +57,7 @@ def out_of_fold_similarities(
         untrained: the part of the network to train, with its initial weights.
         features: (n, 1 + views, F) cached features of the training images; columns that `val` does
             not have are taps, which only training uses.
+        folds: from `plan_folds`, at least one.
         val: the validation images, which form pairs with the images that are held out.
         images: the dataset.
         train: indices of the training images.
@@ -62,20 +66,10 @@ def out_of_fold_similarities(
         run: stores checkpoints and metrics.
         display: shows progress.
     """
-    classes, count = len(images.classes), min(recipe.fusion.folds, len(train))
-    numbers = divide_into_folds(images, train, count, recipe.split_seed)
-    folds = usable_folds(numbers, images.labels[train])
-    if sum(len(held_out) for held_out, _ in folds) < len(val.labels):
-        display.line(
-            "folds     not used: too few training images of a class could be held out, so that "
-            "the validation images calibrate"
-        )
-        display.later = 0.0
-        return None
     untrained = copy.deepcopy(untrained)
     if _style_is_separate(recipe):
         remove_erased_style(untrained.projection)
-    recipe = fold_phase(recipe)
+    recipe, classes = fold_phase(recipe), len(images.classes)
     labels, width = torch.from_numpy(images.labels[train]), val.features.shape[2]
     parts = []
     start = time.monotonic()
@@ -128,9 +122,23 @@ def fold_phase(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update=update)
 
 
-def usable_folds(
-    numbers: NDArray[np.int64], labels: NDArray[np.int64]
-) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def plan_folds(images: ImageDataset, splits: NDArray[np.str_], recipe: Recipe) -> list[Fold]:
+    """Return the folds of the training images, as positions among them.
+
+    There are none if the recipe does not ask for them, or if fewer training images than validation
+    images can be held out: then the validation images are used.
+    """
+    train = np.flatnonzero(splits == "train")
+    if not (recipe.encoder.frozen and recipe.fusion.out_of_fold):
+        return []
+    count = min(recipe.fusion.folds, len(train))
+    numbers = divide_into_folds(images, train, count, recipe.split_seed)
+    folds = usable_folds(numbers, images.labels[train])
+    enough = sum(len(held_out) for held_out, _ in folds) >= np.sum(splits == "val")
+    return folds if enough else []
+
+
+def usable_folds(numbers: NDArray[np.int64], labels: NDArray[np.int64]) -> list[Fold]:
     """Return the images (held out, others) of each fold that can be used.
 
     An image whose class has no other image outside of its fold cannot be recognised: it is not held

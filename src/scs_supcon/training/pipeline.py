@@ -64,7 +64,7 @@ from scs_supcon.training.fusion import (
     fuse_fields,
     with_fused_inputs,
 )
-from scs_supcon.training.out_of_fold import out_of_fold_similarities
+from scs_supcon.training.out_of_fold import out_of_fold_similarities, plan_folds
 from scs_supcon.training.pretrain import (
     make_method,
     pretrain,
@@ -187,9 +187,9 @@ def _run_stages(
         first = HeadPhase(network, images, train, recipe, fabric, compute, display)
         display.line(first.describe())
     # A head that starts from another run may have been trained on images that a fold holds out.
-    folds = frozen and recipe.fusion.out_of_fold and init_from is None
+    folds = [] if init_from is not None else plan_folds(images, splits, recipe)
     cost = describe_stage_1(
-        trained, method, training_set, recipe, fabric.device, "then " if first else "", folds
+        trained, method, training_set, recipe, fabric.device, "then " if first else "", len(folds)
     )
     display.line(cost.text)
     display.later = cost.later
@@ -210,7 +210,16 @@ def _run_stages(
     )
     out_of_fold = (
         out_of_fold_similarities(
-            untrained, cached, features["val"], images, train, recipe, fabric, run_dir, display
+            untrained,
+            cached,
+            folds,
+            features["val"],
+            images,
+            train,
+            recipe,
+            fabric,
+            run_dir,
+            display,
         )
         if folds and cached is not None
         else None
