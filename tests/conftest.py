@@ -15,8 +15,8 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 # No test uses the network, and no process that a test starts: see network_guard/sitecustomize.py.
 GUARD = str(Path(__file__).with_name("network_guard"))
 os.environ["PYTHONPATH"] = os.pathsep.join(
-    [GUARD, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-)
+    filter(None, [GUARD, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+)  # an empty part would be the current folder
 runpy.run_path(f"{GUARD}/sitecustomize.py")
 
 import numpy as np
@@ -161,6 +161,7 @@ def scs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     def run(*arguments: str | Path) -> CommandResult:
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["scs", *map(str, arguments)])
+        monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as `main` sets it, but not for other tests
         try:
             main()
             code = 0

@@ -33,6 +33,8 @@ EXTRAS |= dict.fromkeys(("starlette", "uvicorn", "python_multipart"), "serve")
 
 def main() -> None:
     """Run the command line. Errors that the user can fix are printed without a traceback."""
+    # Processes that this one starts import nothing from the current folder, like this one.
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         from scs_supcon.cli import app
 

@@ -1,12 +1,12 @@
 """The whole loop of `scs serve` in a real browser: predict, fix planted label errors, retrain."""
 
 import base64
-import csv
 import json
 
 import pytest
 
 from browser_digits import PER_CLASS, serving
+from scs_supcon.runs.corrections import Corrections
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -86,8 +86,8 @@ def fix_labels(page, run, planted):
     for number, name in enumerate(data["names"]):
         original = data["classes"][data["originals"][number]]
         assert data["classes"][data["labels"][number]] == planted.get(name, original)
-    with (run / "corrections.csv").open(newline="") as file:
-        assert {row["image"] for row in csv.DictReader(file)} >= set(planted)
+    stored = Corrections(run / "corrections.jsonl", {})
+    assert {row.image for row in stored.rows} >= set(planted)
 
 
 def retrain_and_promote(page, run):

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from scs_supcon.data.load import load_images
+from scs_supcon.runs.corrections import Corrections
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +68,9 @@ def test_corrections_of_the_server_are_accepted(scs, trained, tmp_path):
     result = scs("relabel", trained / "run", tmp_path / "corrections.csv", "-o", file)
     assert "0 labels corrected, 1 images left out" in result.out
     assert len(rows_of(file)) == len(names) - 1
+    Corrections(tmp_path / "corrections.jsonl", {})  # converts the table
+    result = scs("relabel", trained / "run", tmp_path / "corrections.jsonl", "-o", file)
+    assert "0 labels corrected, 1 images left out" in result.out
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,13 @@ from safetensors.torch import load_file, save
 
 from scs_supcon.errors import UserError
 from scs_supcon.inference import Model, ModelInfo, ModelMetrics, load
-from scs_supcon.inference.package import initialise_from, model_card
-from scs_supcon.io import atomic
+from scs_supcon.inference.package import (
+    initialise_from,
+    keep_previous,
+    model_card,
+    restore_previous,
+)
+from scs_supcon.io import exchange
 from scs_supcon.nn.encoder import build_encoder
 from scs_supcon.nn.head import Projection
 from scs_supcon.recipe import from_toml
@@ -84,10 +89,37 @@ def test_a_failed_save_leaves_the_old_model_intact(
     def full(path: Path) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr(atomic, "sync", full)
+    monkeypatch.setattr(exchange, "sync", full)
     with pytest.raises(UserError, match="disk is full"):
         model.save(saved)
     assert {file.name: file.read_bytes() for file in saved.iterdir()} == before
+
+
+def test_other_files_in_the_directory_stay(saved: Path) -> None:
+    (saved / "NOTES.txt").write_text("mine")
+    (saved / "photos").mkdir()
+    (saved / "photos" / "one.jpg").write_bytes(b"x")
+    load(saved).save(saved)
+    assert (saved / "NOTES.txt").read_text() == "mine"
+    assert (saved / "photos" / "one.jpg").read_bytes() == b"x"
+    assert load(saved).classes
+
+
+def test_the_previous_model_is_restored_and_back(saved: Path) -> None:
+    def content() -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in saved.iterdir()}
+
+    with pytest.raises(UserError, match="has no previous model"):
+        restore_previous(saved)
+    old = content()
+    keep_previous(saved)
+    load(saved).save(saved, counts={"train": 7})
+    new = content()
+    assert new != old
+    restore_previous(saved)
+    assert content() == old
+    restore_previous(saved)
+    assert content() == new
 
 
 def test_the_model_card_can_be_edited(saved: Path) -> None:

@@ -2,7 +2,6 @@ import errno
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -72,31 +71,6 @@ def test_temporary_files_of_killed_writers_are_removed_by_the_next_writer(tmp_pa
     assert len(set(tmp_path.iterdir()) - others) == 1
     atomic.write_text(path, "new")
     assert set(tmp_path.iterdir()) - others == {path}
-
-
-def test_write_together_replaces_all_files_or_none(tmp_path, monkeypatch):
-    old, new = {"seal": b"1", "a": b"old", "b": b"old"}, {"seal": b"2", "a": b"new", "b": b"new"}
-    atomic.write_together(tmp_path, old, "seal")
-    replaced = []
-    replace = Path.replace
-
-    def watch(temporary, path):
-        replaced.append((path.name, (tmp_path / "seal").exists()))
-        return replace(temporary, path)
-
-    def full(path):
-        if path.name.startswith(".b."):
-            raise OSError(errno.ENOSPC, "no space")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(atomic, "sync", full)
-        with pytest.raises(UserError, match="the disk is full"):
-            atomic.write_together(tmp_path, new, "seal")
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == old
-    monkeypatch.setattr(Path, "replace", watch)
-    atomic.write_together(tmp_path, new, "seal")
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == new
-    assert replaced == [("a", False), ("b", False), ("seal", False)]
 
 
 FULL = """

@@ -18,7 +18,7 @@ def relabel(
         Path | None,
         typer.Argument(
             help="CSV with the columns image and new_label: a class, or - to leave the image out. "
-            "Also corrections.csv of `scs serve`. Default: list the suspected labels."
+            "Also corrections.jsonl of `scs serve`. Default: list the suspected labels."
         ),
     ] = None,
     output: Annotated[

@@ -54,7 +54,7 @@ def serve(
 ) -> None:
     """Start a web app and a REST API: drop an image, see why, fix labels, retrain.
 
-    Everything stays on this computer. Corrected labels are written to corrections.csv in the run
+    Everything stays on this computer. Corrected labels are written to corrections.jsonl in the run
     directory; image files are never changed. `curl -F images=@photo.jpg
     localhost:8000/api/predict` classifies an image.
 

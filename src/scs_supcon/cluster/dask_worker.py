@@ -45,7 +45,7 @@ def run_request(request: str) -> str:
     """Run a call on a Dask worker, in a process of its own; return its status and message."""
     start = time.monotonic()
     with subprocess.Popen(
-        [sys.executable, "-m", __name__],
+        [sys.executable, "-P", "-m", __name__],
         cwd=json.loads(request)["folder"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from scs_supcon.data.dataset import SPLITS, ImageDataset
+from scs_supcon.data.dataset import SPLITS, ImageDataset, content_digest
 from scs_supcon.data.image_io import FORMATS, SUFFIXES, ImageError, open_image
 from scs_supcon.device import cache_folder
 from scs_supcon.errors import UserError
@@ -68,6 +68,8 @@ def pack(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if (out / INDEX).exists():
+        return _packed_before(images, out)
     _check_folder(out)
     schema = _schema(images)
     report = progress or (lambda done, total: None)
@@ -114,13 +116,18 @@ def shard_name(number: int) -> str:
     return f"shard-{number:05d}.tar"
 
 
+def _packed_before(images: ImageDataset, out: Path) -> int:
+    """Return the number of shards of a folder that already holds just these images."""
+    if content_digest(read_packed(out)) != content_digest(images):
+        raise UserError(f"{out} already holds another packed dataset: give a new folder")
+    return len(list(out.glob("shard-*.tar")))
+
+
 def _check_folder(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file: give a new folder")
-    if (out / INDEX).exists():
-        raise UserError(f"{out} already holds a packed dataset: give a new folder")
-    others = [path.name for path in out.iterdir()] if out.exists() else []
-    others = [name for name in others if not name.startswith(("shard-", f".{INDEX}", INDEX))]
+    others = [path.name.removeprefix(".") for path in out.iterdir()] if out.exists() else []
+    others = [name for name in others if not name.startswith(("shard-", INDEX))]
     if others:
         raise UserError(f"{out} holds other files, such as {others[0]}: give a new folder")
     out.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,8 @@
 
 `weights.safetensors` holds the tensors, `model.json` everything else (`ModelInfo`), and `README.md`
 is the model card. `SHA256SUMS` is written last and checked first, so that incomplete directories
-are rejected. README.md has no checksum and can be edited.
+are rejected. README.md has no checksum and can be edited. A model that is saved again takes the
+place of the old one in one step (`io.exchange`).
 """
 
 import hashlib
@@ -21,20 +22,26 @@ from torch import Tensor, nn
 from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
 from scs_supcon.errors import UserError
 from scs_supcon.inference.rejection import FALSE_REJECTIONS, rejection_rate
-from scs_supcon.io.atomic import write_together
+from scs_supcon.io.exchange import (
+    copy_entry,
+    exchange_names,
+    keep_copy,
+    read_folder,
+    replacing_folder,
+)
 from scs_supcon.io.records import MAX_BYTES, memory_bytes, parse_json_object, read_bytes, read_text
 from scs_supcon.io.text import printable, printable_name
 from scs_supcon.io.typed import validate
 from scs_supcon.nn.network import ProbeInput
 from scs_supcon.recipe import Count, Positive, Recipe, Section, Share, write_toml
-from scs_supcon.runs.layout import MODEL_INFO, find_model
+from scs_supcon.runs.layout import MODEL_FILES, find_model, previous_model
 
 FORMAT_VERSION: Literal[3] = 3
 DTYPES = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.uint8),
     *(torch.int8, torch.int16, torch.int32, torch.int64),
 )
-WEIGHTS, INFO, CARD, SUMS = "weights.safetensors", MODEL_INFO, "README.md", "SHA256SUMS"
+WEIGHTS, INFO, SUMS, CARD = MODEL_FILES
 OLD_KEYS: Mapping[str, str] = {
     "acc1": "accuracy",
     "acc5": "top5_accuracy",
@@ -139,7 +146,7 @@ class ModelInfo(Section):
 
 
 def write_package(directory: Path, info: ModelInfo, tensors: Mapping[str, Tensor]) -> None:
-    """Write a model's directory; an existing model is replaced."""
+    """Write a model's directory; an existing model is replaced, other files in it stay."""
     if (directory / CARD).exists() and not (directory / INFO).exists():
         raise UserError(f"{directory} has a {CARD} but no model: choose another directory")
     # Copies, because safetensors rejects tensors that share memory, such as tied weights.
@@ -155,12 +162,39 @@ def write_package(directory: Path, info: ModelInfo, tensors: Mapping[str, Tensor
         f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in contents.items()
     )
     contents |= {CARD: model_card(info).encode(), SUMS: "".join(sums).encode()}
-    write_together(directory, contents, SUMS)
+    with replacing_folder(directory) as new:
+        for name, content in contents.items():
+            (new / name).write_bytes(content)
+        for file in directory.iterdir() if directory.exists() else ():
+            if file.name not in contents:
+                copy_entry(file, new / file.name)
+
+
+def keep_previous(directory: Path) -> None:
+    """Keep a copy of a model that is about to be replaced, for `restore_previous`."""
+    keep_copy(directory, previous_model(directory))
+
+
+def restore_previous(directory: Path) -> None:
+    """Exchange a model with the one before it; doing it twice changes nothing.
+
+    Raises:
+        UserError: there is no previous model.
+    """
+    previous = previous_model(directory)
+    if not (previous / INFO).is_file():
+        raise UserError(f"{directory} has no previous model: expected it in {previous}")
+    read_package(previous)
+    if not exchange_names(previous, directory):
+        keep_copy(previous, directory)
 
 
 def read_package(path: str | Path) -> tuple[ModelInfo, dict[str, Tensor]]:
     """Read and check the directory of a model, or of the run that trained it."""
-    directory = find_model(Path(path))
+    return read_folder(find_model(Path(path)), _read_directory)
+
+
+def _read_directory(directory: Path) -> tuple[ModelInfo, dict[str, Tensor]]:
     sums = _read_sums(directory)
     info = _parse_info(directory / INFO, _read_checked(directory / INFO, sums, MAX_BYTES))
     content = _read_checked(directory / WEIGHTS, sums, memory_bytes() // 2)

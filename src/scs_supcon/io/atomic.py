@@ -6,8 +6,8 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,29 +74,6 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1) + "\n")
 
 
-def write_together(folder: Path, contents: Mapping[str, bytes], seal: str) -> None:
-    """Write several files that are only usable together.
-
-    All contents are on the disk before the first file is replaced, so a failure leaves the old
-    files intact. The file `seal`, such as a list of checksums, is removed first and written last:
-    a folder without it is incomplete.
-    """
-    try:
-        with ExitStack() as stack:
-            temporaries = {
-                name: stack.enter_context(_temporary_file(folder / name)) for name in contents
-            }
-            for name, temporary in temporaries.items():
-                temporary.write_bytes(contents[name])
-                sync(temporary)
-            (folder / seal).unlink(missing_ok=True)
-            for name in sorted(temporaries, key=lambda name: name == seal):
-                temporaries[name].replace(folder / name)
-            sync(folder)
-    except OSError as error:
-        raise write_error(error, folder) from error
-
-
 def sync(path: Path) -> None:
     """Wait until a file's content, or a folder's list of names, is on the disk."""
     if WINDOWS and path.is_dir():
@@ -116,6 +93,8 @@ def write_error(error: OSError, path: Path) -> CannotWrite:
         cause = "no permission to write there: choose another folder, or change its permissions"
     elif error.errno in {errno.EEXIST, errno.ENOTDIR}:
         cause = "a file exists where a folder is needed: choose another folder"
+    elif error.errno in {errno.EBUSY, errno.EXDEV}:
+        cause = "it is mounted there, so it cannot be replaced: choose a folder inside it"
     else:
         cause = str(error.strerror or error)
     return CannotWrite(f"cannot write {path}: {cause}. Files saved earlier are intact.")

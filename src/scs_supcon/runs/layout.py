@@ -6,9 +6,13 @@ from pathlib import Path
 
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.io.atomic import check_writable
+from scs_supcon.io.exchange import settle
 
 RECIPE, ENVIRONMENT, FINISHED = "recipe.toml", "environment.json", "finished.json"
 MODEL_INFO = "model.json"
+MODEL_FILES = ("weights.safetensors", MODEL_INFO, "SHA256SUMS", "README.md")
+PREVIOUS = ".previous"  # suffix of the directory with the model before `scs add-class`
+MODELS = ("model", "model" + PREVIOUS)
 FIGURES = ("curves", "similarities", "confusion", "calibration", "tsne")
 NUMBERED = "checkpoints/[a-z]*-[0-9][0-9][0-9][0-9][0-9][0-9]."
 
@@ -27,7 +31,7 @@ SPARE = (
 RUN_FILES = (
     *SPARE,
     "tensorboard/*/events.out.tfevents.*",
-    *(f"model/{name}" for name in ("weights.safetensors", "model.json", "SHA256SUMS", "README.md")),
+    *(f"{folder}/{name}" for folder in MODELS for name in MODEL_FILES),
     *("classes.json", "splits.csv", "metrics.csv", "predictions.parquet", "embeddings.parquet"),
     *("thumbnails.parquet", "label_scores.parquet", "problems.json", "evaluation.json"),
     "report.html",
@@ -40,7 +44,7 @@ RUN_FILES = (
 SPARE_FOLDERS = ("checkpoints", "features/*", "features")
 FOLDERS = (
     *SPARE_FOLDERS,
-    *("tensorboard/*", "tensorboard", "model", "evaluations", "figures", "failed"),
+    *("tensorboard/*", "tensorboard", *MODELS, "evaluations", "figures", "failed"),
 )
 
 
@@ -110,12 +114,20 @@ def check_run(path: Path) -> None:
     )
 
 
+def previous_model(directory: Path) -> Path:
+    """Return the directory of the model that `scs add-class` has replaced."""
+    directory = directory.resolve()
+    return directory.with_name(directory.name + PREVIOUS)
+
+
 def find_model(path: Path) -> Path:
     """Return the directory of a model, given it or the run that contains it.
 
     Raises:
         UserError: there is no model.
     """
+    settle(path / "model")
+    settle(path)
     check_run(path)
     for directory in (path, path / "model"):
         if (directory / MODEL_INFO).is_file():

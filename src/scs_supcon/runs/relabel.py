@@ -16,6 +16,8 @@ from scs_supcon.io.csv import text_cell
 from scs_supcon.io.records import read_json, read_parquet
 from scs_supcon.io.typed import validate
 from scs_supcon.recipe.toml import read_stored_values, section
+from scs_supcon.runs.corrections import FILE as JOURNAL
+from scs_supcon.runs.corrections import Corrections
 from scs_supcon.runs.layout import RECIPE, check_run
 
 LEAVE_OUT = "-"
@@ -139,8 +141,10 @@ def _images_of(run: Path) -> list[LabelledFile]:
 
 def _read_changes(file: Path) -> Mapping[str, str]:
     """Return the new label of each image; later rows override earlier ones."""
+    if file.name == JOURNAL:
+        return {row.image: row.new_label or LEAVE_OUT for row in Corrections(file, {}).rows}
     rows = _read_csv(file, ("image", "new_label"))
-    from_server = bool(rows) and "action" in rows[0]  # there, no label means not used
+    from_server = bool(rows) and "action" in rows[0]  # of version 0.2: no label means not used
     changes = {}
     for row in rows:
         image, label = row["image"].removeprefix("'"), row["new_label"].strip()

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scs_supcon.data.image_io import ImageError
-from scs_supcon.server.corrections import NOT_USED
+from scs_supcon.runs.corrections import NOT_USED
 from scs_supcon.server.scores import RunVectors
 from scs_supcon.server.torch_predictor import TorchPredictor
 from scs_supcon.server.workspace import Workspace

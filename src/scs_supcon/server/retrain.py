@@ -1,8 +1,9 @@
 """Train a new run with the corrected labels, in a process of its own.
 
 The command is an ordinary `scs train` of a table in the run directory, so it can be repeated by
-hand. `retrain.json` records it before it starts: after a crash of the server the training either
-still runs, which its lock shows, or can be resumed from its last checkpoint.
+hand. `retrain.json` records the name of the new run before it starts: after a crash of the server
+the training either still runs, which its lock shows, or can be resumed from its last checkpoint.
+The command is put together from that name each time; a stored command would run what others wrote.
 """
 
 import csv
@@ -27,6 +28,7 @@ from scs_supcon.recipe import write_toml
 from scs_supcon.server.workspace import TABLES, Workspace
 
 FILE = "retrain.json"
+WEIGHTS = "encoder.safetensors"  # in the folder of the tables
 STEP = re.compile(r"^(.{1,80}?): ([\d,]+) of ([\d,]+)")
 TAIL = 20_000  # bytes of the log that are read
 LINES = 12  # shown
@@ -60,13 +62,12 @@ class Job:
     """A training that was started.
 
     Attributes:
-        run: name of the new run, a directory beside the served one.
-        command: arguments of `scs`.
+        run: name of the new run, a directory beside the served one: that of the served run and
+            a number.
         corrections: number of labels that differ from the original ones.
     """
 
     run: str
-    command: tuple[str, ...]
     corrections: int
 
 
@@ -81,7 +82,7 @@ class Retrain:
     def __init__(self, workspace: Workspace, options: Sequence[str] = ()) -> None:
         self._workspace, self._options = workspace, tuple(options)
         self._process: subprocess.Popen[bytes] | None = None
-        self.job = _read_job(workspace.run / FILE)
+        self.job = _read_job(workspace)
 
     @property
     def state(self) -> State:
@@ -107,21 +108,12 @@ class Retrain:
         if self.state == "running":
             raise UserError("a run is already being trained: wait until it ends, or stop it")
         workspace = self._workspace
+        workspace.check_present()
         self._check_classes()
-        weights = _weight_options(workspace)
+        _write_weights(workspace)
         name = self._next_name()
-        table = workspace.write_table(name)
-        recipe = table.with_suffix(".toml")
-        write_text(recipe, _recipe_text(workspace))
-        command = [
-            "train",
-            str(table),
-            *("--out", str(workspace.path_of(name))),
-            *("--recipe", str(recipe)),
-            *weights,
-            *self._options,
-        ]
-        self.job = Job(name, tuple(command), len(workspace.corrections.changes()))
+        write_text(workspace.write_table(name).with_suffix(".toml"), _recipe_text(workspace))
+        self.job = Job(name, len(workspace.corrections.changes()))
         write_json(workspace.run / FILE, asdict(self.job))
         self._spawn()
         return self.job
@@ -168,19 +160,34 @@ class Retrain:
         return {
             "state": state,
             "run": self.job.run,
-            "command": shlex.join(["scs", *self.job.command]),
+            "command": shlex.join(["scs", *self._command(self.job)]),
             "corrections": self.job.corrections,
             "progress": progress,
             "lines": lines[-LINES:],
             "curve": _validation_curve(self._workspace.path_of(self.job.run) / "metrics.csv"),
         }
 
+    def _command(self, job: Job) -> list[str]:
+        """Return the arguments of `scs` that train or resume a run."""
+        folder = self._workspace.run / TABLES
+        frozen = self._workspace.recipe.encoder.frozen
+        return [
+            "train",
+            str(folder / f"{job.run}.csv"),
+            *("--out", str(self._workspace.path_of(job.run))),
+            *("--recipe", str(folder / f"{job.run}.toml")),
+            *(("--weights", str(folder / WEIGHTS)) if frozen else ()),
+            *self._options,
+        ]
+
     def _spawn(self) -> None:
         assert self.job is not None
+        self._workspace.check_present()
         # A file instead of a pipe, so that the training outlives a killed server.
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "scs_supcon", *self.job.command],
+                # -P: no module is imported from the current folder.
+                [sys.executable, "-P", "-m", "scs_supcon", *self._command(self.job)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -224,13 +231,21 @@ def used_for_training(workspace: Workspace) -> list[bool]:
     return [image.split in ("train", "") for image in workspace.images]
 
 
-def _read_job(file: Path) -> Job | None:
+def _read_job(workspace: Workspace) -> Job | None:
+    file = workspace.run / FILE
     try:
-        return validate(Job, read_json_object(file), file)
+        stored = read_json_object(file)
+        stored.pop("command", None)  # of version 0.2
+        job = validate(Job, stored, file)
     except MissingRecord:
         return None
     except RecordError as error:
         raise UserError(f"{file} cannot be read ({error}): delete it") from error
+    if not re.fullmatch(re.escape(workspace.run.name) + r"-[0-9]{1,9}", job.run):
+        raise UserError(
+            f"{file} names the run {job.run!r}, expected {workspace.run.name}-NUMBER: delete it"
+        )
+    return job
 
 
 def _recipe_text(workspace: Workspace) -> str:
@@ -241,21 +256,18 @@ def _recipe_text(workspace: Workspace) -> str:
     return write_toml(recipe.model_copy(update={"data": data, "fusion": fusion}))
 
 
-def _weight_options(workspace: Workspace) -> list[str]:
-    """Return the option with the initial weights of the encoder, if the recipe needs a file.
+def _write_weights(workspace: Workspace) -> None:
+    """Write the initial weights of the encoder for `--weights`, if the recipe needs a file.
 
     A frozen encoder still has its initial weights, which are taken from the model.
     """
-    encoder = workspace.recipe.encoder
-    if not encoder.frozen:
-        if encoder.weights.startswith("sha256:"):
-            raise UserError(
-                f"the run started from a weights file ({encoder.weights}), which is not part of "
-                "the run: serve a run with a frozen encoder, or train from another start"
-            )
-        return []
-    file = workspace.run / TABLES / "encoder.safetensors"
-    if not file.exists():
+    encoder, file = workspace.recipe.encoder, workspace.run / TABLES / WEIGHTS
+    if not encoder.frozen and encoder.weights.startswith("sha256:"):
+        raise UserError(
+            f"the run started from a weights file ({encoder.weights}), which is not part of the "
+            "run: serve a run with a frozen encoder, or train from another start"
+        )
+    if encoder.frozen and not file.exists():
         from safetensors.torch import save_file
 
         _, tensors = read_package(workspace.run)
@@ -267,7 +279,6 @@ def _weight_options(workspace: Workspace) -> list[str]:
         }
         with replacing(file) as temporary:
             save_file(weights, temporary)
-    return ["--weights", str(file)]
 
 
 def _validation_curve(file: Path) -> list[list[float]]:

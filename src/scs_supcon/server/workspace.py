@@ -15,12 +15,13 @@ from PIL import Image
 from scs_supcon.data.image_io import ImageError, open_image
 from scs_supcon.data.load import find_images, load_images
 from scs_supcon.errors import UserError
-from scs_supcon.io.atomic import write_json
+from scs_supcon.io.atomic import replacing, write_json, write_text
+from scs_supcon.io.csv import quoted_cell
 from scs_supcon.io.lock import Lock
 from scs_supcon.io.records import RecordError, read_json, read_json_object, read_text
 from scs_supcon.io.typed import validate
 from scs_supcon.recipe import Recipe, from_toml
-from scs_supcon.server.corrections import FILE, NOT_USED, Corrections
+from scs_supcon.runs.corrections import FILE, NOT_USED, Corrections
 
 CURRENT = "current.json"
 TABLES = "corrected"  # folder of the run directory
@@ -179,23 +180,27 @@ class Workspace:
         The paths are relative to the table, which stays in the run directory. Images of built-in
         datasets are not files; they are written beside the table first.
         """
-        from scs_supcon.io.atomic import write_text
-
         folder = self.run / TABLES
         if self._source.paths is None:
             self._write_images(folder / "images")
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
+        writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
         grouped = any(image.group for image in self.images)
         writer.writerow(["image_path", "label", "split", *(["group"] if grouped else [])])
         for number, image in enumerate(self.images):
             label = self.corrections.label(image.name)
             if label != NOT_USED:
                 cells = [self.table_name(number, folder), label, image.split or "train"]
-                writer.writerow([*cells, *([image.group] if grouped else [])])
+                cells += [image.group] if grouped else []
+                writer.writerow(map(quoted_cell, cells))
         file = folder / f"{name}.csv"
         write_text(file, text.getvalue())
         return file
+
+    def check_present(self) -> None:
+        """Raise an error if the run directory was moved or deleted while it is served."""
+        if not (self.run / "finished.json").exists():
+            raise UserError(f"{self.run} was moved or deleted: serve it where it is now")
 
     def close(self) -> None:
         """Release the lock."""
@@ -210,8 +215,6 @@ class Workspace:
         return self._source.paths[index].absolute()
 
     def _write_images(self, folder: Path) -> None:
-        from scs_supcon.io.atomic import replacing
-
         for number in range(self.labelled):
             if not (file := self._path(number)).exists():
                 with replacing(file) as temporary:

@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from scs_supcon.errors import UserError
+from scs_supcon.runs.corrections import NOT_USED
 from scs_supcon.server.comparison import RunComparison, compare_predictions, read_predictions
-from scs_supcon.server.corrections import NOT_USED
 from scs_supcon.server.label_queue import LabelQueue
 from scs_supcon.server.retrain import Retrain
 from scs_supcon.server.scores import RunVectors, place_on_map, read_vectors, score_images

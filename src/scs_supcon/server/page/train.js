@@ -25,7 +25,7 @@ const refresh = guarded(async () => {
 function showStatus(status) {
   const count = status.corrections ?? 0;
   byId("pending").textContent =
-    `${count.toLocaleString()} corrected ${count === 1 ? "label" : "labels"} in corrections.csv`;
+    `${count.toLocaleString()} corrected ${count === 1 ? "label" : "labels"} in corrections.jsonl`;
   const edited = status.edited_test_images;
   byId("edited").hidden = !edited;
   byId("edited").textContent =
