@@ -25,7 +25,7 @@ def rows(client):
 
 
 @pytest.mark.parametrize("damage", [b"\xff", b'"', b",x,"])
-def test_damage_in_the_middle_is_refused_and_nothing_is_deleted(run_copy, damage):
+def test_damage_in_the_middle_is_rejected_and_nothing_is_deleted(run_copy, damage):
     with serve_run(run_copy) as client:
         label_images(client, range(6, 18))
     file = stored_file(run_copy)

@@ -36,7 +36,7 @@ def test_resuming_does_not_run_a_stored_command(run_copy, tmp_path):
             shown = client.get("/api/retrain").json()["command"]
         assert str(code) not in shown
     except UserError:
-        pass  # refused as a whole
+        pass  # rejected as a whole
     assert not proof.exists()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from scs_supcon.errors import UserError
 from scs_supcon.io import exchange
-from scs_supcon.io.exchange import keep_copy, read_folder, replacing_folder, settle
+from scs_supcon.io.exchange import keep_copy, read_folder, replacing_folder, recover
 
 NAMES = ("a", "b", "c")
 
@@ -130,7 +130,7 @@ def test_a_kill_before_any_operation_leaves_a_whole_folder(folder: Path) -> None
     killed = 0
     while not operations(work, kill_before=killed + 1):
         killed += 1
-        settle(folder)
+        recover(folder)
         assert read_folder(folder, version_of) in ("old", "new")
         work()
         assert version_of(folder) == "new"

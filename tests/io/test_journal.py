@@ -1,4 +1,4 @@
-"""Journals: every record that was acknowledged is read back, or the file is refused."""
+"""Journals: every record that was acknowledged is read back, or the file is rejected."""
 
 import json
 import os
@@ -82,12 +82,12 @@ def test_a_header_that_a_crash_cut_off_is_written_again(file: Path) -> None:
         file.unlink()
 
 
-def test_any_other_damage_is_refused_and_a_copy_kept(file: Path) -> None:
+def test_any_other_damage_is_rejected_and_a_copy_kept(file: Path) -> None:
     filled(file)
     whole = file.read_bytes()
     copy = file.with_name("notes.jsonl.damaged")
     end = whole.rindex(b"\n", 0, -1)  # a broken last line may be one that was cut off
-    refused = 0
+    rejected = 0
     for position in range(0, end, 3):
         damaged = whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :]
         file.write_bytes(damaged)
@@ -96,8 +96,8 @@ def test_any_other_damage_is_refused_and_a_copy_kept(file: Path) -> None:
             Journal(file, "notes")
         assert "delete that line" in str(caught.value)
         assert file.read_bytes() == copy.read_bytes() == damaged
-        refused += 1
-    assert refused > 50
+        rejected += 1
+    assert rejected > 50
 
 
 def test_the_advice_of_the_error_keeps_the_other_records(file: Path) -> None:
@@ -110,7 +110,7 @@ def test_the_advice_of_the_error_keeps_the_other_records(file: Path) -> None:
     assert Journal(file, "notes").records == [*records[:2], *records[3:]]
 
 
-def test_another_kind_or_version_is_refused(file: Path) -> None:
+def test_another_kind_or_version_is_rejected(file: Path) -> None:
     filled(file)
     with pytest.raises(RecordError, match="not a journal of corrections"):
         Journal(file, "corrections")

@@ -80,7 +80,7 @@ def test_an_action_that_a_crash_cut_off_is_dropped(file, cut):
     assert Corrections(file, LABELS).changes() == {"a.png": "dog", "b.png": "cat"}
 
 
-def test_records_of_another_shape_are_refused(file):
+def test_records_of_another_shape_are_rejected(file):
     Corrections(file, LABELS).relabel(["a.png"], "dog")
     from scs_supcon.io.journal import Journal
 
@@ -134,7 +134,7 @@ def test_what_version_0_2_could_leave_behind_is_converted(file, table, changes):
 
 
 @pytest.mark.parametrize("damage", [b"\xff", b'"', b"x,y,z"])
-def test_a_damaged_table_is_refused_and_kept(file, damage):
+def test_a_damaged_table_is_rejected_and_kept(file, damage):
     rows = "".join(f"{i},a.png,cat,{'dog' if i % 2 else 'cat'},label\n" for i in range(9))
     content = (HEADER + rows).encode()
     middle = content.index(b"4,a.png") + 2

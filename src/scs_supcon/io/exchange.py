@@ -2,7 +2,7 @@
 
 A new folder is filled beside the old one, and then both exchange their names. Linux and macOS do
 that in one step. Elsewhere the old folder is renamed first; if a crash comes between the two steps,
-`settle`, which every reader calls, gives it its name back.
+`recover`, which every reader calls, gives it its name back.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     path = Path(os.path.realpath(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        settle(path)
+        recover(path)
         _remove_abandoned(path)
         with _locked_folder(path) as new:
             try:
@@ -81,7 +81,7 @@ def read_folder(path: Path, read: Callable[[Path], T]) -> T:
         read: Reads the folder, and raises an error if its files do not fit together.
     """
     for _ in range(ATTEMPTS):
-        settle(path)
+        recover(path)
         with _held(path) as is_same:
             try:
                 return read(path)
@@ -91,7 +91,7 @@ def read_folder(path: Path, read: Callable[[Path], T]) -> T:
     return read(path)
 
 
-def settle(path: Path) -> None:
+def recover(path: Path) -> None:
     """Finish or undo the replacement of a folder that was interrupted between its two steps."""
     old = _old(path)
     if not old.exists():

@@ -27,7 +27,7 @@ class Journal:
 
     Args:
         file: The file, which the first record creates.
-        kind: What the records are, such as "corrections"; a journal of another kind is refused.
+        kind: What the records are, such as "corrections"; a journal of another kind is rejected.
 
     Attributes:
         file: The file.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.io.atomic import check_writable
-from scs_supcon.io.exchange import settle
+from scs_supcon.io.exchange import recover
 
 RECIPE, ENVIRONMENT, FINISHED = "recipe.toml", "environment.json", "finished.json"
 MODEL_INFO = "model.json"
@@ -126,8 +126,8 @@ def find_model(path: Path) -> Path:
     Raises:
         UserError: there is no model.
     """
-    settle(path / "model")
-    settle(path)
+    recover(path / "model")
+    recover(path)
     check_run(path)
     for directory in (path, path / "model"):
         if (directory / MODEL_INFO).is_file():
