@@ -10,7 +10,7 @@ import pytest
 
 from scs_supcon.errors import UserError
 from scs_supcon.io import exchange
-from scs_supcon.io.exchange import keep_copy, read_folder, replacing_folder, recover
+from scs_supcon.io.exchange import keep_copy, read_folder, recover, replacing_folder
 
 NAMES = ("a", "b", "c")
 
