@@ -82,15 +82,6 @@ def test_commands_that_train_share_their_options(command, scs):
     assert "--no-offline" not in text
 
 
-def test_flags_of_version_0_1_are_accepted_without_effect(scs, shapes, finished):
-    from scs_supcon.cli.app import OLD_FLAGS
-
-    result = scs("train", shapes, "--print-recipe", "--device", "cpu", *sorted(OLD_FLAGS))
-    assert result.code == 0, result.err
-    assert result.out == scs("train", shapes, "--print-recipe", "--device", "cpu").out
-    assert scs("methods", "--no-markdown").out == scs("methods").out
-
-
 def test_an_option_marked_with_a_recipe_key_sets_it(scs, shapes):
     result = scs("train", shapes, "--micro-batch", "4", "--print-recipe")
     assert "micro_batch = 4" in result.out

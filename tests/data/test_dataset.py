@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scs_supcon.data.builtin import shapes
-from scs_supcon.data.dataset import PROBLEM_KINDS, problem_kind, problem_title, without
+from scs_supcon.data.dataset import PROBLEM_KINDS, problem_title, without
 from scs_supcon.errors import UserError
 
 
@@ -38,24 +38,6 @@ def test_a_dataset_can_be_pickled_for_spawned_workers() -> None:
 def test_problem_kinds_are_identifiers_with_unique_titles() -> None:
     assert all(kind.isidentifier() for kind in PROBLEM_KINDS)
     assert len({kind.title for kind in PROBLEM_KINDS.values()}) == len(PROBLEM_KINDS)
-
-
-@pytest.mark.parametrize(
-    ("old", "kind", "title"),
-    [
-        ("one picture", "single_image_class", "class with a single image"),  # vocabulary: ok
-        ("duplicate with another label", "duplicate_with_other_label", None),
-        ("near duplicate across folds", "near_duplicate_across_folds", None),
-        ("too large", "too_large", None),
-        ("untrained class", "class_without_training_images", "class without training images"),
-        ("alike labels", "similar_labels", "similar labels"),
-        ("tiny class", "small_class", "small class"),
-        ("unread column", "unread_column", None),
-    ],
-)
-def test_problem_kinds_of_version_0_1_are_read(old: str, kind: str, title: str | None) -> None:
-    assert problem_kind(old) == problem_kind(kind) == kind
-    assert problem_title(old) == problem_title(kind) == (title or old)
 
 
 def test_an_unknown_problem_kind_is_shown_as_it_is() -> None:

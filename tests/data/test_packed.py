@@ -151,7 +151,9 @@ def test_a_folder_with_other_files_is_left_alone(folder: Path, tmp_path: Path) -
     with pytest.raises(UserError, match="holds other files, such as t"):
         pack(load_images(folder), folder)
     pack(load_images(folder), tmp_path / "packed")
-    with pytest.raises(UserError, match="already holds a packed dataset"):
+    assert pack(load_images(folder), tmp_path / "packed") == 1  # the same images: nothing to do
+    next(folder.rglob("*.png")).unlink()
+    with pytest.raises(UserError, match="already holds another packed dataset"):
         pack(load_images(folder), tmp_path / "packed")
 
 

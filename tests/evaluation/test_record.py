@@ -1,4 +1,4 @@
-"""The file of an evaluation: current format, format 1, and damaged files."""
+"""The file of an evaluation: every field, and damaged files."""
 
 import json
 from pathlib import Path
@@ -8,21 +8,26 @@ import torch
 
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.compute import confusion_cells
-from scs_supcon.evaluation.record import Baselines, Evaluation, Headline
+from scs_supcon.evaluation.record import Evaluation
 
 SCORE = {"value": 0.5, "low": 0.4, "high": 0.6}
 RELIABILITY = {
     "ece": 0.1,
     "bins": [{"low": 0.0, "high": 1.0, "confidence": 0.6, "accuracy": 0.5, "count": 8}],
 }
-FORMAT_1 = {
-    "format_version": 1,
-    "pictures": 8,  # vocabulary: ok
-    "trained_on": 3,
+CONTENT = {
+    "format_version": 3,
+    "images": 8,
+    "training_images": 3,
     "classes": ["ant", "bee"],
-    "scores": {"acc1": SCORE, "acc5": SCORE, "macro_f1": SCORE, "balanced_acc": SCORE},
+    "scores": {
+        "accuracy": SCORE,
+        "top5_accuracy": SCORE,
+        "macro_f1": SCORE,
+        "balanced_accuracy": SCORE,
+    },
     "calibration": {"temperature": 1.5, "before": RELIABILITY, "after": RELIABILITY},
-    "retrieval": {"p_at_1": 0.7, "map_at_r": 0.6},
+    "retrieval": {"precision_at_1": 0.7, "map_at_r": 0.6},
     "pairs": {
         "boundary": 0.3,
         "rule": "boundary",
@@ -32,58 +37,58 @@ FORMAT_1 = {
         "false_positive_rate": 0.1,
         "roc": [[0.0, 0.0], [1.0, 1.0]],
         "histogram": {"edges": [-1, 0, 1], "same": [1, 2], "different": [3, 4]},
-        "pictures": 8,  # vocabulary: ok
+        "images": 8,
     },
-    "refused": {  # vocabulary: ok
-        "known": 0.25,
-        "unknown": 0.75,
-        "unknown_pictures": 4,  # vocabulary: ok
+    "rejection": {
+        "known_rejected": 0.25,
+        "unknown_rejected": 0.75,
+        "unknown_images": 4,
         "unknown_classes": ["yak"],
     },
     "per_class": [
         {
             "name": n,
-            "pictures": 4,  # vocabulary: ok
+            "images": 4,
             "precision": 0.5,
             "recall": 0.5,
             "f1": 0.5,
-            "refused": 0.1,  # vocabulary: ok
-        }  # vocabulary: ok
+            "rejected": 0.1,
+        }
         for n in ("ant", "bee")
     ],
-    "confusion": [[2, 2], [2, 2]],
-    "confused": [{"label": "ant", "prediction": "bee", "count": 2}],
+    "confusion": [[0, 0, 2], [0, 1, 2], [1, 0, 2], [1, 1, 2]],
+    "confused_pairs": [{"label": "ant", "prediction": "bee", "count": 2}],
     "leakage": {
         "chance": 0.5,
         "class_from_common": 0.9,
         "class_from_style": 0.6,
         "view_agreement": {
-            "same_picture": 0.7,  # vocabulary: ok
-            "classmates": 0.1,  # vocabulary: ok
-            "common_same_picture": 0.9,  # vocabulary: ok
-        },  # vocabulary: ok
+            "style_same_image": 0.7,
+            "style_same_class": 0.1,
+            "common_same_image": 0.9,
+        },
         "style_rank": 3.5,
-        "style_columns": 64,
+        "style_dim": 64,
         "sentence": "not read",
     },
     "data": "zoo",
     "path": "/data/zoo",
     "split": "all",
     "baselines": {
-        "kNN on the readout": 0.1,  # vocabulary: ok
-        "nearest class mean": 0.2,
-        "linear probe of the encoder": 0.3,
-        "kNN on the encoder": 0.4,
-        "the method's own classifier": 0.5,
-        "stage 2 on the readout": 0.6,  # vocabulary: ok
+        "knn_on_probe_input": 0.1,
+        "nearest_class_mean": 0.2,
+        "linear_probe_of_encoder": 0.3,
+        "knn_on_encoder": 0.4,
+        "own_classifier": 0.5,
+        "probe": 0.6,
     },
-    "unreadable": [{"name": "x.png", "detail": "x.png is empty"}],
+    "unreadable": [{"image": "x.png", "detail": "x.png is empty"}],
     "label_errors": [
         {
-            "name": "ant/1.png",
+            "image": "ant/1.png",
             "label": "ant",
             "suggested": "bee",
-            "own_probability": 0.05,
+            "label_probability": 0.05,
             "suggested_probability": 0.95,
         }
     ],
@@ -92,11 +97,11 @@ FORMAT_1 = {
 
 @pytest.fixture
 def evaluation(tmp_path: Path) -> Evaluation:
-    (tmp_path / "old.json").write_text(json.dumps(FORMAT_1))
-    return Evaluation.read(tmp_path / "old.json")
+    (tmp_path / "evaluation.json").write_text(json.dumps(CONTENT))
+    return Evaluation.read(tmp_path / "evaluation.json")
 
 
-def test_format_1_is_read(evaluation: Evaluation) -> None:
+def test_every_field_is_read(evaluation: Evaluation) -> None:
     assert evaluation.format_version == 3
     assert evaluation.confusion == ((0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2))
     assert evaluation.confusion_matrix().tolist() == [[2, 2], [2, 2]]
@@ -152,33 +157,15 @@ def test_the_headline_has_the_main_numbers(evaluation: Evaluation) -> None:
     assert headline.baselines == evaluation.baselines
 
 
-def test_the_headline_of_an_old_run_is_read() -> None:
-    headline = Headline.model_validate(
-        {
-            "accuracy": 0.5,
-            "interval": [0.4, 0.6],
-            "judged_on": "val",  # vocabulary: ok
-            "pictures": 8,  # vocabulary: ok
-            "refused": 0.1,  # vocabulary: ok
-            "baselines": {"kNN on the encoder": 0.4},
-            "seconds": 3.0,
-        }
-    )
-    assert (headline.split, headline.images, headline.rejected) == ("val", 8, 0.1)
-    assert headline.baselines == Baselines(knn_on_encoder=0.4)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("{", r"evaluation\.json is damaged: "),
         ("[]", r"evaluation\.json is damaged: "),
         ("{}", r"evaluation\.json is damaged: "),
-        (json.dumps(FORMAT_1 | {"scores": 3}), r"evaluation\.json is damaged: "),
-        (
-            json.dumps(FORMAT_1 | {"format_version": 9}),
-            "evaluation.json has format 9, ",
-        ),
+        (json.dumps(CONTENT | {"scores": 3}), r"evaluation\.json is damaged: "),
+        (json.dumps(CONTENT | {"format_version": 9}), "evaluation.json has format 9, "),
+        (json.dumps(CONTENT | {"format_version": 2}), "evaluation.json has format 2, "),
     ],
 )
 def test_other_files_are_rejected(content: str, message: str, tmp_path: Path) -> None:
@@ -195,7 +182,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_a_cell_of_a_class_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "evaluation.json"
-    path.write_text(json.dumps(FORMAT_1 | {"format_version": 3, "confusion": [[0, 7, 1]]}))
+    path.write_text(json.dumps(CONTENT | {"format_version": 3, "confusion": [[0, 7, 1]]}))
     with pytest.raises(UserError, match=r"evaluation.json.*cell of the classes 0 and 7.*2 classes"):
         Evaluation.read(path)
 

@@ -8,8 +8,6 @@ import pytest
 from scs_supcon.recipe import write_toml
 from scs_supcon.recipe.recommended import (
     recommended_values,
-    values_before_cross_entropy,
-    values_before_initial_share,
 )
 from scs_supcon.recipe.resolve import DatasetFacts, InputFiles, TrainOptions, resolve_recipe
 from scs_supcon.training.pretrain import make_method
@@ -134,38 +132,20 @@ LINEAR = {"whitened": True, "folds": 0, "classifier": "linear"}
 WITH_CROSS_ENTROPY = {"cross_entropy": 0.9, "views": 1}
 
 
-def style(**weight):
-    return {"options": {"style": "instance", **weight}}
-
-
-VERSIONS = {
-    recommended_values: {
-        "frozen": (HEADS, style(style_weight=0.0), {"epochs": 40}, FOLDS),
-        "unfreeze": (
-            HEADS,
-            style(style_weight=0.0),
-            {**WITH_CROSS_ENTROPY, "initial_share": 0.5},
-            MEANS,
-        ),
-        "scratch": (ONE_HEAD, style(style_weight=0.0), WITH_CROSS_ENTROPY, LINEAR),
-    },
-    values_before_initial_share: {
-        "frozen": (HEADS, style(style_weight=0.05), {"epochs": 40}, FOLDS),
-        "unfreeze": (ONE_HEAD, style(style_weight=0.0), WITH_CROSS_ENTROPY, LINEAR),
-        "scratch": (ONE_HEAD, style(style_weight=0.0), WITH_CROSS_ENTROPY, LINEAR),
-    },
-    values_before_cross_entropy: {
-        "frozen": (HEADS, style(style_weight=1.0), {"epochs": 40}, FOLDS),
-        "unfreeze": (ONE_HEAD, style(), None, LINEAR),
-        "scratch": (ONE_HEAD, style(), None, LINEAR),
-    },
+EXPECTED = {
+    "frozen": (HEADS, {"epochs": 40}, FOLDS),
+    "unfreeze": (HEADS, {**WITH_CROSS_ENTROPY, "initial_share": 0.5}, MEANS),
+    "scratch": (ONE_HEAD, WITH_CROSS_ENTROPY, LINEAR),
 }
 
 
-@pytest.mark.parametrize("start", ["frozen", "unfreeze", "scratch"])
-@pytest.mark.parametrize("version", VERSIONS)
-def test_versions_never_change_because_runs_are_resumed_with_them(version, start):
-    values = version(start == "frozen", start == "unfreeze")
-    head, method, pretrain, fusion = VERSIONS[version][start]
-    expected = {"head": head, "method": method, "pretrain": pretrain, "fusion": fusion}
-    assert values == {name: part for name, part in expected.items() if part is not None}
+@pytest.mark.parametrize("start", EXPECTED)
+def test_the_values_of_the_recommended_recipe(start):
+    head, pretrain, fusion = EXPECTED[start]
+    method = {"options": {"style": "instance", "style_weight": 0.0}}
+    assert recommended_values(start == "frozen", start == "unfreeze") == {
+        "head": head,
+        "method": method,
+        "pretrain": pretrain,
+        "fusion": fusion,
+    }

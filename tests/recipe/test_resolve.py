@@ -13,13 +13,7 @@ from scs_supcon.io.hashing import file_sha256
 from scs_supcon.methods import available, build_method, method_class
 from scs_supcon.nn.timm_models import data_config, weights_licence
 from scs_supcon.recipe import from_toml, write_toml
-from scs_supcon.recipe.defaults import (
-    OPTIONS_OF_0_1,
-    complete_old_options,
-    complete_old_values,
-    complete_options,
-    keep_old_defaults,
-)
+from scs_supcon.recipe.defaults import complete_options
 from scs_supcon.recipe.encoders import ALIASES, ENCODERS, explain_default
 from scs_supcon.recipe.resolve import (
     DatasetFacts,
@@ -367,42 +361,6 @@ def test_a_recipe_holds_every_option_of_its_method(images, name):
     default = build_method(name)
     assert written.state_dict().keys() == default.state_dict().keys()
     assert method.options == complete_options(name, None, {})
-
-
-@pytest.mark.parametrize("name", available())
-def test_default_options_have_not_changed_since_version_0_1(name):
-    """Adapt this test, not the table, when a default changes: the table describes old recipes."""
-    preset = "solved" if name in ("scs_supcon", "oscs_supcon") else None
-    today = complete_options(name, preset, {})
-    then = OPTIONS_OF_0_1.get(name, {})
-    changed = {"paco": {"alpha": 0.05}}.get(name, {})
-    assert complete_old_options(name, preset, {}) == today | changed
-    assert then.keys() <= today.keys()
-
-
-def test_an_old_recipe_keeps_its_options_when_a_default_changes(monkeypatch):
-    monkeypatch.setitem(OPTIONS_OF_0_1["supcon"], "temperature", 0.9)
-    then = {"method": {"name": "supcon", "options": {}}}
-    now = {"method": {"name": "supcon", "options": {"temperature": 0.1, "loss_scale": 1.0}}}
-    assert complete_old_values(then, now)["method"]["options"]["temperature"] == 0.9
-    assert complete_old_values(now, then)["method"]["options"]["temperature"] == 0.1
-
-
-def test_a_run_keeps_the_old_defaults_that_it_was_started_with():
-    now = {"pretrain": {"clip_norm": 10.0, "lr": 0.1}, "head": {"centre": True}, "seed": 0}
-    then = {"pretrain": {"clip_norm": 1.0, "lr": 0.2}, "head": {"centre": True}}
-    kept = {"pretrain": {"clip_norm": 1.0, "lr": 0.1}, "head": {"centre": True}, "seed": 0}
-    assert keep_old_defaults(now, then, {}) == kept
-    assert keep_old_defaults(now, then, {"pretrain": {"clip_norm": 10.0}}) == now
-    assert keep_old_defaults(now, {"pretrain": {"clip_norm": 2.0}}, {}) == now
-    paco = {"method": {"name": "paco", "options": {"alpha": "auto"}}}
-    old = {"method": {"name": "paco", "options": {"alpha": 0.05}}}
-    assert keep_old_defaults(paco, old, {}) == old
-    simclr, before_blur = {"data": {"blur": [0.5]}}, {"data": {"jitter": 0.4}}
-    assert keep_old_defaults(simclr, before_blur, {}) == {"data": {"blur": [0.0]}}
-    assert keep_old_defaults(simclr, simclr, {}) == simclr
-    small, before_memory = {"data": {"in_memory": True}}, {"data": {"jitter": 0.4}}
-    assert keep_old_defaults(small, before_memory, {}) == {"data": {"in_memory": False}}
 
 
 def test_methods_get_their_published_views_if_they_train_on_large_images(images):

@@ -78,7 +78,7 @@ def evaluation(rng, classes, labels, predicted, confidences, common, names) -> d
     ]
     roc = [[x, x**0.15] for x in np.linspace(0, 1, 50).tolist()]
     return {
-        "format_version": 2,
+        "format_version": 3,
         "data": "birds",
         "split": "test",
         "images": len(labels),
@@ -118,7 +118,7 @@ def evaluation(rng, classes, labels, predicted, confidences, common, names) -> d
             }
             for at, name in enumerate(classes)
         ],
-        "confusion": matrix.tolist(),
+        "confusion": [[int(r), int(c), int(matrix[r, c])] for r, c in np.argwhere(matrix)],
         "confused_pairs": sorted(wrong, key=lambda pair: -pair["count"]),
         "leakage": {
             "chance": 1 / len(classes),

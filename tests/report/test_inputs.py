@@ -62,7 +62,7 @@ def test_a_newer_format_is_an_error(written):
     run = written()
     content = json.loads((run / "evaluation.json").read_text())
     (run / "evaluation.json").write_text(json.dumps(content | {"format_version": 9}))
-    with pytest.raises(UserError, match="has format 9, this version reads formats up to 3"):
+    with pytest.raises(UserError, match="has format 9, this version reads format 3"):
         read_records(run)
 
 

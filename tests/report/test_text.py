@@ -121,7 +121,7 @@ def test_shown_images_are_counted_by_split():
 
 
 def test_problems_are_grouped_by_kind_most_frequent_first():
-    problems = [{"kind": kind} for kind in ("tiny class", "duplicate", "duplicate")]
+    problems = [{"kind": kind} for kind in ("small_class", "duplicate", "duplicate")]
     assert [(kind, len(group)) for kind, group in text.problem_groups(problems)] == [
         ("duplicate", 2),
         ("small class", 1),

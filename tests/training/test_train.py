@@ -19,7 +19,6 @@ from scs_supcon.inference import load
 from scs_supcon.inference.onnx import export_onnx
 from scs_supcon.methods import available
 from scs_supcon.recipe import from_toml, write_toml
-from scs_supcon.recipe.recommended import values_before_cross_entropy, values_before_initial_share
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.train import resolved_recipe, train
 
@@ -110,32 +109,6 @@ def test_a_directory_with_another_recipe_is_an_error(finished, shapes, train_sma
         UserError, match=r"(?s)a different recipe:.*seed: 0 then, 1 now.*--overwrite"
     ):
         train_small(shapes, finished, seed=1)
-
-
-def test_a_run_keeps_the_recommended_recipe_it_was_started_with(
-    shapes, train_small, tmp_path, monkeypatch
-):
-    with monkeypatch.context() as patch:
-        patch.setattr("scs_supcon.training.train.recommended_values", values_before_cross_entropy)
-        first = train_small(shapes, tmp_path / "run")
-    again = train_small(shapes, tmp_path / "run")
-    assert again.recipe == first.recipe
-    assert again.recipe.pretrain.cross_entropy == 0
-    assert train_small(shapes, tmp_path / "new").recipe.pretrain.cross_entropy > 0
-    with pytest.raises(UserError, match=r"pretrain\.lr: 0.1 then, 0.2 now"):
-        train_small(shapes, tmp_path / "run", ["pretrain.lr=0.2"])
-
-
-@pytest.mark.parametrize("start", ["unfreeze", "frozen"])
-def test_a_run_with_weights_keeps_its_own_version_of_the_recommended_recipe(
-    start, shapes, weights, train_small, tmp_path, monkeypatch
-):
-    options = {"encoder": "tiny", "weights": weights, start: True}
-    with monkeypatch.context() as patch:
-        patch.setattr("scs_supcon.training.train.recommended_values", values_before_initial_share)
-        first = train_small(shapes, tmp_path / "run", **options)
-    assert train_small(shapes, tmp_path / "run", **options).recipe == first.recipe
-    assert train_small(shapes, tmp_path / "new", **options).recipe != first.recipe
 
 
 def test_overwriting_starts_again_and_keeps_other_files(finished, shapes, train_small, tmp_path):

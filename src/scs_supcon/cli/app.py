@@ -10,12 +10,6 @@ from scs_supcon import __version__
 from scs_supcon.errors import UserError
 from scs_supcon.io.text import printable
 
-# Flags of version 0.1 that only repeated a default; accepted without effect until version 0.3.
-OLD_FLAGS = {
-    *("--no-dry-run", "--no-print-recipe", "--no-offline", "--no-overwrite", "--no-from-scratch"),
-    *("--report", "--train", "--no-clean", "--no-markdown"),
-}
-
 app = typer.Typer(
     name="scs",
     help="Supervised contrastive learning with an explicit decision boundary: train, use and "
@@ -32,13 +26,13 @@ def echo(text: object, *, end: str = "\n", err: bool = False) -> None:
 
 
 class ScsCommand(TyperCommand):
-    """A command that ignores old flags, and suggests `--set` for options that are recipe keys."""
+    """A command that suggests `--set` for options that are recipe keys."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the command line."""
         ctx.meta["arguments"] = tuple(args)  # for --slurm, which runs the same command elsewhere
         try:
-            return super().parse_args(ctx, [word for word in args if word not in OLD_FLAGS])
+            return super().parse_args(ctx, args)
         except Exception as error:
             # Compare by name: newer versions of typer contain a copy of click.
             option = getattr(error, "option_name", "")

@@ -96,25 +96,10 @@ PROBLEM_KINDS: Mapping[str, ProblemKind] = {
     "unread_column": ProblemKind("unread column", "not read", harmful=False),
 }
 
-# Kinds as version 0.1 wrote them into problems.json, where they differ from the title.
-_OLD_KINDS = {
-    "one picture": "single_image_class",  # vocabulary: ok
-    "untrained class": "class_without_training_images",
-    "alike labels": "similar_labels",
-    "tiny class": "small_class",
-}
-_BY_TITLE = {kind.title: name for name, kind in PROBLEM_KINDS.items()} | _OLD_KINDS
-
-
-def problem_kind(kind: str) -> str:
-    """Return the identifier for a kind read from a file, which may be from version 0.1."""
-    return _BY_TITLE.get(kind, kind)
-
 
 def problem_title(kind: str) -> str:
-    """Return the display text for a kind of problem, from this version or an older one."""
-    name = problem_kind(kind)
-    return PROBLEM_KINDS[name].title if name in PROBLEM_KINDS else kind
+    """Return the display text for a kind of problem."""
+    return PROBLEM_KINDS[kind].title if kind in PROBLEM_KINDS else kind
 
 
 @dataclass(frozen=True)

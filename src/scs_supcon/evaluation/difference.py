@@ -14,7 +14,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.evaluation.format import BASELINE_TITLES, SCORE_TITLES
 from scs_supcon.evaluation.record import Evaluation
 from scs_supcon.recipe import Recipe, make_recipe, paper
-from scs_supcon.recipe.defaults import complete_old_values
+from scs_supcon.recipe.defaults import complete_values
 from scs_supcon.recipe.resolve import DatasetFacts, InputFiles, TrainOptions, resolve_recipe
 from scs_supcon.recipe.toml import read_recipe
 from scs_supcon.runs.layout import FINISHED, RECIPE
@@ -125,7 +125,7 @@ def _read_side(text: str, data: str) -> DiffSide:
 def _read_file(file: Path) -> Recipe:
     values = read_recipe(file)
     try:
-        return make_recipe(complete_old_values(values, values))
+        return make_recipe(complete_values(values, values))
     except UserError as error:
         raise UserError(f"{file}: {error}") from error
 

@@ -1,75 +1,28 @@
 """The typed result of an evaluation, and its file `evaluation.json`.
 
-Field names are identifiers; titles and sentences for people are in `evaluation.format`. Files of
-format 1 are read through `OLD_KEYS`; up to format 2 they contained the whole confusion matrix.
+Field names are identifiers; titles and sentences for people are in `evaluation.format`.
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import (
-    AliasChoices,
-    AliasGenerator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_text
 from scs_supcon.io.records import RecordError, read_json_object
 from scs_supcon.io.typed import validate
-from scs_supcon.io.values import Value
 
 FORMAT_VERSION: Literal[3] = 3
-FIRST_WITH_CELLS = 3  # format in which `confusion` lists cells
-OLD_KEYS: Mapping[str, tuple[str, ...]] = {
-    "accuracy": ("acc1",),
-    "balanced_accuracy": ("balanced_acc",),
-    "common_same_image": ("common_same_picture",),  # vocabulary: ok
-    "confused_pairs": ("confused",),
-    "image": ("name",),
-    "images": ("pictures",),  # vocabulary: ok
-    "knn_on_encoder": ("kNN on the encoder",),
-    "knn_on_probe_input": ("kNN on the readout",),
-    "known_rejected": ("known",),
-    "label_probability": ("own_probability",),
-    "linear_probe_of_encoder": ("linear probe of the encoder",),
-    "nearest_class_mean": ("nearest class mean",),
-    "own_classifier": ("the method's own classifier",),
-    "precision_at_1": ("p_at_1",),
-    "probe": ("stage 2 on the readout",),
-    "rejected": ("refused",),  # vocabulary: ok
-    "rejection": ("refused",),  # vocabulary: ok
-    "split": ("judged_on",),  # vocabulary: ok
-    "style_dim": ("style_columns",),
-    "style_same_class": ("classmates",),  # vocabulary: ok
-    "style_same_image": ("same_image", "same_picture"),  # vocabulary: ok
-    "top5_accuracy": ("acc5",),
-    "training_images": ("trained_on",),
-    "unknown_images": ("unknown_pictures",),  # vocabulary: ok
-    "unknown_rejected": ("unknown",),
-}
-"""Current field name -> names of the same field in files of format 1."""
-
-
-def _names_in_files(field: str) -> AliasChoices:
-    return AliasChoices(field, *OLD_KEYS.get(field, ()))
 
 
 class EvaluationRecord(BaseModel):
-    """Base class of the records: frozen, with the keys of older formats as aliases."""
+    """Base class of the records, which are frozen."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        alias_generator=AliasGenerator(validation_alias=_names_in_files),
-        use_attribute_docstrings=True,
-    )
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
 
     def to_json(self) -> str:
         """Return the content of the file: JSON with one line per field."""
@@ -413,36 +366,22 @@ class Evaluation(EvaluationRecord):
 
     @classmethod
     def read(cls, path: str | Path) -> "Evaluation":
-        """Read an evaluation of this or an older format.
+        """Read an evaluation.
 
         Raises:
-            UserError: the file is missing or damaged, or a newer version wrote it.
+            UserError: the file is missing or damaged, or another version wrote it.
         """
         path = Path(path)
         content = read_json_object(path, finite=True)
         version = content.get("format_version")
         if not isinstance(version, int):
             raise RecordError(f"{path} is damaged: it has no format_version")
-        if 1 <= version <= FORMAT_VERSION:
-            if version < FIRST_WITH_CELLS:
-                content["confusion"] = _cells(content.get("confusion"))
-            return validate(cls, content | {"format_version": FORMAT_VERSION}, path)
-        raise UserError(
-            f"{path} has format {version}, this version reads formats up to {FORMAT_VERSION}: "
-            "update scs-supcon"
-        )
-
-
-def _cells(matrix: Value) -> Value:
-    """Return the cells of a confusion matrix that are not 0; anything else is returned as it is."""
-    if not isinstance(matrix, list) or not all(isinstance(row, list) for row in matrix):
-        return matrix
-    return [
-        [label, prediction, count]
-        for label, row in enumerate(matrix)
-        for prediction, count in enumerate(row)
-        if count
-    ]
+        if version != FORMAT_VERSION:
+            raise UserError(
+                f"{path} has format {version}, this version reads format {FORMAT_VERSION}: use the "
+                "version of scs-supcon that wrote it, or train again"
+            )
+        return validate(cls, content, path)
 
 
 class UnknownEvaluation(EvaluationRecord):

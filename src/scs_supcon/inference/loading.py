@@ -114,19 +114,14 @@ def _load_rule(
     path: str | Path, info: ModelInfo, tensors: dict[str, Tensor], parts: tuple[int, ...]
 ) -> tuple[DecisionRule, EmbeddingGallery]:
     width = sum(parts)
-    # Models of formats 1 and 2 have one threshold for all classes.
-    shared = torch.full((info.trained_classes,), info.rejection.threshold, dtype=torch.float64)
-    stored = tensors.setdefault("classes/thresholds", shared)
     classes, images = len(info.classes), len(info.image_names)
-    # Models of version 0.2 have no thresholds of added classes.
-    trained_only = stored.shape == (info.trained_classes,)
     shapes = {
         "classifier/weight": (info.trained_classes, width),
         "classifier/bias": (info.trained_classes,),
         "classes/centre": (width,),
         "classes/means": (classes, width),
         "classes/tightness": (classes,),
-        "classes/thresholds": (info.trained_classes if trained_only else classes,),
+        "classes/thresholds": (classes,),
         "gallery/vectors": (images, width),
         "gallery/labels": (images,),
     }

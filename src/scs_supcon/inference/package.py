@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import safetensors.torch
 import torch
@@ -42,26 +42,13 @@ DTYPES = (
     *(torch.int8, torch.int16, torch.int32, torch.int64),
 )
 WEIGHTS, INFO, SUMS, CARD = MODEL_FILES
-OLD_KEYS: Mapping[str, str] = {
-    "acc1": "accuracy",
-    "acc5": "top5_accuracy",
-    "balanced_acc": "balanced_accuracy",
-    "boundary": "rejection",
-    "images": "image_names",
-    "pictures": "image_names",  # vocabulary: ok
-    "readout": "probe_input",
-    "sharpness": "prototype_scale",
-    "trained": "trained_classes",
-}
-"""Keys of format 1 -> current names."""
 
 
 class RejectionRule(Section):
     """When an image is rejected as unknown."""
 
-    rule: Literal["out_of_fold", "quantile", "boundary", "given"]
-    """A quantile of the training images, out of fold, or of the validation images; models of
-    format 2 may use the decision boundary of pairs; or one that the user gave."""
+    rule: Literal["out_of_fold", "quantile", "given"]
+    """A quantile of the training images, out of fold, or of the validation images; or given."""
     threshold: float
     """Similarity to a class that an image needs, over all classes."""
     val_rejected: Share | None
@@ -259,41 +246,12 @@ def _read_checked(file: Path, sums: Mapping[str, str], limit: int) -> bytes:
 def _parse_info(file: Path, content: bytes) -> ModelInfo:
     document = parse_json_object(content, file)
     version = document.get("format_version")
-    if isinstance(version, int) and version > FORMAT_VERSION:
+    if isinstance(version, int) and version != FORMAT_VERSION:
         raise UserError(
-            f"{file} has format {version}, this version of scs-supcon reads formats up to "
-            f"{FORMAT_VERSION}: pip install --upgrade scs-supcon"
+            f"{file} has format {version}, this version of scs-supcon reads format "
+            f"{FORMAT_VERSION}: use the version that wrote it, or train again"
         )
-    if version == 1:
-        document = _rename_keys(document)
-    if version in (1, 2):
-        document = _add_pair_rule(document)
     return validate(ModelInfo, document, file)
-
-
-def _add_pair_rule(document: dict[str, Any]) -> dict[str, Any]:
-    """Add the pair rule, which formats 1 and 2 do not have: only the boundary was stored."""
-    rejection = document.get("rejection")
-    rejection = rejection if isinstance(rejection, dict) else {}
-    threshold, learned = rejection.get("threshold"), rejection.get("rule") == "boundary"
-    scale = 10.0  # the default temperature of those versions
-    boundary = threshold if isinstance(threshold, int | float) else 0.0
-    pairs = {"t": scale, "b": scale * boundary, "learned": learned}
-    return document | {"pairs": pairs, "format_version": FORMAT_VERSION}
-
-
-def _rename_keys(document: dict[str, Any]) -> dict[str, Any]:
-    """Rename the keys of format 1."""
-    current = {OLD_KEYS.get(name, name): value for name, value in document.items()}
-    metrics = current.get("metrics")
-    if isinstance(metrics, dict):
-        names = {name: OLD_KEYS.get(name, name) for name in metrics}
-        current["metrics"] = {
-            names[name]: value
-            for name, value in metrics.items()
-            if names[name] in ModelMetrics.model_fields
-        }
-    return current
 
 
 METRIC_TITLES = {
@@ -375,7 +333,6 @@ def _card_rejection(info: ModelInfo) -> str:
     rate = rejection_rate(rejection.margins) if rejection.margins else FALSE_REJECTIONS
     reached = f"which {1 - rate:.0%} of the"
     origin = {
-        "boundary": "the decision boundary learned in training",
         "quantile": f"{reached} validation images reach",
         "out_of_fold": f"{reached} training images reach, each compared with a model that was "
         "trained without it",

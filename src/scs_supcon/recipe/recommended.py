@@ -22,11 +22,7 @@ An encoder that is trained has
   and after the training of the encoder, because few images tell less than those it has seen.
 """
 
-from collections.abc import Callable
-
 from scs_supcon.recipe.toml import Values, section
-
-RecommendedValues = Callable[[bool, bool], Values]
 
 METHOD = "scs_supcon"
 FOUR_HEADS: Values = {
@@ -77,40 +73,3 @@ def recommended_values(frozen: bool, unfreeze: bool) -> Values:
         "pretrain": {"cross_entropy": 0.9, "views": 1},
         "fusion": {"whitened": True, "folds": 0, "classifier": "linear"},
     }
-
-
-def values_before_initial_share(frozen: bool, unfreeze: bool) -> Values:
-    """Return the settings of the second version, with a trained style field if frozen."""
-    if frozen:
-        return {
-            "head": FOUR_HEADS,
-            "method": {"options": {"style": "instance", "style_weight": 0.05}},
-            "pretrain": {"epochs": 40},
-            "fusion": {"whitened": True, "folds": 5},
-        }
-    return {
-        "head": {"style_input": "erased"},
-        "method": {"options": {"style": "instance", "style_weight": 0.0}},
-        "pretrain": {"cross_entropy": 0.9, "views": 1},
-        "fusion": {"whitened": True, "folds": 0, "classifier": "linear"},
-    }
-
-
-def values_before_cross_entropy(frozen: bool, unfreeze: bool) -> Values:
-    """Return the settings of the first version."""
-    if frozen:
-        return {
-            "head": FOUR_HEADS,
-            "method": {"options": {"style": "instance", "style_weight": 1.0}},
-            "pretrain": {"epochs": 40},
-            "fusion": {"whitened": True, "folds": 5},
-        }
-    return {
-        "head": {"style_input": "erased"},
-        "method": {"options": {"style": "instance"}},
-        "fusion": {"whitened": True, "folds": 0, "classifier": "linear"},
-    }
-
-
-EARLIER: tuple[RecommendedValues, ...] = (values_before_initial_share, values_before_cross_entropy)
-"""Earlier versions of `recommended_values`: a run is resumed with the one it was started with."""

@@ -39,7 +39,6 @@ from scs_supcon.recipe.own_code import (
     without_other_digests,
 )
 from scs_supcon.recipe.recommended import (
-    RecommendedValues,
     is_recommended,
     recommended_values,
 )
@@ -161,7 +160,6 @@ def resolve_recipe(
     files: InputFiles | None = None,
     *,
     has_gpu: bool = False,
-    recommend: RecommendedValues = recommended_values,
 ) -> Recipe:
     """Return the complete recipe of a run.
 
@@ -170,7 +168,6 @@ def resolve_recipe(
         facts: facts about the data.
         files: contents of the files that the options name; none by default.
         has_gpu: whether the run computes on a GPU.
-        recommend: the recommended recipe, or an earlier version of it.
 
     Raises:
         UserError: an option is invalid, or options contradict each other or the data.
@@ -188,7 +185,7 @@ def resolve_recipe(
         convolutional = is_convolutional(encoder_name)
         base = paper.paper_values(options.source, facts.native_size, convolutional)
     elif is_recommended(section(requested, "method"), files.recipe):
-        base = recommend(frozen, unfreeze)
+        base = recommended_values(frozen, unfreeze)
     method = _method(merge(section(base, "method"), section(requested, "method")))
     base.pop("method", None)
     method_name = value_of(method, "name", DEFAULT_METHOD)

@@ -7,7 +7,7 @@ from pathlib import Path
 from scs_supcon.errors import UserError
 from scs_supcon.io.records import RecordError, read_json_object, table_of
 from scs_supcon.methods import is_plugin
-from scs_supcon.recipe.defaults import complete_old_values
+from scs_supcon.recipe.defaults import complete_values
 from scs_supcon.recipe.schema import Recipe
 from scs_supcon.recipe.toml import (
     make_recipe,
@@ -70,7 +70,7 @@ def stored_runs(folder: Path, plugins: Collection[str] = ()) -> dict[str, list[S
             name = value_of(section(values, "method"), "name", "")
             if is_plugin(name) and name not in plugins:
                 continue
-            key = recipe_key(make_recipe(complete_old_values(values, values)))
+            key = recipe_key(make_recipe(complete_values(values, values)))
         except UserError:  # not a run
             continue
         runs.setdefault(key, []).append(_stored_run(file.parent))

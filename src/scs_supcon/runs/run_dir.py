@@ -20,7 +20,7 @@ from scs_supcon.io.lock import Lock
 from scs_supcon.io.records import RecordError, parse_toml, read_json_object
 from scs_supcon.io.typed import validate
 from scs_supcon.io.values import Value, ValueTree
-from scs_supcon.recipe.defaults import complete_old_values
+from scs_supcon.recipe.defaults import complete_values
 from scs_supcon.recipe.schema import Recipe
 from scs_supcon.recipe.toml import Values, read_stored_values, section
 from scs_supcon.runs.callbacks import Callbacks, RunCallback
@@ -289,7 +289,7 @@ def recipe_differences(file: Path, recipe: str) -> list[str]:
     except RecordError as error:
         raise UserError(f"{error}: choose another folder") from error
     now = parse_toml(recipe)
-    then, now = complete_old_values(then, now), complete_old_values(now, then)
+    then, now = complete_values(then, now), complete_values(now, then)
     content = section(then, "data").get("content")
     if content is not None and content == section(now, "data").get("content"):
         for values in (then, now):  # the same data at another location

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import AliasChoices, AliasPath, Field
+from pydantic import AliasChoices, Field
 
 from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
 from scs_supcon.errors import UserError
@@ -47,13 +47,9 @@ class ResultSummary(Headline):
     """What predicts the class, such as "linear, embeddings"; None in old files."""
     latency: float | None = None
     """Seconds to classify one image, without reading it, on the machine that trained the model."""
-    threshold: float = Field(
-        validation_alias=AliasChoices("threshold", AliasPath("boundary", "threshold"))
-    )
+    threshold: float
     """Similarity below which an image is rejected as unknown."""
-    probe_heads: tuple[ProbeHeadScore, ...] = Field(
-        validation_alias=AliasChoices("probe_heads", "bank")
-    )
+    probe_heads: tuple[ProbeHeadScore, ...]
     """Heads of stage 2, one of which was chosen."""
 
 

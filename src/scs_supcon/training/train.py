@@ -18,10 +18,8 @@ from scs_supcon.nn.model_folder import weights_and_encoder
 from scs_supcon.nn.weights import fetch_weights
 from scs_supcon.plugins import is_plugin
 from scs_supcon.progress import Display
-from scs_supcon.recipe import Recipe, Values, make_recipe, merge, write_toml
-from scs_supcon.recipe.defaults import complete_old_values, keep_old_defaults
+from scs_supcon.recipe import Recipe, Values, make_recipe, merge
 from scs_supcon.recipe.encoders import explain_default
-from scs_supcon.recipe.recommended import EARLIER, METHOD, is_recommended, recommended_values
 from scs_supcon.recipe.resolve import (
     DatasetFacts,
     InputFiles,
@@ -34,7 +32,6 @@ from scs_supcon.recipe.toml import read_stored_values, section, value_of
 from scs_supcon.report import build_report
 from scs_supcon.runs.callbacks import RunCallback, make_callbacks
 from scs_supcon.runs.layout import FINISHED, RECIPE, check_new_run
-from scs_supcon.runs.run_dir import recipe_differences
 from scs_supcon.training.input_files import read_input_files
 from scs_supcon.training.pipeline import run
 from scs_supcon.training.result import RunResult
@@ -217,36 +214,10 @@ def _resolve(
     compute: Compute,
     out: Path | None,
 ) -> Recipe:
-    then = _recipe_of_run(out)
-    requested = requested_values(options, files)
-    recommended = not files.named_recipe and is_recommended(
-        section(requested, "method"), files.recipe
-    )
-    if recommended and then and "fusion" not in then:
-        options = replace(options, method=f"{METHOD}@solved")  # the default of older versions
-    name = value_of(section(then, "encoder"), "name", "")
-    if name and "name" not in section(requested, "encoder"):
-        options = replace(options, encoder=name)  # whatever the default is now
-    facts, recipes = DatasetFacts.of(images), []
-    for recommend in [recommended_values, *(EARLIER if recommended and then else ())]:
-        recipe = resolve_recipe(
-            options, facts, files, has_gpu=has_gpu(compute.device), recommend=recommend
-        )
-        if then:
-            now = recipe.model_dump(exclude_none=True)
-            old_values = complete_old_values(then, now)
-            recipe = make_recipe(keep_old_defaults(now, old_values, requested))
-        recipes.append(recipe)
-    return _recipe_of_same_values(recipes, out)
-
-
-def _recipe_of_same_values(recipes: Sequence[Recipe], out: Path | None) -> Recipe:
-    """Return the recipe that a run was started with, or the first one."""
-    if out is not None and len(recipes) > 1:
-        for recipe in recipes:
-            if not recipe_differences(out / RECIPE, write_toml(recipe)):
-                return recipe
-    return recipes[0]
+    encoder = value_of(section(_recipe_of_run(out), "encoder"), "name", "")
+    if encoder and "name" not in section(requested_values(options, files), "encoder"):
+        options = replace(options, encoder=encoder)  # whatever the default is now
+    return resolve_recipe(options, DatasetFacts.of(images), files, has_gpu=has_gpu(compute.device))
 
 
 def _recipe_of_run(run: Path | None) -> Values:
