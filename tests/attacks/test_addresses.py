@@ -1,15 +1,11 @@
 """An address is contacted only if the user types it; one that a file names is shown."""
 
-import http.server
 import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,71 +17,18 @@ from scs_supcon.data.load import load_images
 from scs_supcon.data.packed import pack
 from scs_supcon.server.workspace import Workspace
 from test_hostile_files import seal
+from web_site import Site, serving
 
 Command = Callable[..., CommandResult]
 QUICK = ("--epochs", "1", "--set", "probe.epochs=1", "--set", "probe.views=1", "--device", "cpu")
-
-
-@dataclass
-class Site:
-    """A web site on this computer.
-
-    Attributes:
-        folder: what it serves.
-        address: of the folder.
-        requests: those that have arrived.
-        is_empty: answer that nothing is there.
-    """
-
-    folder: Path
-    address: str = ""
-    requests: list[str] = field(default_factory=list)
-    is_empty: bool = True
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers with files, or with a range of a file."""
-
-    def __init__(self, site: Site, *arguments: object) -> None:
-        self.site = site
-        super().__init__(*arguments)  # type: ignore[arg-type]
-
-    def do_GET(self) -> None:
-        self.site.requests.append(f"{self.command} {self.path}")
-        file = self.site.folder / Path(self.path).name
-        if self.site.is_empty or not file.is_file():
-            self.send_error(404)
-            return
-        content, status = file.read_bytes(), 200
-        size = len(content)
-        if asked := self.headers.get("Range"):
-            first, last = asked.removeprefix("bytes=").split("-")
-            content, status = content[int(first) : int(last or size) + 1], 206
-        self.send_response(status)
-        self.send_header("Accept-Ranges", "bytes")
-        self.send_header("Content-Length", str(len(content)))
-        if asked:
-            self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-    do_HEAD = do_GET
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
 def shared_site(shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     site = Site(tmp_path_factory.mktemp("site") / "birds")
     pack(load_images(shapes), site.folder)
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, site))
-    site.address = f"http://127.0.0.1:{server.server_port}/birds"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield site
-    server.shutdown()
-    server.server_close()
+    with serving(site):
+        yield site
 
 
 @pytest.fixture
@@ -241,5 +184,5 @@ def test_a_model_that_names_a_repository_contacts_nothing(
     )
     assert site.requests == []
     assert result.returncode == 2
-    assert name in result.stderr
+    assert "encoder" in result.stderr
     assert "Traceback" not in result.stderr
