@@ -147,7 +147,7 @@ def test_a_server_with_a_typed_address_retrains_without_it(run: Path, site: Site
         "ftp://127.0.0.1/birds",
     ],
 )
-def test_other_protocols_are_refused_even_if_they_are_typed(
+def test_other_protocols_are_rejected_even_if_they_are_typed(
     scs: Command, site: Site, text: str
 ) -> None:
     site.is_empty = False
