@@ -32,14 +32,15 @@ SECONDS = 8.0
 def plain_app(file):
     """Return the smallest useful handler."""
     import numpy as np
-    import onnxruntime
     from PIL import Image
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
     from scs_supcon.data.crop import CentreCrop
+    from scs_supcon.inference.onnx_runtime import import_onnxruntime
 
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

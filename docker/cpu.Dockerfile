@@ -10,6 +10,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
 RUN pip install --no-cache-dir ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch torchvision \
  && pip install --no-cache-dir '.[train,onnx]'
+ENV ORT_DISABLE_TELEMETRY=1
 WORKDIR /work
 ENTRYPOINT ["scs"]
 CMD ["--help"]

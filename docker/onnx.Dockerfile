@@ -9,6 +9,7 @@ RUN pip install --no-cache-dir -c constraints.txt -r onnx-requirements.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 RUN pip install --no-cache-dir --no-deps .
+ENV ORT_DISABLE_TELEMETRY=1
 USER nobody
 EXPOSE 8000
 ENTRYPOINT ["scs", "serve", "--host", "0.0.0.0", "--onnx"]

@@ -5,7 +5,10 @@ images, which do not import torch: pip install --no-deps scs-supcon
 """
 
 import json
+import os
 import sys
+
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before the import: otherwise it contacts its maker
 
 import numpy as np
 import onnxruntime

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 # Some virtual machines advertise AMX but fail with an illegal instruction when oneDNN uses it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
+# Tests that import onnxruntime must not start its telemetry, which the guard below cannot see.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
 # No test uses the network, and no process that a test starts: see network_guard/sitecustomize.py.
 GUARD = str(Path(__file__).with_name("network_guard"))
 os.environ["PYTHONPATH"] = os.pathsep.join(

@@ -3,7 +3,7 @@
     python tools/test_onnx_image.py [RUN IMAGE...]
 
 Without arguments, a small run on the handwritten digits is trained and its test images are sent.
-COPY, RUN and ENTRYPOINT are taken from the file; the environment is build/onnx-env.
+COPY, ENV, RUN and ENTRYPOINT are taken from the file; the environment is build/onnx-env.
 """
 
 import json
@@ -48,6 +48,8 @@ def install(folder):
                     shutil.copytree(ROOT / source, folder / target)
                 else:
                     shutil.copy(ROOT / source, folder / target)
+        elif name == "ENV":
+            variables |= dict([arguments.split("=", 1)])
         elif name == "RUN":
             subprocess.run(shlex.split(arguments), cwd=folder, env=variables, check=True)
     return variables

@@ -57,6 +57,9 @@ def test_labels_are_listed_corrected_and_applied(scs, trained, tmp_path, monkeyp
     assert labels[tested] == "cross"
     unchanged = [name for name in labels if name not in (first, tested)]
     assert all(labels[name] == before[name]["label"] for name in unchanged)
+    moved = shutil.copytree(trained / "data", tmp_path / "moved")
+    assert scs("relabel", run, "mine.csv", "-o", "moved.csv", "--data", moved).code == 0
+    assert all(moved in path.resolve().parents for path in load_images("moved.csv").paths)
 
 
 def test_corrections_of_the_server_are_accepted(scs, trained, tmp_path):

@@ -15,6 +15,7 @@ from scs_supcon.data.image_io import ImageError
 from scs_supcon.data.load import load_dataset, load_images
 from scs_supcon.data.packed import INDEX, pack, read_packed, shard_name, trim_cache
 from scs_supcon.errors import UserError
+from web_site import Site, serving
 
 
 @pytest.fixture
@@ -172,15 +173,13 @@ def test_an_interrupted_call_can_be_repeated(folder: Path, tmp_path: Path) -> No
 def test_remote_images_are_read_by_range_and_cached(
     packed: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import fsspec
-
     monkeypatch.setenv("SCS_CACHE", str(tmp_path / "cache" / "features"))
-    memory = fsspec.filesystem("memory")
-    for file in packed.iterdir():
-        memory.pipe_file(f"/birds/{file.name}", file.read_bytes())
-    remote = load_images("memory://birds")
-    _assert_same(load_images(folder), remote)
-    memory.rm("/birds", recursive=True)  # from now on only the cache has them
+    with serving(Site(packed)) as site:
+        remote = load_images(site.address)
+        _assert_same(load_images(folder), remote)
+        index, *images = site.ranges
+        assert index > 6_000 > max(images), "images are read, not whole shards"
+    # From now on only the cache has them.
     np.testing.assert_array_equal(
         np.asarray(remote.open(3)), np.asarray(load_images(folder).open(3))
     )

@@ -35,6 +35,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from scs_supcon.benchmark.metrics import find_metric
 from scs_supcon.data.named.registry import NAMED, named_source, split_source
+from scs_supcon.data.remote import recorded_source
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.io.records import RecordError, read_toml
 from scs_supcon.io.values import ValueTree
@@ -222,17 +223,20 @@ def make_table(**values: Any) -> Table:
         raise UserError("; ".join(dict.fromkeys(map(_sentence, error.errors())))) from error
 
 
-def read_table_file(path: Path) -> Table:
-    """Read a table from a TOML file."""
+def read_table_file(path: Path, addresses: Sequence[str] = ()) -> Table:
+    """Read a table from a TOML file. Its data may be at those addresses that the user has typed."""
     try:
         values = read_toml(path)
     except RecordError as error:
         raise UserError(f"cannot read the table: {error}") from error
     try:
         _check_code_allowed(values)
-        return make_table(**values)
+        table = make_table(**values)
+        for column in table.columns:
+            recorded_source(column.data, column.data if column.data in addresses else None)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
+    return table
 
 
 def _check_code_allowed(values: ValueTree) -> None:

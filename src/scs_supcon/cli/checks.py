@@ -15,9 +15,10 @@ def check_data(source: str) -> None:
     """Raise an error if there is no such file, folder or built-in dataset."""
     from scs_supcon.data.load import load_images
     from scs_supcon.data.named.registry import split_source
+    from scs_supcon.data.remote import check_address, is_address
 
-    is_address = "://" in source
-    if not is_address and split_source(source) is None and not Path(source).exists():
+    check_address(source)
+    if not is_address(source) and split_source(source) is None and not Path(source).exists():
         load_images(source)  # explains what is expected, unless it is a built-in dataset
 
 

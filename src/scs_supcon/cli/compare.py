@@ -142,8 +142,11 @@ def compare(
         scs compare table.toml --dry-run
     """
     from scs_supcon.data.named.registry import named_source
+    from scs_supcon.data.remote import is_address
 
-    source = named_source(data, folder or ())
+    addresses = [value for value in folder or () if data.endswith(".toml") and is_address(value)]
+    folders = [value for value in folder or () if value not in addresses]
+    source = named_source(data, folders)
     check_training(source, None, options["settings"], weights=options["weights"])
     for method in (methods or "").split(","):
         if method.strip() not in ("", "all"):
@@ -169,7 +172,7 @@ def compare(
             | {"readout": readout}
             | dict(options),
         )
-        table: Table = with_folders(read_table_file(Path(data)), folder or ())
+        table: Table = with_folders(read_table_file(Path(data), addresses), folders)
     else:
         column: dict[str, Any] = {
             key: str(value) if isinstance(value, Path) else value

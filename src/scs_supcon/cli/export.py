@@ -10,13 +10,22 @@ import typer
 
 from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.checks import check_images
-from scs_supcon.cli.options import AllowCode, FalseRejection, Json, Quiet, RunPath, Threshold
+from scs_supcon.cli.options import (
+    AllowCode,
+    FalseRejection,
+    Json,
+    Quiet,
+    RunData,
+    RunPath,
+    Threshold,
+)
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import check_writable
 from scs_supcon.runs.layout import find_model
 
 if TYPE_CHECKING:
     from scs_supcon.inference import Model
+    from scs_supcon.inference.images import ImageLike
     from scs_supcon.inference.onnx import Parity
     from scs_supcon.inference.quantise import Quantisation
     from scs_supcon.progress import Display
@@ -59,6 +68,7 @@ def export(
             "of the run."
         ),
     ] = None,
+    data: RunData = None,
     false_rejection: FalseRejection = None,
     threshold: Threshold = None,
     allow_code: AllowCode = None,
@@ -88,16 +98,17 @@ def export(
 
     from scs_supcon import load
     from scs_supcon.inference.gallery import export_gallery
+    from scs_supcon.inference.onnx import images_of_run
     from scs_supcon.progress import Display
 
     model = load(run).with_rejection(false_rejection=false_rejection, threshold=threshold)
     display = Display(quiet)
     result: Quantisation | Parity
     if int8:
-        result = _export_int8(run, model, file, display)
+        result = _export_int8(run, model, file, data, display)
     else:
-        result = _export(run, model, file, files, display)
-    gallery = export_gallery(run, model, file)
+        result = _export(model, file, files or images_of_run(run, model, data), display)
+    gallery = export_gallery(run, model, file, data)
     if as_json:
         echo(json.dumps({"file": str(file), **asdict(result)}, indent=1))
         return
@@ -109,20 +120,21 @@ def export(
 
 
 def _export(
-    run: Path, model: "Model", file: Path, images: Sequence[Path] | None, display: "Display"
+    model: "Model", file: Path, images: "Sequence[ImageLike]", display: "Display"
 ) -> "Parity":
-    from scs_supcon.inference.onnx import export_onnx, images_of_run
+    from scs_supcon.inference.onnx import export_onnx
 
-    chosen = images or images_of_run(run, model)
     display.line(f"exporting {model.info.recipe.encoder.name}, then comparing with torch")
     with display.progress("comparing") as progress:
-        return export_onnx(model, file, chosen, progress)
+        return export_onnx(model, file, images, progress)
 
 
-def _export_int8(run: Path, model: "Model", file: Path, display: "Display") -> "Quantisation":
+def _export_int8(
+    run: Path, model: "Model", file: Path, data: str | None, display: "Display"
+) -> "Quantisation":
     from scs_supcon.inference.quantise import export_int8, images_for_quantisation
 
-    calibration, measured = images_for_quantisation(run, model)
+    calibration, measured = images_for_quantisation(run, model, data)
     display.line(f"exporting {model.info.recipe.encoder.name} with and without 8 bits")
     with display.progress("calibrating and measuring") as progress:
         return export_int8(model, file, calibration, measured, progress)

@@ -54,6 +54,14 @@ DataFolder = Annotated[
         "Default: the folder NAME in $SCS_DATA.",
     ),
 ]
+RunData = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        help="Where the images of the run are now, as for `scs train`. Default: where they were "
+        "when the run was trained; an address must be typed again.",
+    ),
+]
 RunPath = Annotated[Path, typer.Argument(help="A run directory, or its model directory.")]
 ImagePaths = Annotated[
     list[str], typer.Argument(help="Image files, folders, or patterns such as 'photos/*.jpg'.")

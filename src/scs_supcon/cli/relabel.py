@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from scs_supcon.cli.app import app, echo
+from scs_supcon.cli.options import RunData
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import check_writable, write_text
 
@@ -30,6 +31,7 @@ def relabel(
             "of the run.",
         ),
     ] = None,
+    data: RunData = None,
 ) -> None:
     """List labels that are probably wrong, and write a table with corrected ones to train on.
 
@@ -54,7 +56,7 @@ def relabel(
         again = f"scs relabel {shlex.quote(str(run))} {shlex.quote(str(file))}"
         echo(f"fill in the column new_label (a class, or - to leave the image out), then: {again}")
         return
-    table = corrected_table(run, corrections, file)
+    table = corrected_table(run, corrections, file, data)
     write_text(file, table.text)
     echo(f"{table.changed} labels corrected, {table.left_out} images left out: {file}")
     if table.test_images:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from scs_supcon.cli.app import app, echo
-from scs_supcon.cli.options import AllowCode, Cache
+from scs_supcon.cli.options import AllowCode, Cache, RunData
 from scs_supcon.errors import UserError
 from scs_supcon.runs.layout import find_model
 
@@ -21,13 +21,7 @@ def serve(
     run: Annotated[
         Path | None, typer.Argument(help="A run directory. Not needed with --onnx.")
     ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Where the images of the run are now: a folder, table or built-in dataset. "
-            "Default: where they were when the run was trained."
-        ),
-    ] = None,
+    data: RunData = None,
     unlabelled: Annotated[
         Path | None, typer.Option(help="Folder with images without labels, for the label queue.")
     ] = None,

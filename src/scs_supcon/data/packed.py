@@ -6,7 +6,7 @@
 
 A shard is an ordinary tar file, which other tools can read in sequence. Here an image is read by
 its offset, so batches, splits and resuming work as with a folder. The location may be a folder or
-any address that fsspec knows, such as `s3://bucket/birds`; remote images are cached locally.
+an address such as `s3://bucket/birds`, read with fsspec; remote images are cached locally.
 """
 
 import hashlib
@@ -26,6 +26,7 @@ from PIL import Image
 
 from scs_supcon.data.dataset import SPLITS, ImageDataset, content_digest
 from scs_supcon.data.image_io import FORMATS, SUFFIXES, ImageError, open_image
+from scs_supcon.data.remote import check_address, is_address
 from scs_supcon.device import cache_folder
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import replacing, write_bytes
@@ -41,7 +42,7 @@ MAX_IMAGE_BYTES = 2**30
 
 def is_packed(source: str | Path) -> bool:
     """Return whether a source is a packed dataset: a folder with an index, or an address."""
-    return "://" in str(source) or (Path(source) / INDEX).is_file()
+    return is_address(source) or (Path(source) / INDEX).is_file()
 
 
 def pack(
@@ -92,15 +93,16 @@ def read_packed(location: str | Path) -> ImageDataset:
     """Return the dataset of a packed folder or address.
 
     Raises:
-        UserError: There is no index, or it is not valid.
+        UserError: There is no index, it is not valid, or the address is not supported.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     source = str(location)
+    check_address(source)
     try:
         with _open(f"{source}/{INDEX}") as file:
-            table = pq.read_table(io.BytesIO(file.read()) if "://" in source else file)
+            table = pq.read_table(io.BytesIO(file.read()) if is_address(source) else file)
     except FileNotFoundError as error:
         raise UserError(f"{source} has no {INDEX}: write it with `scs pack`") from error
     except (pa.ArrowException, OSError, ValueError, ImportError) as error:
@@ -298,8 +300,7 @@ class PackedImages:
         Raises:
             ImageError: The shard cannot be read, or its content does not match the index.
         """
-        remote = "://" in self.source
-        cached = _cache_path(self.file_hash(index)) if remote else None
+        cached = _cache_path(self.file_hash(index)) if is_address(self.source) else None
         if cached is not None and (content := _read_cached(cached)) is not None:
             if hashlib.sha256(content).digest() == self.digests[index].tobytes():
                 return content
@@ -325,7 +326,7 @@ class PackedImages:
 
 def _open(path: str, block_size: int | None = None) -> IO[bytes]:
     """Open a local file or an address; `block_size` avoids reading more than is needed."""
-    if "://" not in path:
+    if not is_address(path):
         return Path(path).open("rb")
     import fsspec
 

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from scs_supcon.data.load import load_images, source_name
+from scs_supcon.data.remote import recorded_source
 from scs_supcon.data.shift import LEVELS, SHIFTS, shifted
 from scs_supcon.device import Compute, find_compute, torch_device
 from scs_supcon.errors import UserError
@@ -128,7 +129,7 @@ def _images_of_run(run: Path, model: Model, compute: Compute, display: Display) 
         split_of = {row["name"]: row["split"] for row in csv.DictReader(rows)}
     split: Literal["test", "val"] = "test" if "test" in split_of.values() else "val"
     source = model.info.recipe.data.source
-    images = load_images(source)
+    images = load_images(recorded_source(source, advice="to read them from there, give it as DATA"))
     chosen = [k for k, name in enumerate(images.names) if split_of.get(name) == split]
     expected = sum(value == split for value in split_of.values())
     if len(chosen) != expected:

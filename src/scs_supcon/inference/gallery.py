@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from scs_supcon.data.image_io import ImageError
 from scs_supcon.data.load import load_images
+from scs_supcon.data.remote import recorded_source
 from scs_supcon.errors import UserError
 from scs_supcon.inference.gallery_file import GalleryFile, gallery_path, write_gallery
 from scs_supcon.inference.model import Model
@@ -36,24 +37,24 @@ def style_vectors(run: Path | None, model: Model) -> NDArray[np.float32]:
     return np.stack(vectors).astype(np.float32) if vectors else empty
 
 
-def export_gallery(run: Path, model: Model, file: Path) -> Path:
-    """Write the training images of a model beside its exported file, and return the path."""
+def export_gallery(run: Path, model: Model, file: Path, data: str | None = None) -> Path:
+    """Write the training images of a model, which are at `data`, beside its exported file."""
     gallery = GalleryFile(
         names=model.info.image_names,
         labels=model.gallery.labels.numpy(),
         common=model.gallery.vectors.numpy(),
         style=style_vectors(run, model),
-        jpegs=_jpegs(model),
+        jpegs=_jpegs(model, data),
     )
     path = gallery_path(file)
     write_gallery(path, gallery)
     return path
 
 
-def _jpegs(model: Model) -> list[bytes]:
+def _jpegs(model: Model, data: str | None) -> list[bytes]:
     """Return small JPEGs of the training images; empty ones if the data is not available."""
     try:
-        images = load_images(model.info.recipe.data.source)
+        images = load_images(recorded_source(model.info.recipe.data.source, data))
     except UserError:
         return [b""] * len(model.info.image_names)
     index = {name: number for number, name in enumerate(images.names)}

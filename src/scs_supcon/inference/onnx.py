@@ -25,10 +25,12 @@ from torch import Tensor, nn
 from scs_supcon.data.crop import CentreCrop
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.load import load_images
+from scs_supcon.data.remote import recorded_source
 from scs_supcon.data.transforms import centre_crop
 from scs_supcon.errors import UserError
 from scs_supcon.inference.images import ImageLike, NamedImage, list_images
 from scs_supcon.inference.model import Images, Model, no_progress
+from scs_supcon.inference.onnx_runtime import import_onnxruntime
 from scs_supcon.io.atomic import write_bytes
 from scs_supcon.io.records import csv_rows
 from scs_supcon.io.values import Value, ValueTree
@@ -190,8 +192,7 @@ def trace_model(model: Model) -> Any:
 
 def open_session(content: bytes, threads: int = 0) -> Any:
     """Return a session of onnxruntime for a file; 0 threads: as many as there are cores."""
-    import onnxruntime
-
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
@@ -239,14 +240,16 @@ def file_metadata(model: Model) -> ValueTree:
     }
 
 
-def images_of_run(run: Path, model: Model) -> list[ImageLike]:
+def images_of_run(run: Path, model: Model, data: str | None = None) -> list[ImageLike]:
     """Return up to 256 test images of a run, or other images of its data if there are none.
+
+    They are read from `data`; by default, from where they were when it was trained.
 
     Raises:
         UserError: the data is not available.
     """
     try:
-        images = load_images(model.info.recipe.data.source)
+        images = load_images(recorded_source(model.info.recipe.data.source, data))
     except UserError as error:
         raise UserError(
             f"cannot load the images of the run for the comparison ({error}): give other images "
@@ -273,7 +276,8 @@ def _test_indices(run: Path, images: ImageDataset) -> list[int]:
 
 
 def _check_libraries() -> None:
-    for name in ("onnx", "onnxruntime", "onnxscript"):  # torch needs the last one
+    import_onnxruntime()
+    for name in ("onnx", "onnxscript"):  # torch needs the last one
         importlib.import_module(name)
 
 

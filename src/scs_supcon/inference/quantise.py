@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 
 from scs_supcon.data.crop import CentreCrop
 from scs_supcon.data.load import load_images
+from scs_supcon.data.remote import recorded_source
 from scs_supcon.data.transforms import centre_crop
 from scs_supcon.errors import UserError
 from scs_supcon.inference.images import ImageLike, list_images
 from scs_supcon.inference.model import Model
 from scs_supcon.inference.onnx import BATCH, file_metadata, open_session, serialise, trace_model
+from scs_supcon.inference.onnx_runtime import import_onnxruntime
 from scs_supcon.io.atomic import write_bytes
 from scs_supcon.io.records import csv_rows
 from scs_supcon.progress import ProgressCallback
@@ -143,14 +145,18 @@ def export_int8(
     return quantisation
 
 
-def images_for_quantisation(run: Path, model: Model) -> tuple[list[ImageLike], LabelledImages]:
+def images_for_quantisation(
+    run: Path, model: Model, data: str | None = None
+) -> tuple[list[ImageLike], LabelledImages]:
     """Return training images, and validation images of a run, else its test images.
+
+    They are read from `data`; by default, from where they were when it was trained.
 
     Raises:
         UserError: the data is not available, or there are no such images.
     """
     try:
-        images = load_images(model.info.recipe.data.source)
+        images = load_images(recorded_source(model.info.recipe.data.source, data))
     except UserError as error:
         raise UserError(f"--int8 needs the images of the run: {error}") from error
     splits = run / "splits.csv"
@@ -186,14 +192,11 @@ def _pixels(crop: CentreCrop, images: Sequence[ImageLike]) -> NDArray[np.uint8]:
 def _quantise(exported: Any, pixels: NDArray[np.uint8]) -> Any:
     """Return the model with 8-bit weights and activations."""
     import onnx
-    from onnxruntime.quantization import (
-        CalibrationDataReader,
-        QuantFormat,
-        QuantType,
-        quantize_static,
-    )
 
-    class Reader(CalibrationDataReader):  # type: ignore[misc]
+    import_onnxruntime()
+    from onnxruntime import quantization
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
             self._rows: Iterator[NDArray[np.uint8]] = iter(pixels)
 
@@ -208,14 +211,14 @@ def _quantise(exported: Any, pixels: NDArray[np.uint8]) -> Any:
         with tempfile.TemporaryDirectory() as folder:
             before, after = Path(folder) / "float32.onnx", Path(folder) / "int8.onnx"
             before.write_bytes(exported.SerializeToString())  # a model in memory would be changed
-            quantize_static(
+            quantization.quantize_static(
                 before,
                 after,
                 Reader(),
-                quant_format=QuantFormat.QDQ,
+                quant_format=quantization.QuantFormat.QDQ,
                 per_channel=True,
-                activation_type=QuantType.QUInt8,
-                weight_type=QuantType.QInt8,
+                activation_type=quantization.QuantType.QUInt8,
+                weight_type=quantization.QuantType.QInt8,
                 nodes_to_quantize=nodes,
             )
             return onnx.load(after)

@@ -257,6 +257,8 @@ def requested_values(options: TrainOptions, files: InputFiles) -> Values:
     requested = override(
         merge(_initial_values(files), files.recipe, from_options), options.settings
     )
+    if (source := section(requested, "data").get("source")) != options.source:
+        raise UserError(f"data.source is {source}, but DATA is {options.source}: leave it out")
     if options.unfreeze and not section(requested, "pretrain").get("head_epochs"):
         requested = merge(requested, {"pretrain": {"head_epochs": HEAD_EPOCHS}})
     before, after = section(files.recipe, "method"), section(requested, "method")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scs_supcon.data.load import load_images
+from scs_supcon.data.remote import recorded_source
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.io.csv import text_cell
 from scs_supcon.io.records import read_json, read_parquet
@@ -80,19 +81,22 @@ def suspected_labels_csv(run: Path) -> tuple[str, int]:
     return text.getvalue(), len(suspects)
 
 
-def corrected_table(run: Path, corrections: Path, table: Path) -> CorrectedTable:
+def corrected_table(
+    run: Path, corrections: Path, table: Path, data: str | None = None
+) -> CorrectedTable:
     """Return a table of all images of a run with corrected labels.
 
     Args:
         run: the run directory.
         corrections: CSV with the columns `image` and `new_label`, or the file of `scs serve`.
         table: where the table will be written; its paths are relative to that folder.
+        data: where the images are now; default: where they were when the run was trained.
 
     Raises:
         UserError: a file is missing, an image or class is unknown, or the images are not files.
     """
     check_run(run)
-    images = _images_of(run)
+    images = _images_of(run, data)
     names = {image.name for image in images}
     classes = sorted({image.label for image in images})
     changes = _read_changes(corrections)
@@ -120,9 +124,10 @@ def corrected_table(run: Path, corrections: Path, table: Path) -> CorrectedTable
     return CorrectedTable(text.getvalue(), changed, left_out, test_images)
 
 
-def _images_of(run: Path) -> list[LabelledFile]:
+def _images_of(run: Path, data: str | None) -> list[LabelledFile]:
     recipe = read_stored_values(run / RECIPE)
-    source = str(section(recipe, "data").get("source", ""))
+    recorded = str(section(recipe, "data").get("source", ""))
+    source = recorded_source(recorded, data, "give a folder or table of them with --data")
     images = load_images(source)
     if images.paths is None:
         raise UserError(

@@ -13,6 +13,7 @@ from PIL import Image
 from scs_supcon.data.crop import CentreCrop
 from scs_supcon.errors import UserError
 from scs_supcon.inference.gallery_file import GalleryFile, gallery_path, read_gallery
+from scs_supcon.inference.onnx_runtime import import_onnxruntime
 from scs_supcon.server.predictor import Floats, ImageDecision, Pixels, TrainingGallery
 
 KEY = "scs_supcon"  # of the metadata
@@ -111,10 +112,9 @@ def load_onnx(file: Path) -> tuple[OnnxPredictor, GalleryImages]:
     Raises:
         UserError: the file is missing or was not exported by `scs export`.
     """
-    import onnxruntime
-
     if not file.is_file():
         raise UserError(f"{file} does not exist: write it with `scs export RUN --onnx`")
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # One thread per batch, several batches at a time: the threads of one batch would wait for each

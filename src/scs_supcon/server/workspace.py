@@ -14,6 +14,7 @@ from PIL import Image
 
 from scs_supcon.data.image_io import ImageError, open_image
 from scs_supcon.data.load import find_images, load_images
+from scs_supcon.data.remote import recorded_source
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import replacing, write_json, write_text
 from scs_supcon.io.csv import quoted_cell
@@ -67,7 +68,7 @@ class Workspace:
         self.classes = tuple(validate(list[str], read_json(names), names))
         labelled = _read_splits(run / "splits.csv")
         self.labelled = len(labelled)
-        self._source = load_images(data or self.recipe.data.source)
+        self._source = load_images(recorded_source(self.recipe.data.source, data))
         self._index = {name: index for index, name in enumerate(self._source.names)}
         missing = [image.name for image in labelled if image.name not in self._index]
         if missing:
