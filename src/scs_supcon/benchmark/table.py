@@ -225,7 +225,7 @@ def make_table(**values: Any) -> Table:
 def read_table_file(path: Path) -> Table:
     """Read a table from a TOML file."""
     try:
-        values = read_toml(path)
+        values = read_toml(path, links=True)
     except RecordError as error:
         raise UserError(f"cannot read the table: {error}") from error
     try:

@@ -18,17 +18,26 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from scs_supcon.data.dataset import SPLITS, ImageDataset
-from scs_supcon.data.image_io import FORMATS, SUFFIXES, ImageError, open_image
+from scs_supcon.data.image_io import FORMATS, MAX_PIXELS, SUFFIXES, ImageError, open_image
 from scs_supcon.device import cache_folder
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import replacing, write_bytes
+from scs_supcon.io.records import (
+    ColumnTypes,
+    MissingRecord,
+    RecordError,
+    memory_bytes,
+    open_record,
+    parse_parquet,
+    read_bytes,
+)
 from scs_supcon.progress import ProgressCallback
 
 INDEX = "index.parquet"
@@ -37,11 +46,16 @@ SHARD_BYTES = 256 * 2**20
 CACHE_BYTES = 20 * 2**30
 INDEX_ROWS = 16_384  # rows that are held in memory while writing
 MAX_IMAGE_BYTES = 2**30
+COLUMNS: ColumnTypes = {
+    **{"name": str, "label": str, "shard": int, "offset": int, "size": int},
+    **{"sha256": bytes, "short_side": int},
+}
+OPTIONAL: ColumnTypes = {"split": str, "group": str, "fold": int}
 
 
 def is_packed(source: str | Path) -> bool:
     """Return whether a source is a packed dataset: a folder with an index, or an address."""
-    return "://" in str(source) or (Path(source) / INDEX).is_file()
+    return "://" in str(source) or (Path(source) / INDEX).exists()
 
 
 def pack(
@@ -92,20 +106,22 @@ def read_packed(location: str | Path) -> ImageDataset:
     Raises:
         UserError: There is no index, or it is not valid.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     source = str(location)
+    name = f"{source}/{INDEX}"
     try:
-        with _open(f"{source}/{INDEX}") as file:
-            table = pq.read_table(io.BytesIO(file.read()) if "://" in source else file)
-    except FileNotFoundError as error:
+        with _open(name) as file:
+            remote = "://" in source
+            content = io.BytesIO(file.read(memory_bytes() // 2)) if remote else file
+            table = parse_parquet(content, name, COLUMNS, OPTIONAL)
+    except (FileNotFoundError, MissingRecord) as error:
         raise UserError(f"{source} has no {INDEX}: write it with `scs pack`") from error
-    except (pa.ArrowException, OSError, ValueError, ImportError) as error:
-        raise UserError(f"{source}/{INDEX} cannot be read ({error})") from error
+    except RecordError as error:
+        raise UserError(f"{error}: write it again with `scs pack`") from error
+    except (OSError, ValueError, ImportError) as error:
+        raise UserError(f"{name} cannot be read ({error})") from error
     found_format = (table.schema.metadata or {}).get(b"format", b"").decode("utf-8", "replace")
     if found_format != FORMAT:
-        raise UserError(f"{source}/{INDEX} has the format {found_format!r}, expected {FORMAT!r}")
+        raise UserError(f"{name} has the format {found_format!r}, expected {FORMAT!r}")
     return _dataset(source, table)
 
 
@@ -208,18 +224,29 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> int:
 
 def _dataset(source: str, table: Any) -> ImageDataset:
     columns = {name: table[name] for name in table.column_names}
-    missing = [name for name in ("name", "label", "shard", "offset", "size") if name not in columns]
-    if missing or not len(table):
-        detail = f"no column {missing[0]!r}" if missing else "no rows"
-        raise UserError(f"{source}/{INDEX} has {detail}: write it again with `scs pack`")
+    if not len(table):
+        raise UserError(f"{source}/{INDEX} has no rows: write it again with `scs pack`")
     names = tuple(columns["name"].to_pylist())
-    label_column = columns["label"].combine_chunks().cast("string").to_numpy(zero_copy_only=False)
+    label_column = columns["label"].to_numpy()
     classes, labels = np.unique(label_column.astype(np.str_), return_inverse=True)
-    shards, offsets, sizes = (
-        columns[name].to_numpy().astype(np.int64) for name in ("shard", "offset", "size")
+    shards, offsets, sizes, sides = (
+        columns[name].to_numpy() for name in ("shard", "offset", "size", "short_side")
     )
-    digests = np.frombuffer(b"".join(columns["sha256"].to_pylist()), np.uint8).reshape(-1, 32)
-    _check_index(source, names, shards, offsets, sizes, digests)
+    stored_digests = columns["sha256"].to_pylist()
+    valid = (
+        len(set(names)) == len(names)
+        and shards.min() >= 0
+        and offsets.min() >= tarfile.BLOCKSIZE
+        and 0 < sizes.min() <= sizes.max() <= MAX_IMAGE_BYTES
+        and 0 < sides.min() <= sides.max() <= MAX_PIXELS
+        and {len(digest) for digest in stored_digests} == {hashlib.sha256().digest_size}
+    )
+    if not valid:
+        raise UserError(
+            f"{source}/{INDEX} has repeated names, or numbers or hashes that are not possible: "
+            "write it again with `scs pack`"
+        )
+    digests = np.frombuffer(b"".join(stored_digests), np.uint8).reshape(-1, 32)
     splits = _texts(columns, "split")
     if splits is not None and (other := set(splits.tolist()) - set(SPLITS)):
         raise UserError(f"{source}/{INDEX}: split is {other.pop()!r}, expected train, val or test")
@@ -233,32 +260,10 @@ def _dataset(source: str, table: Any) -> ImageDataset:
         folds=columns["fold"].to_numpy().astype(np.int64) if "fold" in columns else None,
         open=reader.open,
         file_hash=reader.file_hash,
-        native_size=int(np.median(columns["short_side"].to_numpy())),
+        native_size=int(np.median(sides)),
         content=reader.content,
         checked=True,
     )
-
-
-def _check_index(
-    source: str,
-    names: tuple[str, ...],
-    shards: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    digests: NDArray[np.uint8],
-) -> None:
-    valid = (
-        len(set(names)) == len(names) == len(digests)
-        and shards.min() >= 0
-        and offsets.min() >= tarfile.BLOCKSIZE
-        and sizes.min() > 0
-        and sizes.max() <= MAX_IMAGE_BYTES
-    )
-    if not valid:
-        raise UserError(
-            f"{source}/{INDEX} has repeated names, or offsets or sizes that are not possible: "
-            "write it again with `scs pack`"
-        )
 
 
 def _texts(columns: dict[str, Any], name: str) -> NDArray[np.str_] | None:
@@ -316,15 +321,15 @@ class PackedImages:
             raise ImageError(f"{self.names[index]}: {path} cannot be read ({error})") from error
 
 
-def _open(path: str, block_size: int | None = None) -> IO[bytes]:
+def _open(path: str, block_size: int | None = None) -> BinaryIO:
     """Open a local file or an address; `block_size` avoids reading more than is needed."""
     if "://" not in path:
-        return Path(path).open("rb")
+        return open_record(path, memory_bytes() // 2 if block_size is None else None)
     import fsspec
 
     options = {} if block_size is None else {"block_size": block_size}
     file_system, name = fsspec.core.url_to_fs(path)
-    opened: IO[bytes] = file_system.open(name, "rb", cache_type="readahead", **options)
+    opened: BinaryIO = file_system.open(name, "rb", cache_type="readahead", **options)
     return opened
 
 
@@ -334,9 +339,9 @@ def _cache_path(digest: str) -> Path:
 
 def _read_cached(path: Path) -> bytes | None:
     try:
-        content = path.read_bytes()
+        content = read_bytes(path, MAX_IMAGE_BYTES)
         os.utime(path)  # the images that were not used for the longest time are removed first
-    except OSError:
+    except (RecordError, OSError):
         return None
     return content
 

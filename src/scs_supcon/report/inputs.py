@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.record import Evaluation
 from scs_supcon.io.records import (
+    ColumnTypes,
     MissingRecord,
     RecordError,
-    csv_rows,
     read_json,
     read_json_object,
     read_parquet,
@@ -21,11 +21,16 @@ from scs_supcon.io.records import (
 )
 from scs_supcon.io.typed import validate
 from scs_supcon.recipe.toml import Values, read_stored_values
-from scs_supcon.runs.metrics_log import STEP_METRICS
+from scs_supcon.runs.metrics_log import STEP_METRICS, read_metrics
 
 Curves = Mapping[tuple[str, str], tuple[list[int], list[float]]]
 
 OLD_COLUMNS = {"none_of_these": "unknown"}  # of predictions.parquet; vocabulary: ok
+COLUMNS: Mapping[str, ColumnTypes] = {
+    "predictions": {"name": str, "prediction": str, "unknown": bool, "probabilities": list},
+    "embeddings": {"name": str, "split": str, "label": str, "common": list, "style": list},
+    "thumbnails": {"name": str, "jpeg": bytes},
+}
 
 
 class _Finished(BaseModel):
@@ -157,25 +162,25 @@ def _problems(file: Path) -> list[Mapping[str, str]]:
 
 
 def _columns(file: Path) -> dict[str, list[Any]]:
-    table = read_parquet(file)
-    arrays = {"common", "style", "probabilities"}
-    return {
+    types = COLUMNS[file.stem]
+    old = {name: types[current] for name, current in OLD_COLUMNS.items() if current in types}
+    table = read_parquet(file, {}, {**types, **old})
+    columns: dict[str, list[Any]] = {
         OLD_COLUMNS.get(name, name): list(table[name].to_numpy())
-        if name in arrays
+        if types.get(name) is list
         else table[name].to_pylist()
         for name in table.column_names
     }
+    for name in types.keys() - columns.keys():
+        raise RecordError(f"{file} is damaged: it has no column {name!r}")
+    return columns
 
 
 def _curves(file: Path) -> dict[tuple[str, str], tuple[list[int], list[float]]]:
     curves: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
-    for row in csv_rows(file, ("stage", "metric", "epoch", "value")):
-        if row["metric"] in STEP_METRICS:
-            continue
-        epochs, values = curves.setdefault((row["stage"], row["metric"]), ([], []))
-        try:
-            epochs.append(int(row["epoch"]))
-            values.append(float(row["value"]))
-        except ValueError as error:
-            raise RecordError(f"{file} is damaged: {error}") from error
+    for row in read_metrics(file):
+        if row.metric not in STEP_METRICS:
+            epochs, values = curves.setdefault((row.stage, row.metric), ([], []))
+            epochs.append(row.epoch)
+            values.append(row.value)
     return curves

@@ -1,6 +1,5 @@
 """The figures of the paper: boundary over training, β, t-SNE, the sigmoid mapping, ranks."""
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from scs_supcon.report.figures import (
     new_figure,
 )
 from scs_supcon.report.gallery import map_points
+from scs_supcon.runs.metrics_log import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,12 +36,11 @@ Curve = tuple[list[float], list[float]]
 def read_boundary(run: Path) -> dict[str, Curve]:
     """Return t, b and b/t by epoch from the metrics of a run."""
     curves: dict[str, Curve] = {name: ([], []) for name in BOUNDARY}
-    with (run / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["stage"] == "pretrain" and row["metric"] in curves:
-                epochs, values = curves[row["metric"]]
-                epochs.append(float(row["epoch"]))
-                values.append(float(row["value"]))
+    for row in read_metrics(run / "metrics.csv"):
+        if row.stage == "pretrain" and row.metric in curves:
+            epochs, values = curves[row.metric]
+            epochs.append(float(row.epoch))
+            values.append(row.value)
     return curves
 
 

@@ -1,7 +1,6 @@
 """An exported model behind the interface of the server: onnxruntime, without torch."""
 
 import io
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,8 +10,19 @@ import numpy as np
 from PIL import Image
 
 from scs_supcon.data.crop import CentreCrop
+from scs_supcon.data.image_io import MAX_PIXELS, ImageError, open_image
 from scs_supcon.errors import UserError
 from scs_supcon.inference.gallery_file import GalleryFile, gallery_path, read_gallery
+from scs_supcon.io.records import (
+    MissingRecord,
+    RecordError,
+    memory_bytes,
+    open_record,
+    parse_json_object,
+    table_of,
+    value_of_type,
+)
+from scs_supcon.io.values import ValueTree
 from scs_supcon.server.predictor import Floats, ImageDecision, Pixels, TrainingGallery
 
 KEY = "scs_supcon"  # of the metadata
@@ -26,26 +36,61 @@ class OnnxPredictor:
         session: of onnxruntime.
         metadata: of the file.
         gallery: the training images.
+        file: the file, for errors.
+
+    Raises:
+        RecordError: the metadata is damaged.
     """
 
-    def __init__(self, session: Any, metadata: Mapping[str, Any], gallery: TrainingGallery) -> None:
+    def __init__(
+        self, session: Any, metadata: ValueTree, gallery: TrainingGallery, file: Path
+    ) -> None:
         self._session, self.gallery = session, gallery
         self.threads = _cores()
         self._outputs = [output.name for output in session.get_outputs()]
-        steps, pairs = metadata["preprocessing"], metadata.get("pairs")
-        self._crop = CentreCrop(steps["short_side"], steps["centre_crop"], steps["interpolation"])
-        self.classes = tuple(metadata["classes"])
-        self.thresholds: Floats = np.array(metadata["thresholds"])
-        self.boundary: float | None = pairs["b"] / pairs["t"] if pairs and pairs["t"] else None
+        self._crop = _read_crop(value_of_type(metadata, "preprocessing", dict, file), file)
+        self.classes: tuple[str, ...] = tuple(value_of_type(metadata, "classes", list, file))
+        thresholds = value_of_type(metadata, "thresholds", list, file)
+        if not all(isinstance(name, str) for name in self.classes):
+            raise RecordError(f"{file} is damaged: classes should be a list of names")
+        if not all(type(x) in (int, float) for x in thresholds):
+            raise RecordError(f"{file} is damaged: thresholds should be a list of numbers")
+        if not 0 < len(self.classes) == len(thresholds):
+            raise RecordError(
+                f"{file} is damaged: it has {len(thresholds)} thresholds for {len(self.classes)} "
+                "classes"
+            )
+        self.thresholds: Floats = np.array(thresholds, np.float64)
+        pairs = table_of(metadata, "pairs", file)  # missing in format 1
+        t, b = (value_of_type(pairs, key, float, file) if pairs else 0.0 for key in ("t", "b"))
+        self.boundary: float | None = b / t if t else None
         self.facts: Mapping[str, Any] = {
-            "encoder": metadata["encoder"],
-            "method": metadata["method"],
-            "image_size": steps["centre_crop"],
-            "metrics": metadata["metrics"],
-            "rejection": metadata["rejection"],
+            "encoder": value_of_type(metadata, "encoder", str, file),
+            "method": value_of_type(metadata, "method", str, file),
+            "image_size": self._crop.size,
+            "metrics": value_of_type(metadata, "metrics", dict, file),
+            "rejection": value_of_type(metadata, "rejection", dict, file),
             "runtime": "onnxruntime",
             "heat_map": False,
         }
+
+    def check(self, file: Path) -> None:
+        """Run the model once, and raise a `RecordError` if its results do not fit the other data.
+
+        A file that was not made by `scs export` would fail at every request.
+        """
+        side = self._crop.size
+        try:
+            decision = self.decide([np.zeros((side, side, 3), np.uint8)])[0]
+        except Exception as error:  # onnxruntime raises errors of its own types
+            raise RecordError(f"{file} is not a model of `scs export`: {_brief(error)}") from error
+        gallery, classes = self.gallery, len(self.classes)
+        if decision.probabilities.shape != (classes,):
+            raise RecordError(f"{file} is damaged: it names {classes} classes, but has others")
+        widths = (gallery.common.shape[1], gallery.style.shape[1] or decision.style.size)
+        fits = widths == (decision.common.size, decision.style.size)
+        if gallery.names and not (fits and gallery.labels.max() < classes):
+            raise RecordError(f"{gallery_path(file)} does not belong to {file}: export both again")
 
     def prepare(self, image: Image.Image) -> Pixels:
         """Return the pixels (size, size, 3) that the model sees."""
@@ -56,6 +101,10 @@ class OnnxPredictor:
         results = self._session.run(None, {"pixels": np.stack(pixels)})
         out = dict(zip(self._outputs, results, strict=True))
         style = out.get("style", np.zeros((len(pixels), 0), np.float32))
+        numbers = (out["probabilities"], out["similarity"], out["common"], style)
+        known = (out["nearest"] >= 0) & (out["nearest"] < len(self.classes))
+        if not (known.all() and all(np.isfinite(rows).all() for rows in numbers)):
+            raise UserError("the model does not work: its results are not finite")
         return [
             ImageDecision(
                 out["probabilities"][i],
@@ -88,21 +137,38 @@ class GalleryImages:
 
     def jpeg(self, number: int, side: int) -> bytes | None:
         """Return the JPEG of an image, smaller if asked for."""
-        content = self._jpegs[number]
-        if not content:
+        try:
+            image = open_image(self.names[number], side, content=self._jpegs[number])
+        except ImageError:  # damaged, or none
             return None
-        with Image.open(io.BytesIO(content), formats=["JPEG"]) as image:
-            if max(image.size) <= side:
-                return content
-            image.thumbnail((side, side))
-            file = io.BytesIO()
-            image.save(file, "JPEG", quality=85)
-            return file.getvalue()
+        image.thumbnail((side, side))
+        file = io.BytesIO()
+        image.save(file, "JPEG", quality=85)
+        return file.getvalue()
 
 
 def _cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _read_crop(steps: ValueTree, file: Path) -> CentreCrop:
+    """Return the preprocessing that metadata describes."""
+    short_side = value_of_type(steps, "short_side", int, file)
+    size = value_of_type(steps, "centre_crop", int, file)
+    interpolation = value_of_type(steps, "interpolation", str, file)
+    if not 0 < size <= short_side or short_side**2 > MAX_PIXELS:
+        raise RecordError(
+            f"{file} is damaged: it expects {size} pixels of images whose short side has "
+            f"{short_side}"
+        )
+    if interpolation.upper() not in Image.Resampling.__members__:
+        raise RecordError(f"{file} is damaged: there is no interpolation {interpolation!r}")
+    return CentreCrop(short_side, size, interpolation)
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
 
 
 def load_onnx(file: Path) -> tuple[OnnxPredictor, GalleryImages]:
@@ -113,8 +179,10 @@ def load_onnx(file: Path) -> tuple[OnnxPredictor, GalleryImages]:
     """
     import onnxruntime
 
-    if not file.is_file():
-        raise UserError(f"{file} does not exist: write it with `scs export RUN --onnx`")
+    try:
+        open_record(file, memory_bytes() // 2, links=True).close()
+    except MissingRecord as error:
+        raise UserError(f"{error}: write it with `scs export RUN --onnx`") from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # One thread per batch, several batches at a time: the threads of one batch would wait for each
@@ -124,17 +192,19 @@ def load_onnx(file: Path) -> tuple[OnnxPredictor, GalleryImages]:
         session = onnxruntime.InferenceSession(
             str(file), options, providers=["CPUExecutionProvider"]
         )
-        metadata = json.loads(session.get_modelmeta().custom_metadata_map[KEY])
+        text = session.get_modelmeta().custom_metadata_map[KEY]
     except Exception as error:  # onnxruntime raises errors of its own types
-        brief = " ".join(str(error).split())[:200]
-        raise UserError(f"{file} is not a model of `scs export`: {brief}") from error
-    if metadata["format_version"] > SUPPORTED:
+        raise UserError(f"{file} is not a model of `scs export`: {_brief(error)}") from error
+    metadata = parse_json_object(text, file, finite=True)
+    if value_of_type(metadata, "format_version", int, file) > SUPPORTED:
         raise UserError(f"{file} was exported by a newer version: pip install --upgrade scs-supcon")
     beside = gallery_path(file)
-    if beside.is_file():
+    if beside.exists():
         stored = read_gallery(beside)
     else:
         empty = np.zeros((0, 0), np.float32)
         stored = GalleryFile((), np.zeros(0, np.int64), empty, empty, ())
     gallery = TrainingGallery(stored.names, stored.labels, stored.common, stored.style)
-    return OnnxPredictor(session, metadata, gallery), GalleryImages(stored)
+    predictor = OnnxPredictor(session, metadata, gallery, file)
+    predictor.check(file)
+    return predictor, GalleryImages(stored)

@@ -16,6 +16,7 @@ from scs_supcon.errors import NonFiniteError, UserError
 from scs_supcon.io.records import (
     RecordError,
     csv_rows,
+    inner_folder,
     memory_bytes,
     read_bytes,
     read_json,
@@ -77,6 +78,7 @@ def replay(path: str | Path, method: str | None = None) -> Replay:
     run = Path(path)
     if not (run / STEP).exists():
         raise UserError(f"{run} has no {STEP}: every loss and gradient of this run was finite")
+    inner_folder(run, "failed")
     failed = validate(FailedStep, read_json_object(run / STEP), run / STEP)
     try:
         tensors = safetensors.torch.load(read_bytes(run / TENSORS, memory_bytes()))
