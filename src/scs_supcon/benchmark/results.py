@@ -19,7 +19,7 @@ from scs_supcon.data.splits import UNUSED
 from scs_supcon.evaluation.record import Evaluation
 from scs_supcon.io.csv import text_cell
 from scs_supcon.io.records import csv_rows, read_parquet
-from scs_supcon.runs.metrics_log import STEP_METRICS, read_metrics
+from scs_supcon.runs.metrics_log import STEP_METRICS
 from scs_supcon.training.result import ResultSummary, read_summary
 
 BASELINES = (
@@ -114,11 +114,11 @@ def read_pair_curves(file: Path) -> dict[str, tuple[list[int], list[float]]]:
     """Return steps and values of t and b from the metrics of a run, {} if there are none."""
     curves: dict[str, tuple[list[int], list[float]]] = {}
     names = dict(zip(STEP_METRICS, ("t", "b"), strict=True))
-    for row in read_metrics(file):
-        if row.stage == "pretrain" and row.metric in names:
-            steps, values = curves.setdefault(names[row.metric], ([], []))
-            steps.append(row.step)
-            values.append(row.value)
+    for row in csv_rows(file, {"stage": str, "metric": str, "step": int, "value": float}):
+        if row["stage"] == "pretrain" and row["metric"] in names:
+            steps, values = curves.setdefault(names[row["metric"]], ([], []))
+            steps.append(row["step"])
+            values.append(row["value"])
     return curves
 
 

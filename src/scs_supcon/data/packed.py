@@ -28,16 +28,8 @@ from scs_supcon.data.dataset import SPLITS, ImageDataset
 from scs_supcon.data.image_io import FORMATS, MAX_PIXELS, SUFFIXES, ImageError, open_image
 from scs_supcon.device import cache_folder
 from scs_supcon.errors import UserError
+from scs_supcon.io import records
 from scs_supcon.io.atomic import replacing, write_bytes
-from scs_supcon.io.records import (
-    ColumnTypes,
-    MissingRecord,
-    RecordError,
-    memory_bytes,
-    open_record,
-    parse_parquet,
-    read_bytes,
-)
 from scs_supcon.progress import ProgressCallback
 
 INDEX = "index.parquet"
@@ -46,11 +38,11 @@ SHARD_BYTES = 256 * 2**20
 CACHE_BYTES = 20 * 2**30
 INDEX_ROWS = 16_384  # rows that are held in memory while writing
 MAX_IMAGE_BYTES = 2**30
-COLUMNS: ColumnTypes = {
+COLUMNS: records.ColumnTypes = {
     **{"name": str, "label": str, "shard": int, "offset": int, "size": int},
-    **{"sha256": bytes, "short_side": int},
+    **{"sha256": bytes, "short_side": int, "split": str, "group": str, "fold": int},
 }
-OPTIONAL: ColumnTypes = {"split": str, "group": str, "fold": int}
+OPTIONAL = ("split", "group", "fold")
 
 
 def is_packed(source: str | Path) -> bool:
@@ -110,12 +102,13 @@ def read_packed(location: str | Path) -> ImageDataset:
     name = f"{source}/{INDEX}"
     try:
         with _open(name) as file:
-            remote = "://" in source
-            content = io.BytesIO(file.read(memory_bytes() // 2)) if remote else file
-            table = parse_parquet(content, name, COLUMNS, OPTIONAL)
-    except (FileNotFoundError, MissingRecord) as error:
+            content = (
+                io.BytesIO(file.read(records.memory_bytes() // 2)) if "://" in source else file
+            )
+            table = records.read_parquet(name, COLUMNS, optional=OPTIONAL, content=content)
+    except (FileNotFoundError, records.MissingRecord) as error:
         raise UserError(f"{source} has no {INDEX}: write it with `scs pack`") from error
-    except RecordError as error:
+    except records.RecordError as error:
         raise UserError(f"{error}: write it again with `scs pack`") from error
     except (OSError, ValueError, ImportError) as error:
         raise UserError(f"{name} cannot be read ({error})") from error
@@ -324,7 +317,9 @@ class PackedImages:
 def _open(path: str, block_size: int | None = None) -> BinaryIO:
     """Open a local file or an address; `block_size` avoids reading more than is needed."""
     if "://" not in path:
-        return open_record(path, memory_bytes() // 2 if block_size is None else None)
+        return records.open_record(
+            path, records.memory_bytes() // 2 if block_size is None else None
+        )
     import fsspec
 
     options = {} if block_size is None else {"block_size": block_size}
@@ -339,9 +334,9 @@ def _cache_path(digest: str) -> Path:
 
 def _read_cached(path: Path) -> bytes | None:
     try:
-        content = read_bytes(path, MAX_IMAGE_BYTES)
+        content = records.read_bytes(path, MAX_IMAGE_BYTES)
         os.utime(path)  # the images that were not used for the longest time are removed first
-    except (RecordError, OSError):
+    except (records.RecordError, OSError):
         return None
     return content
 

@@ -15,15 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scs_supcon.io import records
 from scs_supcon.io.atomic import remove_abandoned, write_bytes, write_error
 from scs_supcon.io.lock import Lock
-from scs_supcon.io.records import (
-    MissingRecord,
-    RecordError,
-    memory_bytes,
-    open_record,
-    read_bytes,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -107,9 +101,9 @@ def read_shards(
                 path.unlink(missing_ok=True)
         except _UnknownShard as reason:
             logger.warning("%s is ignored: %s", path, reason)
-        except MissingRecord:
+        except records.MissingRecord:
             pass  # removed by another process
-        except (RecordError, OSError) as error:
+        except (records.RecordError, OSError) as error:
             logger.warning("%s cannot be read (%s); its features are computed again", path, error)
         else:
             table[target] = features[np.ix_(shard_rows, shard_columns)]
@@ -137,7 +131,7 @@ def _read_header(path: Path) -> _ShardHeader:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with open_record(path, None), safe_open(path, framework="np") as file:
+        with records.open_record(path, None), safe_open(path, framework="np") as file:
             version = (file.metadata() or {}).get("format_version", str(FORMAT_VERSION))
             missing = [key for key in KEYS if key not in file.keys()]  # noqa: SIM118 - not a dict
             if version != str(FORMAT_VERSION):
@@ -178,7 +172,7 @@ def _read_features(path: Path, shape: tuple[int, int, int]) -> NDArray[np.float3
 
 
 def _read_verified(path: Path) -> bytes:
-    content = read_bytes(path, memory_bytes())
+    content = records.read_bytes(path, records.memory_bytes())
     if hashlib.sha256(content).hexdigest() != path.stem:
         raise _DamagedShard("its content does not match its name")
     return content

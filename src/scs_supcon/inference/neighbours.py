@@ -187,7 +187,7 @@ def read_embeddings(file: Path, field: str) -> StoredEmbeddings:
     values = column.flatten().to_numpy(zero_copy_only=False)
     width = len(values) // max(1, len(column))
     if not width:
-        raise UserError(f"{file} has no vectors in its column {field}")
+        raise UserError(f"{file} has no vectors of equal length in its column {field}")
     return StoredEmbeddings(table["image"].to_pylist(), values.reshape(len(column), width))
 
 

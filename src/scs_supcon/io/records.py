@@ -1,4 +1,4 @@
-"""Read files from untrusted sources: JSON, TOML, CSV and Parquet, with limits and one kind of error.
+"""Read JSON, TOML, CSV and Parquet from untrusted sources, with limits and one kind of error.
 
 Every record of a run, a model, a packed dataset, a search or a comparison is opened by
 `open_record`. It must be a regular file, not a pipe or a device, in the folder that it belongs to,
@@ -13,7 +13,7 @@ import math
 import os
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar, cast
@@ -65,10 +65,8 @@ def open_record(
             if not links and Path(path).is_symlink():
                 _check_inside(Path(path), Path(path).parent)
             if limit is not None and status.st_size > limit:
-                raise RecordError(
-                    f"{path} has {status.st_size:,} bytes, more than {limit:,}: it is damaged or "
-                    "not a file of scs-supcon"
-                )
+                size = f"{status.st_size:,} bytes, more than {limit:,}"
+                raise RecordError(f"{path} has {size}: it is damaged or not a file of scs-supcon")
         except BaseException:
             os.close(handle)
             raise
@@ -86,11 +84,7 @@ def read_bytes(path: Path, limit: int = MAX_BYTES, *, links: bool = False) -> by
 
 
 def inner_folder(folder: Path, name: str) -> Path:
-    """Return a folder inside another one, such as that of the model of a run.
-
-    Raises:
-        RecordError: It is a link that leaves the other folder.
-    """
+    """Return a folder inside another one; raise a `RecordError` if it is a link that leaves it."""
     _check_inside(folder / name, folder)
     return folder / name
 
@@ -181,12 +175,13 @@ def parse_toml(text: str, name: str | Path = "") -> ValueTree:
     return values
 
 
-def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yield the rows of a CSV file that has at least these columns.
+def csv_rows(path: Path, columns: Sequence[str] | ColumnTypes) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a CSV file that has at least these columns, of these types or text.
 
     Raises:
         RecordError: The file is damaged, or a row has too few or too many cells.
     """
+    types = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, str)
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     try:
         header = next(reader, [])
@@ -199,30 +194,33 @@ def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
                     f"{path} is damaged: line {reader.line_num} has {len(row)} cells, expected "
                     f"{len(header)}"
                 )
-            yield dict(zip(header, row, strict=True))
-    except csv.Error as error:
+            cells = zip(header, row, strict=True)
+            yield {name: types.get(name, str)(cell) for name, cell in cells}
+    except RecordError:
+        raise
+    except (csv.Error, ValueError) as error:
         raise RecordError(f"{path} is damaged: not a CSV file ({error})") from error
 
 
 def read_parquet(
-    path: Path, columns: ColumnTypes, optional: ColumnTypes | None = None, *, links: bool = False
+    path: Path | str,
+    columns: ColumnTypes,
+    *,
+    optional: Iterable[str] = (),
+    renamed: Mapping[str, str] | None = None,
+    content: BinaryIO | None = None,
+    links: bool = False,
 ) -> "Table":
-    """Return the columns of a Parquet file, as `parse_parquet` does."""
-    with open_record(path, memory_bytes() // 2, links=links) as file:
-        return parse_parquet(file, path, columns, optional)
-
-
-def parse_parquet(
-    file: BinaryIO, name: str | Path, columns: ColumnTypes, optional: ColumnTypes | None = None
-) -> "Table":
-    """Return the columns of an open Parquet file, without empty cells.
+    """Return columns of a Parquet file, without empty cells.
 
     Args:
-        file: The file.
-        name: Its name, for errors.
+        path: The file.
         columns: The type of each column: str, int, float, bool, bytes, or list for vectors of
             finite numbers, which have one length in all rows.
         optional: Columns that may be missing.
+        renamed: Current names of columns by their names in older versions.
+        content: The file, if it is open already.
+        links: As for `open_record`.
 
     Raises:
         RecordError: The file is damaged, or a column is missing or has another type.
@@ -233,33 +231,36 @@ def parse_parquet(
 
     types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
     types |= {bytes: pa.binary(), list: pa.list_(pa.float32())}
-    column = ""
+    names, column = dict(renamed or {}), ""
     try:
-        stored = pq.ParquetFile(file)
-        found = {c: kind for c, kind in (optional or {}).items() if c in stored.schema_arrow.names}
-        for column in columns:
-            if column not in stored.schema_arrow.names:
-                raise RecordError(f"{name} is damaged: it has no column {column!r}")
-        column, table = "", stored.read([*columns, *found])
+        with content or open_record(path, memory_bytes() // 2, links=links) as file:
+            stored = pq.ParquetFile(file)
+            names = {names.get(x, x): x for x in stored.schema_arrow.names}
+            table = stored.read([names[x] for x in columns if x in names])
         table.validate(full=True)  # text that is not UTF-8
-        for column, kind in {**columns, **found}.items():
-            values = table[column]
+        cells = {}
+        for column, kind in columns.items():
+            if column not in names:
+                if column in optional:
+                    continue
+                raise RecordError(f"{path} is damaged: it has no column {column!r}")
+            values = table[names[column]]
             if kind is not list or values.type != pa.list_(pa.float16()):  # of `scs embed --half`
                 values = values.cast(types[kind])
             vectors = pc.list_flatten(values) if kind is list else values
             lengths = pc.list_value_length(values).unique() if kind is list else ()
             if values.null_count or vectors.null_count or len(lengths) > 1:
                 detail = "has empty cells, or vectors of different lengths"
-                raise RecordError(f"{name} is damaged: the column {column!r} {detail}")
+                raise RecordError(f"{path} is damaged: the column {column!r} {detail}")
             if kind is list and pc.all(pc.is_finite(vectors)).as_py() is False:
-                raise RecordError(f"{name} is damaged: {column!r} contains NaN or infinity")
-            table = table.set_column(table.column_names.index(column), column, values)
-        return table
+                raise RecordError(f"{path} is damaged: {column!r} contains NaN or infinity")
+            cells[column] = values
+        return pa.table(cells, metadata=table.schema.metadata)
     except RecordError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: also UnicodeDecodeError
         where = f"the column {column!r} has another type" if column else "not a Parquet file"
-        raise RecordError(f"{name} is damaged: {where} ({error})") from error
+        raise RecordError(f"{path} is damaged: {where} ({error})") from error
 
 
 def value_of_type(values: Mapping[str, Value], key: str, kind: type[T], name: str | Path) -> T:
@@ -274,10 +275,7 @@ def value_of_type(values: Mapping[str, Value], key: str, kind: type[T], name: st
 
 def table_of(values: ValueTree, key: str, name: str | Path) -> ValueTree:
     """Return the table `key` of a record, or an empty one; it is an error if it is not a table."""
-    value = values.get(key, {})
-    if not isinstance(value, dict):
-        raise RecordError(f"{name} is damaged: {key} should be a table, got {_kind(value)}")
-    return value
+    return value_of_type({key: {}, **values}, key, dict, name)
 
 
 def _check_values(value: Any, name: str | Path, path: tuple[str | int, ...] = ()) -> None:

@@ -14,6 +14,7 @@ from scs_supcon.io.records import (
     ColumnTypes,
     MissingRecord,
     RecordError,
+    csv_rows,
     read_json,
     read_json_object,
     read_parquet,
@@ -21,7 +22,7 @@ from scs_supcon.io.records import (
 )
 from scs_supcon.io.typed import validate
 from scs_supcon.recipe.toml import Values, read_stored_values
-from scs_supcon.runs.metrics_log import STEP_METRICS, read_metrics
+from scs_supcon.runs.metrics_log import STEP_METRICS
 
 Curves = Mapping[tuple[str, str], tuple[list[int], list[float]]]
 
@@ -163,24 +164,18 @@ def _problems(file: Path) -> list[Mapping[str, str]]:
 
 def _columns(file: Path) -> dict[str, list[Any]]:
     types = COLUMNS[file.stem]
-    old = {name: types[current] for name, current in OLD_COLUMNS.items() if current in types}
-    table = read_parquet(file, {}, {**types, **old})
-    columns: dict[str, list[Any]] = {
-        OLD_COLUMNS.get(name, name): list(table[name].to_numpy())
-        if types.get(name) is list
-        else table[name].to_pylist()
-        for name in table.column_names
+    table = read_parquet(file, types, renamed=OLD_COLUMNS)
+    return {
+        name: list(table[name].to_numpy()) if kind is list else table[name].to_pylist()
+        for name, kind in types.items()
     }
-    for name in types.keys() - columns.keys():
-        raise RecordError(f"{file} is damaged: it has no column {name!r}")
-    return columns
 
 
 def _curves(file: Path) -> dict[tuple[str, str], tuple[list[int], list[float]]]:
     curves: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
-    for row in read_metrics(file):
-        if row.metric not in STEP_METRICS:
-            epochs, values = curves.setdefault((row.stage, row.metric), ([], []))
-            epochs.append(row.epoch)
-            values.append(row.value)
+    for row in csv_rows(file, {"stage": str, "metric": str, "epoch": int, "value": float}):
+        if row["metric"] not in STEP_METRICS:
+            epochs, values = curves.setdefault((row["stage"], row["metric"]), ([], []))
+            epochs.append(row["epoch"])
+            values.append(row["value"])
     return curves

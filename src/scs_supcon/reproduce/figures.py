@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scs_supcon.benchmark.results import CellResult
+from scs_supcon.io.records import csv_rows
 from scs_supcon.report.figures import (
     ACCENT,
     CLASS_COLOURS,
@@ -20,7 +21,6 @@ from scs_supcon.report.figures import (
     new_figure,
 )
 from scs_supcon.report.gallery import map_points
-from scs_supcon.runs.metrics_log import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,11 +36,12 @@ Curve = tuple[list[float], list[float]]
 def read_boundary(run: Path) -> dict[str, Curve]:
     """Return t, b and b/t by epoch from the metrics of a run."""
     curves: dict[str, Curve] = {name: ([], []) for name in BOUNDARY}
-    for row in read_metrics(run / "metrics.csv"):
-        if row.stage == "pretrain" and row.metric in curves:
-            epochs, values = curves[row.metric]
-            epochs.append(float(row.epoch))
-            values.append(row.value)
+    types = {"stage": str, "metric": str, "epoch": float, "value": float}
+    for row in csv_rows(run / "metrics.csv", types):
+        if row["stage"] == "pretrain" and row["metric"] in curves:
+            epochs, values = curves[row["metric"]]
+            epochs.append(row["epoch"])
+            values.append(row["value"])
     return curves
 
 

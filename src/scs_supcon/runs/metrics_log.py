@@ -9,10 +9,10 @@ import hashlib
 import io
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from scs_supcon.io import atomic
 from scs_supcon.io.records import RecordError, csv_rows, read_bytes
@@ -21,32 +21,6 @@ STEP_METRICS = ("step_t", "step_b")  # after single steps; all others are per ep
 MetricRows: TypeAlias = Sequence[tuple[int, Mapping[str, float]]]
 """Steps and their values by name."""
 COLUMNS = ("stage", "epoch", "step", "metric", "value")
-
-
-class MetricRow(NamedTuple):
-    """A line of metrics.csv."""
-
-    stage: str
-    epoch: int
-    step: int
-    metric: str
-    value: float
-
-
-def read_metrics(file: Path) -> Iterator[MetricRow]:
-    """Yield the lines of metrics.csv.
-
-    Raises:
-        RecordError: The file is missing or damaged.
-    """
-    try:
-        for row in csv_rows(file, COLUMNS):
-            stage, epoch, step, metric, value = (row[name] for name in COLUMNS)
-            yield MetricRow(stage, int(epoch), int(step), metric, float(value))
-    except RecordError:
-        raise
-    except ValueError as error:
-        raise RecordError(f"{file} is damaged: {error}") from error
 
 
 class MetricsLog:
@@ -118,10 +92,10 @@ class MetricsLog:
                 RuntimeWarning,
                 stacklevel=2,
             )
-        with suppress(RecordError):  # damaged: the warning above says so
+        with suppress(RecordError, ValueError):  # damaged: the warning above says so
             if content:
-                for row in read_metrics(self._file):
-                    self._next_steps[row.stage] = row.step + 1
+                for row in csv_rows(self._file, ("stage", "step")):
+                    self._next_steps[row["stage"]] = int(row["step"]) + 1
 
     def close(self) -> None:
         """Close the TensorBoard files."""

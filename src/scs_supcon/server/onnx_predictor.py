@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -13,20 +13,13 @@ from scs_supcon.data.crop import CentreCrop
 from scs_supcon.data.image_io import MAX_PIXELS, ImageError, open_image
 from scs_supcon.errors import UserError
 from scs_supcon.inference.gallery_file import GalleryFile, gallery_path, read_gallery
-from scs_supcon.io.records import (
-    MissingRecord,
-    RecordError,
-    memory_bytes,
-    open_record,
-    parse_json_object,
-    table_of,
-    value_of_type,
-)
+from scs_supcon.io import records
 from scs_supcon.io.values import ValueTree
 from scs_supcon.server.predictor import Floats, ImageDecision, Pixels, TrainingGallery
 
 KEY = "scs_supcon"  # of the metadata
 SUPPORTED = 2
+T = TypeVar("T")
 
 
 class OnnxPredictor:
@@ -48,49 +41,40 @@ class OnnxPredictor:
         self._session, self.gallery = session, gallery
         self.threads = _cores()
         self._outputs = [output.name for output in session.get_outputs()]
-        self._crop = _read_crop(value_of_type(metadata, "preprocessing", dict, file), file)
-        self.classes: tuple[str, ...] = tuple(value_of_type(metadata, "classes", list, file))
-        thresholds = value_of_type(metadata, "thresholds", list, file)
-        if not all(isinstance(name, str) for name in self.classes):
-            raise RecordError(f"{file} is damaged: classes should be a list of names")
-        if not all(type(x) in (int, float) for x in thresholds):
-            raise RecordError(f"{file} is damaged: thresholds should be a list of numbers")
-        if not 0 < len(self.classes) == len(thresholds):
-            raise RecordError(
-                f"{file} is damaged: it has {len(thresholds)} thresholds for {len(self.classes)} "
-                "classes"
-            )
-        self.thresholds: Floats = np.array(thresholds, np.float64)
-        pairs = table_of(metadata, "pairs", file)  # missing in format 1
-        t, b = (value_of_type(pairs, key, float, file) if pairs else 0.0 for key in ("t", "b"))
+        self._crop = _read_crop(records.value_of_type(metadata, "preprocessing", dict, file), file)
+        self.classes = tuple(_read_list(metadata, "classes", str, file))
+        self.thresholds: Floats = np.array(_read_list(metadata, "thresholds", float, file))
+        if not 0 < len(self.classes) == len(self.thresholds):
+            counts = f"{len(self.thresholds)} thresholds for {len(self.classes)} classes"
+            raise records.RecordError(f"{file} is damaged: it has {counts}")
+        pairs = records.table_of(metadata, "pairs", file)  # missing in format 1
+        t, b = (records.value_of_type({"t": 0, "b": 0, **pairs}, key, float, file) for key in "tb")
         self.boundary: float | None = b / t if t else None
+        kinds: dict[str, type[Any]] = {"encoder": str, "method": str, "metrics": dict, "rejection": dict}
         self.facts: Mapping[str, Any] = {
-            "encoder": value_of_type(metadata, "encoder", str, file),
-            "method": value_of_type(metadata, "method", str, file),
+            **{
+                key: records.value_of_type(metadata, key, kind, file) for key, kind in kinds.items()
+            },
             "image_size": self._crop.size,
-            "metrics": value_of_type(metadata, "metrics", dict, file),
-            "rejection": value_of_type(metadata, "rejection", dict, file),
             "runtime": "onnxruntime",
             "heat_map": False,
         }
 
     def check(self, file: Path) -> None:
-        """Run the model once, and raise a `RecordError` if its results do not fit the other data.
-
-        A file that was not made by `scs export` would fail at every request.
-        """
-        side = self._crop.size
+        """Run the model once, and raise an error if its results do not fit metadata or gallery."""
+        side, gallery, classes = self._crop.size, self.gallery, len(self.classes)
         try:
             decision = self.decide([np.zeros((side, side, 3), np.uint8)])[0]
         except Exception as error:  # onnxruntime raises errors of its own types
-            raise RecordError(f"{file} is not a model of `scs export`: {_brief(error)}") from error
-        gallery, classes = self.gallery, len(self.classes)
+            raise _not_exported(file, error) from error
         if decision.probabilities.shape != (classes,):
-            raise RecordError(f"{file} is damaged: it names {classes} classes, but has others")
+            raise records.RecordError(
+                f"{file} is damaged: it names {classes} classes, but has others"
+            )
         widths = (gallery.common.shape[1], gallery.style.shape[1] or decision.style.size)
         fits = widths == (decision.common.size, decision.style.size)
         if gallery.names and not (fits and gallery.labels.max() < classes):
-            raise RecordError(f"{gallery_path(file)} does not belong to {file}: export both again")
+            raise UserError(f"{gallery_path(file)} does not belong to {file}: export both again")
 
     def prepare(self, image: Image.Image) -> Pixels:
         """Return the pixels (size, size, 3) that the model sees."""
@@ -153,22 +137,24 @@ def _cores() -> int:
 
 
 def _read_crop(steps: ValueTree, file: Path) -> CentreCrop:
-    """Return the preprocessing that metadata describes."""
-    short_side = value_of_type(steps, "short_side", int, file)
-    size = value_of_type(steps, "centre_crop", int, file)
-    interpolation = value_of_type(steps, "interpolation", str, file)
-    if not 0 < size <= short_side or short_side**2 > MAX_PIXELS:
-        raise RecordError(
-            f"{file} is damaged: it expects {size} pixels of images whose short side has "
-            f"{short_side}"
-        )
-    if interpolation.upper() not in Image.Resampling.__members__:
-        raise RecordError(f"{file} is damaged: there is no interpolation {interpolation!r}")
+    short_side = records.value_of_type(steps, "short_side", int, file)
+    size = records.value_of_type(steps, "centre_crop", int, file)
+    interpolation = records.value_of_type(steps, "interpolation", str, file)
+    known = interpolation.upper() in Image.Resampling.__members__
+    if not known or not 0 < size <= short_side or short_side**2 > MAX_PIXELS:
+        detail = f"short side {short_side}, crop {size}, interpolation {interpolation[:20]!r}"
+        raise records.RecordError(f"{file} is damaged: images cannot be prepared with {detail}")
     return CentreCrop(short_side, size, interpolation)
 
 
-def _brief(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+def _read_list(metadata: ValueTree, key: str, kind: type[T], file: Path) -> list[T]:
+    values = records.value_of_type(metadata, key, list, file)
+    return [records.value_of_type({key: value}, key, kind, file) for value in values]
+
+
+def _not_exported(file: Path, error: Exception) -> UserError:
+    brief = " ".join(str(error).split())[:200]
+    return UserError(f"{file} is not a model of `scs export`: {brief}")
 
 
 def load_onnx(file: Path) -> tuple[OnnxPredictor, GalleryImages]:
@@ -180,8 +166,8 @@ def load_onnx(file: Path) -> tuple[OnnxPredictor, GalleryImages]:
     import onnxruntime
 
     try:
-        open_record(file, memory_bytes() // 2, links=True).close()
-    except MissingRecord as error:
+        records.open_record(file, records.memory_bytes() // 2, links=True).close()
+    except records.MissingRecord as error:
         raise UserError(f"{error}: write it with `scs export RUN --onnx`") from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -194,9 +180,9 @@ def load_onnx(file: Path) -> tuple[OnnxPredictor, GalleryImages]:
         )
         text = session.get_modelmeta().custom_metadata_map[KEY]
     except Exception as error:  # onnxruntime raises errors of its own types
-        raise UserError(f"{file} is not a model of `scs export`: {_brief(error)}") from error
-    metadata = parse_json_object(text, file, finite=True)
-    if value_of_type(metadata, "format_version", int, file) > SUPPORTED:
+        raise _not_exported(file, error) from error
+    metadata = records.parse_json_object(text, file, finite=True)
+    if records.value_of_type(metadata, "format_version", int, file) > SUPPORTED:
         raise UserError(f"{file} was exported by a newer version: pip install --upgrade scs-supcon")
     beside = gallery_path(file)
     if beside.exists():
