@@ -119,7 +119,7 @@ def find_model(path: Path) -> Path:
     """
     check_run(path)
     for directory in (path, inner_folder(path, "model")):
-        if (directory / MODEL_INFO).is_file():
+        if (directory / MODEL_INFO).exists():
             return directory
     if (path / RECIPE).is_file():
         raise UserError(f"the run in {path} is not finished: run its training command again")
