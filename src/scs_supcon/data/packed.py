@@ -220,8 +220,7 @@ def _dataset(source: str, table: Any) -> ImageDataset:
     if not len(table):
         raise UserError(f"{source}/{INDEX} has no rows: write it again with `scs pack`")
     names = tuple(columns["name"].to_pylist())
-    label_column = columns["label"].to_numpy()
-    classes, labels = np.unique(label_column.astype(np.str_), return_inverse=True)
+    classes, labels = np.unique(columns["label"].to_numpy().astype(np.str_), return_inverse=True)
     shards, offsets, sizes, sides = (
         columns[name].to_numpy() for name in ("shard", "offset", "size", "short_side")
     )

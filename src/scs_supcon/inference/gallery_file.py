@@ -74,18 +74,16 @@ def read_gallery(file: Path) -> GalleryFile:
         with open_record(file, memory_bytes() // 2), safe_open(file, "np") as content:
             metadata = content.metadata() or {}
             labels, common, style, content_bytes, ends = map(content.get_tensor, TENSORS)
-    except RecordError:
-        raise
-    except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
+    except (SafetensorError, OSError, LookupError, TypeError) as error:
         raise UserError(f"{file} is not a gallery of training images: {error}") from error
     if metadata.get("format_version") != FORMAT_VERSION:
         raise UserError(f"{file} is not a gallery that this version can read")
     names = parse_json(metadata.get("names", ""), file)
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise RecordError(f"{file} is damaged: names should be a list of names")
-    n, whole = len(names), np.dtype(np.int64)
+    n, whole = len(names) if isinstance(names, list) else -1, np.dtype(np.int64)
     valid = (
-        (labels.shape, labels.dtype, ends.shape, ends.dtype) == ((n,), whole, (n,), whole)
+        n >= 0
+        and all(isinstance(name, str) for name in names)
+        and (labels.shape, labels.dtype, ends.shape, ends.dtype) == ((n,), whole, (n,), whole)
         and (content_bytes.ndim, content_bytes.dtype) == (1, np.dtype(np.uint8))
         and (labels >= 0).all()
         and all((x.ndim, len(x), x.dtype) == (2, n, np.dtype(np.float32)) for x in (common, style))

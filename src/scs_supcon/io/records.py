@@ -51,29 +51,24 @@ def open_record(
             it belongs to a dataset. A record may not: whoever made its folder could name any file.
 
     Raises:
-        RecordError: The file is something else (a pipe, a device, a folder), a link that leaves
-            its folder, too large, or cannot be read.
+        RecordError: The file is something else, a link out of its folder, too large or unreadable.
     """
-
-    def check_and_open(name: str, flags: int) -> int:
-        # Opening a pipe would wait for a writer, unless it is opened without waiting.
-        handle = os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
-        try:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise RecordError(f"{path} is not a regular file: replace it with one")
-            if not links and Path(path).is_symlink():
-                _check_inside(Path(path), Path(path).parent)
-            if limit is not None and status.st_size > limit:
-                size = f"{status.st_size:,} bytes, more than {limit:,}"
-                raise RecordError(f"{path} has {size}: it is damaged or not a file of scs-supcon")
-        except BaseException:
-            os.close(handle)
-            raise
-        return handle
-
     with _errors_of(path):
-        return open(path, "rb", opener=check_and_open)
+        if not links and Path(path).is_symlink():
+            inside(Path(path).parent, Path(path).name)
+        # Opening a pipe would wait for a writer, unless it is opened without waiting.
+        at_once = getattr(os, "O_NONBLOCK", 0)
+        file = open(path, "rb", opener=lambda x, flags: os.open(x, flags | at_once))  # noqa: SIM115
+        status, problem = os.fstat(file.fileno()), ""
+    if not stat.S_ISREG(status.st_mode):
+        problem = "is not a regular file: replace it with one"
+    elif limit is not None and status.st_size > limit:
+        size = f"{status.st_size:,} bytes, more than {limit:,}"
+        problem = f"has {size}: it is damaged or not a file of scs-supcon"
+    if problem:
+        file.close()
+        raise RecordError(f"{path} {problem}")
+    return file
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES, *, links: bool = False) -> bytes:
@@ -83,15 +78,12 @@ def read_bytes(path: Path, limit: int = MAX_BYTES, *, links: bool = False) -> by
         return file.read(os.fstat(file.fileno()).st_size)
 
 
-def inner_folder(folder: Path, name: str) -> Path:
-    """Return a folder inside another one; raise a `RecordError` if it is a link that leaves it."""
-    _check_inside(folder / name, folder)
-    return folder / name
-
-
-def _check_inside(path: Path, folder: Path) -> None:
+def inside(folder: Path, name: str) -> Path:
+    """Return a path in a folder; raise a `RecordError` if it is a link that leaves the folder."""
+    path = folder / name
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise RecordError(f"{path} is a link that leaves its folder: replace it with a copy")
+    return path
 
 
 @contextmanager
@@ -214,19 +206,17 @@ def read_parquet(
     """Return columns of a Parquet file, without empty cells.
 
     Args:
-        path: The file.
+        path: The file; `links` as for `open_record`.
         columns: The type of each column: str, int, float, bool, bytes, or list for vectors of
             finite numbers, which have one length in all rows.
         optional: Columns that may be missing.
         renamed: Current names of columns by their names in older versions.
         content: The file, if it is open already.
-        links: As for `open_record`.
 
     Raises:
         RecordError: The file is damaged, or a column is missing or has another type.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
@@ -247,13 +237,9 @@ def read_parquet(
             values = table[names[column]]
             if kind is not list or values.type != pa.list_(pa.float16()):  # of `scs embed --half`
                 values = values.cast(types[kind])
-            vectors = pc.list_flatten(values) if kind is list else values
-            lengths = pc.list_value_length(values).unique() if kind is list else ()
-            if values.null_count or vectors.null_count or len(lengths) > 1:
-                detail = "has empty cells, or vectors of different lengths"
+            if values.null_count or (kind is list and not _are_vectors(values)):
+                detail = "has empty cells, or vectors of different lengths or with NaN"
                 raise RecordError(f"{path} is damaged: the column {column!r} {detail}")
-            if kind is list and pc.all(pc.is_finite(vectors)).as_py() is False:
-                raise RecordError(f"{path} is damaged: {column!r} contains NaN or infinity")
             cells[column] = values
         return pa.table(cells, metadata=table.schema.metadata)
     except RecordError:
@@ -261,6 +247,14 @@ def read_parquet(
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: also UnicodeDecodeError
         where = f"the column {column!r} has another type" if column else "not a Parquet file"
         raise RecordError(f"{path} is damaged: {where} ({error})") from error
+
+
+def _are_vectors(column: Any) -> bool:
+    import pyarrow.compute as pc
+
+    numbers, lengths = pc.list_flatten(column), pc.list_value_length(column).unique()
+    finite = pc.all(pc.is_finite(numbers)).as_py() is not False  # None: there are none
+    return len(lengths) < 2 and not numbers.null_count and finite
 
 
 def value_of_type(values: Mapping[str, Value], key: str, kind: type[T], name: str | Path) -> T:

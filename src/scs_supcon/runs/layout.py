@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.io.atomic import check_writable
-from scs_supcon.io.records import inner_folder
+from scs_supcon.io.records import inside
 
 RECIPE, ENVIRONMENT, FINISHED = "recipe.toml", "environment.json", "finished.json"
 MODEL_INFO = "model.json"
@@ -118,7 +118,7 @@ def find_model(path: Path) -> Path:
         UserError: there is no model.
     """
     check_run(path)
-    for directory in (path, inner_folder(path, "model")):
+    for directory in (path, inside(path, "model")):
         if (directory / MODEL_INFO).exists():
             return directory
     if (path / RECIPE).is_file():

@@ -122,7 +122,7 @@ class _Api:
         """Return the neighbours of a training image, without the image itself."""
         k, field = self._k_and_field(request)
         if not self.service.images.names:
-            raise HTTPException(404, "there are no training images: export the model again")
+            raise HTTPException(404, "the gallery beside the model is missing: export it again")
         number = whole_number(request, "id", 0, range(len(self.service.images.names)))
         name, predictor = self.service.images.names[number], self.service.predictor
         gallery = predictor.gallery

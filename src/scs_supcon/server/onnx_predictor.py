@@ -1,10 +1,12 @@
 """An exported model behind the interface of the server: onnxruntime, without torch."""
 
 import io
+import math
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -19,7 +21,6 @@ from scs_supcon.server.predictor import Floats, ImageDecision, Pixels, TrainingG
 
 KEY = "scs_supcon"  # of the metadata
 SUPPORTED = 2
-T = TypeVar("T")
 
 
 class OnnxPredictor:
@@ -30,9 +31,6 @@ class OnnxPredictor:
         metadata: of the file.
         gallery: the training images.
         file: the file, for errors.
-
-    Raises:
-        RecordError: the metadata is damaged.
     """
 
     def __init__(
@@ -41,21 +39,23 @@ class OnnxPredictor:
         self._session, self.gallery = session, gallery
         self.threads = _cores()
         self._outputs = [output.name for output in session.get_outputs()]
-        self._crop = _read_crop(records.value_of_type(metadata, "preprocessing", dict, file), file)
-        self.classes = tuple(_read_list(metadata, "classes", str, file))
-        self.thresholds: Floats = np.array(_read_list(metadata, "thresholds", float, file))
-        if not 0 < len(self.classes) == len(self.thresholds):
-            counts = f"{len(self.thresholds)} thresholds for {len(self.classes)} classes"
-            raise records.RecordError(f"{file} is damaged: it has {counts}")
+        read = partial(records.value_of_type, metadata, name=file)
+        self._crop = _read_crop(read("preprocessing", dict), file)
+        classes, thresholds = read("classes", list), read("thresholds", list)
+        kinds = ({*map(type, classes)} == {str}, {*map(type, thresholds)} <= {int, float})
+        if not all(kinds) or len(classes) != len(thresholds):
+            raise records.RecordError(f"{file} is damaged: each class needs a name and a threshold")
+        self.classes = tuple(classes)
+        self.thresholds: Floats = np.array(thresholds, np.float64)
         pairs = records.table_of(metadata, "pairs", file)  # missing in format 1
         t, b = (records.value_of_type({"t": 0, "b": 0, **pairs}, key, float, file) for key in "tb")
-        self.boundary: float | None = b / t if t else None
-        kinds: dict[str, type[Any]] = {"encoder": str, "method": str, "metrics": dict, "rejection": dict}
+        self.boundary: float | None = b / t if t and math.isfinite(b / t) else None
         self.facts: Mapping[str, Any] = {
-            **{
-                key: records.value_of_type(metadata, key, kind, file) for key, kind in kinds.items()
-            },
+            "encoder": read("encoder", str),
+            "method": read("method", str),
             "image_size": self._crop.size,
+            "metrics": read("metrics", dict),
+            "rejection": read("rejection", dict),
             "runtime": "onnxruntime",
             "heat_map": False,
         }
@@ -68,9 +68,7 @@ class OnnxPredictor:
         except Exception as error:  # onnxruntime raises errors of its own types
             raise _not_exported(file, error) from error
         if decision.probabilities.shape != (classes,):
-            raise records.RecordError(
-                f"{file} is damaged: it names {classes} classes, but has others"
-            )
+            raise UserError(f"{file} is damaged: it names {classes} classes, but has others")
         widths = (gallery.common.shape[1], gallery.style.shape[1] or decision.style.size)
         fits = widths == (decision.common.size, decision.style.size)
         if gallery.names and not (fits and gallery.labels.max() < classes):
@@ -87,8 +85,8 @@ class OnnxPredictor:
         style = out.get("style", np.zeros((len(pixels), 0), np.float32))
         numbers = (out["probabilities"], out["similarity"], out["common"], style)
         known = (out["nearest"] >= 0) & (out["nearest"] < len(self.classes))
-        if not (known.all() and all(np.isfinite(rows).all() for rows in numbers)):
-            raise UserError("the model does not work: its results are not finite")
+        if not (known.all() and all((np.abs(rows) < 2).all() for rows in numbers)):  # also NaN
+            raise UserError("the model computes results that are not possible: export it again")
         return [
             ImageDecision(
                 out["probabilities"][i],
@@ -137,19 +135,14 @@ def _cores() -> int:
 
 
 def _read_crop(steps: ValueTree, file: Path) -> CentreCrop:
-    short_side = records.value_of_type(steps, "short_side", int, file)
-    size = records.value_of_type(steps, "centre_crop", int, file)
-    interpolation = records.value_of_type(steps, "interpolation", str, file)
+    read = partial(records.value_of_type, steps, name=file)
+    short_side, size = read("short_side", int), read("centre_crop", int)
+    interpolation = read("interpolation", str)
     known = interpolation.upper() in Image.Resampling.__members__
     if not known or not 0 < size <= short_side or short_side**2 > MAX_PIXELS:
         detail = f"short side {short_side}, crop {size}, interpolation {interpolation[:20]!r}"
         raise records.RecordError(f"{file} is damaged: images cannot be prepared with {detail}")
     return CentreCrop(short_side, size, interpolation)
-
-
-def _read_list(metadata: ValueTree, key: str, kind: type[T], file: Path) -> list[T]:
-    values = records.value_of_type(metadata, key, list, file)
-    return [records.value_of_type({key: value}, key, kind, file) for value in values]
 
 
 def _not_exported(file: Path, error: Exception) -> UserError:

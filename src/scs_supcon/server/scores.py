@@ -124,7 +124,7 @@ def score_images(
     class_index = {name: index for index, name in enumerate(model.classes)}
     for name, predicted, probabilities in _predictions(run):
         at = number.get(renamed.get(name, name))
-        if at is not None:
+        if at is not None and predicted in class_index and len(probabilities) == len(class_index):
             prediction[at] = class_index[predicted]
             confidence[at] = probabilities[class_index[predicted]]
             if vectors.labels[at] >= 0:
@@ -160,7 +160,7 @@ def _label_scores(
     file = run / "label_scores.parquet"
     if file.is_file():
         types = {"name": str, "prediction": int, "confidence": float, "label_probability": float}
-        table = read_parquet(file, {**types, "suggested": int, "suspicion": float}).to_pydict()
+        table = read_parquet(file, types | {"suggested": int, "suspicion": float}).to_pydict()
         names = [renamed.get(name, name) for name in table.pop("name")]
         stored = zip(names, zip(*table.values(), strict=True), strict=True)
         return {name: values for name, values in stored if name in number}
