@@ -201,7 +201,9 @@ METADATA: Mapping[str, Callable[[dict[str, Any]], Any]] = {
     "fewer classes": put("classes", value=["a"]),
     "classes are numbers": put("classes", value=[1, 2, 3, 4]),
     "thresholds are NaN": put("thresholds", value=[float("nan")] * 4),
-    "thresholds are infinite": lambda m: json.dumps(m | {"thresholds": 5}).replace("5", "1e999"),
+    "thresholds are infinite": lambda m: json.dumps(m | {"thresholds": ["x"] * 4}).replace(
+        '"x"', "1e999"
+    ),
     "no thresholds": put("thresholds", value=[]),
     "too few thresholds": lambda m: m["thresholds"].pop() and None,
     "depth": lambda metadata: "[" * 100_000,

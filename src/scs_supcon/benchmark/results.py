@@ -117,8 +117,8 @@ def read_pair_curves(file: Path) -> dict[str, tuple[list[int], list[float]]]:
     for row in csv_rows(file, {"stage": str, "metric": str, "step": int, "value": float}):
         if row["stage"] == "pretrain" and row["metric"] in names:
             steps, values = curves.setdefault(names[row["metric"]], ([], []))
-            steps.append(row["step"])
-            values.append(row["value"])
+            steps.append(int(row["step"]))
+            values.append(float(row["value"]))
     return curves
 
 

@@ -167,8 +167,8 @@ def parse_toml(text: str, name: str | Path = "") -> ValueTree:
     return values
 
 
-def csv_rows(path: Path, columns: Sequence[str] | ColumnTypes) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a CSV file that has at least these columns, of these types or text.
+def csv_rows(path: Path, columns: Sequence[str] | ColumnTypes) -> Iterator[dict[str, str]]:
+    """Yield the rows of a CSV file that has at least these columns, with cells of these types.
 
     Raises:
         RecordError: The file is damaged, or a row has too few or too many cells.
@@ -182,12 +182,12 @@ def csv_rows(path: Path, columns: Sequence[str] | ColumnTypes) -> Iterator[dict[
             raise RecordError(f"{path} is damaged: it has no column {missing[0]!r}")
         for row in reader:
             if len(row) != len(header):
-                raise RecordError(
-                    f"{path} is damaged: line {reader.line_num} has {len(row)} cells, expected "
-                    f"{len(header)}"
-                )
-            cells = zip(header, row, strict=True)
-            yield {name: types.get(name, str)(cell) for name, cell in cells}
+                counts = f"{len(row)} cells, expected {len(header)}"
+                raise RecordError(f"{path} is damaged: line {reader.line_num} has {counts}")
+            cells = dict(zip(header, row, strict=True))
+            for name, kind in types.items():
+                kind(cells[name])
+            yield cells
     except RecordError:
         raise
     except (csv.Error, ValueError) as error:

@@ -176,6 +176,6 @@ def _curves(file: Path) -> dict[tuple[str, str], tuple[list[int], list[float]]]:
     for row in csv_rows(file, {"stage": str, "metric": str, "epoch": int, "value": float}):
         if row["metric"] not in STEP_METRICS:
             epochs, values = curves.setdefault((row["stage"], row["metric"]), ([], []))
-            epochs.append(row["epoch"])
-            values.append(row["value"])
+            epochs.append(int(row["epoch"]))
+            values.append(float(row["value"]))
     return curves

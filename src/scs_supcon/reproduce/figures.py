@@ -40,8 +40,8 @@ def read_boundary(run: Path) -> dict[str, Curve]:
     for row in csv_rows(run / "metrics.csv", types):
         if row["stage"] == "pretrain" and row["metric"] in curves:
             epochs, values = curves[row["metric"]]
-            epochs.append(row["epoch"])
-            values.append(row["value"])
+            epochs.append(float(row["epoch"]))
+            values.append(float(row["value"]))
     return curves
 
 

@@ -139,7 +139,7 @@ def _quickest(folder: Path) -> str:
     try:
         rows = csv_rows(folder / "rows.csv", ("status", "seconds", "run"))
         finished = [row for row in rows if row["status"] == "done"]
-        done: dict[str, float] = {row["run"]: float(row["seconds"] or "inf") for row in finished}
+        done = {row["run"]: float(row["seconds"] or "inf") for row in finished}
     except ValueError as error:  # also a RecordError
         raise UserError(f"{folder} is not a results folder of `scs reproduce`: {error}") from error
     if not done:
