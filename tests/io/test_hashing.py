@@ -9,7 +9,7 @@ from scs_supcon.io.hashing import code_sha256, file_sha256
 def test_the_digest_of_a_file_is_the_sha_256_of_its_bytes(tmp_path):
     (tmp_path / "file").write_bytes(b"content" * 100_000)
     assert file_sha256(tmp_path / "file") == hashlib.sha256(b"content" * 100_000).hexdigest()
-    with pytest.raises(UserError, match=r"cannot read .*missing: No such file"):
+    with pytest.raises(UserError, match="missing does not exist"):
         file_sha256(tmp_path / "missing")
 
 

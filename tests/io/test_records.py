@@ -1,9 +1,11 @@
 """Records are read with limits, and every failure names the file."""
 
+import ast
 import json
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -17,6 +19,10 @@ from scs_supcon.io.typed import validate
 class Point(BaseModel):
     x: int
     y: float = 0.0
+
+
+def read_a_column(path: Path) -> Any:
+    return records.read_parquet(path, {"a": int})
 
 
 def write(path: Path, text: str) -> Path:
@@ -87,7 +93,7 @@ def test_bytes_that_are_not_utf8_are_an_error(tmp_path):
 
 
 def test_a_missing_file_has_an_error_of_its_own(tmp_path):
-    for read in (records.read_bytes, records.read_json, records.read_toml, records.read_parquet):
+    for read in (records.read_bytes, records.read_json, records.read_toml, read_a_column):
         with pytest.raises(MissingRecord, match="none does not exist"):
             read(tmp_path / "none")
 
@@ -100,7 +106,7 @@ def test_only_regular_files_are_read(tmp_path):
 
     def read_all() -> None:
         for name in ("pipe", "device", "loop", "."):
-            for read in (records.read_bytes, records.read_parquet):
+            for read in (records.read_bytes, read_a_column):
                 with pytest.raises(RecordError) as caught:
                     read(tmp_path / name)
                 messages.append(str(caught.value))
@@ -110,7 +116,10 @@ def test_only_regular_files_are_read(tmp_path):
     thread.join(20)
     assert not thread.is_alive(), "reading a pipe waited for a writer"
     assert len(messages) == 8
-    assert sum("is not a regular file" in message for message in messages) >= 5
+    assert all("is not a regular file" in message for message in messages[:2])
+    assert all("is a link that leaves its folder" in message for message in messages[2:4])
+    with pytest.raises(RecordError, match="device is not a regular file"):
+        records.open_record(tmp_path / "device", links=True)
 
 
 def test_odd_paths_are_errors(tmp_path):
@@ -158,9 +167,92 @@ def test_parquet_without_the_columns_is_damaged(tmp_path):
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"a": [1]}), tmp_path / "a.parquet")
-    assert records.read_parquet(tmp_path / "a.parquet", ["a"]).to_pydict() == {"a": [1]}
+    assert read_a_column(tmp_path / "a.parquet").to_pydict() == {"a": [1]}
+    both = {"a": int, "b": str}
+    assert records.read_parquet(tmp_path / "a.parquet", both, optional=["b"]).num_columns == 1
     with pytest.raises(RecordError, match="no column 'b'"):
-        records.read_parquet(tmp_path / "a.parquet", ["a", "b"])
+        records.read_parquet(tmp_path / "a.parquet", both)
     write(tmp_path / "a.parquet", "PAR1 nothing PAR1")
     with pytest.raises(RecordError, match=r"a\.parquet is damaged"):
-        records.read_parquet(tmp_path / "a.parquet")
+        read_a_column(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind", "reason"),
+    [
+        (["one"], int, "'a' has another type"),
+        ([[1.0], [2.0]], str, "'a' has another type"),
+        ([float("nan")], int, "'a' has another type"),
+        ([1, None], int, "empty cells"),
+        ([[1.0], [1.0, 2.0]], list, "vectors of different lengths"),
+        ([[1.0, None]], list, "empty cells"),
+        ([[1.0, float("inf")]], list, "with NaN"),
+    ],
+)
+def test_columns_of_parquet_have_the_expected_type(tmp_path, cells, kind, reason):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"a": cells}), tmp_path / "a.parquet")
+    with pytest.raises(RecordError, match=rf"a\.parquet is damaged: .*{reason}"):
+        records.read_parquet(tmp_path / "a.parquet", {"a": kind})
+
+
+def test_a_link_must_stay_in_its_folder_unless_the_user_named_it(tmp_path):
+    (tmp_path / "run").mkdir()
+    outside = write(tmp_path / "outside.json", "[1]")
+    inside = write(tmp_path / "run" / "inside.json", "[2]")
+    for target in (inside, "inside.json", "../run/inside.json"):
+        link = tmp_path / "run" / "link.json"
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        assert records.read_json(link) == [2]
+    for target in (outside, "../outside.json"):
+        link.unlink()
+        link.symlink_to(target)
+        with pytest.raises(RecordError, match=r"link\.json is a link that leaves its folder"):
+            records.read_json(link)
+        assert records.read_text(link, links=True) == "[1]"
+    (tmp_path / "latest").symlink_to(tmp_path / "run")  # the user named the folder
+    assert records.read_json(tmp_path / "latest" / "inside.json") == [2]
+    (tmp_path / "run" / "model").symlink_to(tmp_path)
+    with pytest.raises(RecordError, match="model is a link that leaves its folder"):
+        records.inside(tmp_path / "run", "model")
+
+
+def test_cells_of_a_csv_file_have_the_expected_types(tmp_path):
+    file = write(tmp_path / "a.csv", "epoch,value,note\n1,0.5,x\n")
+    types = {"epoch": int, "value": float}
+    assert list(records.csv_rows(file, types)) == [{"epoch": "1", "value": "0.5", "note": "x"}]
+    with pytest.raises(RecordError, match=r"a\.csv is damaged: .*'one'"):
+        list(records.csv_rows(write(file, "epoch,value\none,0.5\n"), types))
+
+
+# Modules that read files of the package, the system or the user's own code, or write and check
+# files of their own; all others open files by `open_record`.
+OPEN_FILES = {
+    *("plugins.py", "io/records.py", "io/atomic.py", "io/file_systems.py", "io/hashing.py"),
+    *("report/render.py", "reproduce/experiment.py", "runs/environment.py", "server/pages.py"),
+    *("data/named/download.py", "data/named/extract.py", "data/packed.py", "data/splits.py"),
+    *("data/table.py", "inference/sorting.py", "inference/writing.py", "runs/metrics_log.py"),
+    *("server/corrections.py", "server/retrain.py", "server/workspace.py", "tuning/journal.py"),
+    "training/workers.py",
+}
+
+
+def test_records_are_opened_in_one_place():
+    source = Path(records.__file__).parents[1]
+    opening = set()
+    for file in source.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            name = ast.unparse(node.func)
+            opens = name in ("open", "os.open", "tarfile.open", "np.load", "np.fromfile")
+            method = isinstance(node.func, ast.Attribute) and node.func.attr
+            value = ast.unparse(node.func.value) if method else ""
+            reads = method in ("read_text", "read_bytes") and value not in ("records", "atomic")
+            mode = method == "open" and bool(node.args) and isinstance(node.args[0], ast.Constant)
+            if opens or reads or (mode and isinstance(node.args[0].value, str)):
+                opening.add(file.relative_to(source).as_posix())
+    assert opening - OPEN_FILES == set(), "use io.records.open_record or read_bytes"

@@ -64,12 +64,3 @@ def test_a_newer_format_is_an_error(written):
     (run / "evaluation.json").write_text(json.dumps(content | {"format_version": 9}))
     with pytest.raises(UserError, match="has format 9, this version reads format 3"):
         read_records(run)
-
-
-def test_predictions_of_older_versions_are_read(written):
-    run = written()
-    table = pq.read_table(run / "predictions.parquet")
-    old = "none_of_these"  # vocabulary: ok
-    names = [old if name == "unknown" else name for name in table.column_names]
-    pq.write_table(table.rename_columns(names), run / "predictions.parquet")
-    assert read_records(run).predictions["unknown"] == table["unknown"].to_pylist()

@@ -75,6 +75,7 @@ def send(server, address, content):
 def test_a_gallery_is_read_as_it_was_written(tmp_path):
     rng = np.random.default_rng(0)
     common = rng.normal(size=(3, 5)).astype(np.float32)
+    common /= np.linalg.norm(common, axis=1, keepdims=True)
     gallery = GalleryFile(
         ("a", 'b "ü"', "c\n"), np.array([0, 1, 1]), common, common[:, :0], [b"one", b"", b"three"]
     )

@@ -89,7 +89,8 @@ class CellResult:
             column: "prediction" for the model, "neighbours" for kNN on the encoder.
         """
         assert self.evaluation is not None
-        table = read_parquet(self.run / "predictions.parquet", ["name", "split", "label", column])
+        types = dict.fromkeys(("name", "split", "label", column), str)
+        table = read_parquet(self.run / "predictions.parquet", types)
         split = self.evaluation.split
         rows = table.filter(np.array(table["split"]) == split)
         names = np.array(rows["name"].to_pylist())
@@ -113,7 +114,7 @@ def read_pair_curves(file: Path) -> dict[str, tuple[list[int], list[float]]]:
     """Return steps and values of t and b from the metrics of a run, {} if there are none."""
     curves: dict[str, tuple[list[int], list[float]]] = {}
     names = dict(zip(STEP_METRICS, ("t", "b"), strict=True))
-    for row in csv_rows(file, ("stage", "metric", "step", "value")):
+    for row in csv_rows(file, {"stage": str, "metric": str, "step": int, "value": float}):
         if row["stage"] == "pretrain" and row["metric"] in names:
             steps, values = curves.setdefault(names[row["metric"]], ([], []))
             steps.append(int(row["step"]))

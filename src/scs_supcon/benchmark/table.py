@@ -226,7 +226,7 @@ def make_table(**values: Any) -> Table:
 def read_table_file(path: Path, addresses: Sequence[str] = ()) -> Table:
     """Read a table from a TOML file. Its data may be at those addresses that the user has typed."""
     try:
-        values = read_toml(path)
+        values = read_toml(path, links=True)
     except RecordError as error:
         raise UserError(f"cannot read the table: {error}") from error
     try:

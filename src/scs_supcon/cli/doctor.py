@@ -15,6 +15,7 @@ import typer
 from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.options import Data, DataFolder, Json, Quiet
 from scs_supcon.errors import UserError
+from scs_supcon.io.records import read_text
 
 if TYPE_CHECKING:
     from scs_supcon.data.audit import Diagnosis
@@ -87,7 +88,7 @@ def _write_fixed_table(diagnosis: "Diagnosis", file: Path) -> "CleanDataset":
 
     fixed = clean(diagnosis)
     text = table_csv(fixed, file.parent)
-    if file.exists() and file.read_text(encoding="utf-8") != text:
+    if file.exists() and read_text(file, links=True) != text:
         raise UserError(
             f"{file} already exists with different content: remove it, or choose another --out"
         )

@@ -10,6 +10,7 @@ from scs_supcon.cli.app import app, echo
 from scs_supcon.cli.options import RunData
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import check_writable, write_text
+from scs_supcon.io.records import read_text
 
 
 @app.command()
@@ -49,7 +50,7 @@ def relabel(
     check_writable(file)
     if corrections is None:
         text, count = suspected_labels_csv(run)
-        if file.exists() and file.read_text(encoding="utf-8") != text:
+        if file.exists() and read_text(file, links=True) != text:
             raise UserError(f"{file} already exists: remove it, or choose another file with -o")
         write_text(file, text)
         echo(f"{count} suspected labels: {file}")

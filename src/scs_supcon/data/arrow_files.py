@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scs_supcon.errors import UserError
-from scs_supcon.io.records import check_regular, read_json_object
+from scs_supcon.io.records import open_record, read_json_object
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -32,7 +32,7 @@ def saved_arrow_files(folder: Path) -> list[Path]:
     for part in parts:
         if not (part / STATE).is_file():
             continue
-        state = read_json_object(part / STATE)
+        state = read_json_object(part / STATE, links=True)
         if state.get("_indices_files") or state.get("_indices_data_files"):
             raise UserError(
                 f"{part} has rows in the order of another file, which cannot be read: load it "
@@ -51,8 +51,7 @@ def arrow_table(file: Path) -> "Table":
     """
     import pyarrow as pa
 
-    check_regular(file)
-    with pa.memory_map(str(file)) as source:
+    with open_record(file, None, links=True), pa.memory_map(str(file)) as source:
         table = pa.ipc.open_stream(source).read_all()
     table.validate(full=True)
     return table

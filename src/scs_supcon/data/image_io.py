@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from scs_supcon.data.dataloader import announce
 from scs_supcon.errors import UserError
 from scs_supcon.io.hashing import file_sha256
-from scs_supcon.io.records import RecordError, check_regular
+from scs_supcon.io.records import RecordError, open_record
 
 HEIF_SUFFIXES = (".heic", ".heif")  # photographs of iPhones
 INSTALL_HEIF = "pip install pillow-heif"
@@ -183,12 +183,8 @@ def _decode(path: Path | str, at_least: int, content: bytes | None = None) -> It
 
 
 def _open_file(path: Path | str, content: bytes | None = None) -> IO[bytes]:
-    """Open a regular file: reading a pipe would wait, reading a device might not end."""
     announce(path)
-    if content is not None:
-        return io.BytesIO(content)
-    check_regular(Path(path))
-    return Path(path).open("rb")
+    return open_record(path, None, links=True) if content is None else io.BytesIO(content)
 
 
 def _conversions(image: Image.Image) -> Iterator[str]:

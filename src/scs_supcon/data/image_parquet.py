@@ -42,7 +42,7 @@ def image_parquet_files(source: Path) -> list[Path]:
         return saved
     folders = [source, source / "data"]
     files = [file for folder in folders if folder.is_dir() for file in folder.glob("*.parquet")]
-    return sorted(file for file in files if _image_column(file) is not None)
+    return sorted(file for file in files if file.is_file() and _image_column(file) is not None)
 
 
 def read_image_parquet(source: Path, files: list[Path]) -> ImageDataset:

@@ -18,17 +18,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from scs_supcon.data.dataset import SPLITS, ImageDataset, content_digest
-from scs_supcon.data.image_io import FORMATS, SUFFIXES, ImageError, open_image
+from scs_supcon.data.image_io import FORMATS, MAX_PIXELS, SUFFIXES, ImageError, open_image
 from scs_supcon.data.remote import check_address, is_address
 from scs_supcon.device import cache_folder
 from scs_supcon.errors import UserError
+from scs_supcon.io import records
 from scs_supcon.io.atomic import replacing, write_bytes
 from scs_supcon.progress import ProgressCallback
 
@@ -38,11 +39,16 @@ SHARD_BYTES = 256 * 2**20
 CACHE_BYTES = 20 * 2**30
 INDEX_ROWS = 16_384  # rows that are held in memory while writing
 MAX_IMAGE_BYTES = 2**30
+COLUMNS: records.ColumnTypes = {
+    **{"name": str, "label": str, "shard": int, "offset": int, "size": int},
+    **{"sha256": bytes, "short_side": int, "split": str, "group": str, "fold": int},
+}
+OPTIONAL = ("split", "group", "fold")
 
 
 def is_packed(source: str | Path) -> bool:
     """Return whether a source is a packed dataset: a folder with an index, or an address."""
-    return is_address(source) or (Path(source) / INDEX).is_file()
+    return is_address(source) or (Path(source) / INDEX).exists()
 
 
 def pack(
@@ -95,21 +101,24 @@ def read_packed(location: str | Path) -> ImageDataset:
     Raises:
         UserError: There is no index, it is not valid, or the address is not supported.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     source = str(location)
     check_address(source)
+    name = f"{source}/{INDEX}"
     try:
-        with _open(f"{source}/{INDEX}") as file:
-            table = pq.read_table(io.BytesIO(file.read()) if is_address(source) else file)
-    except FileNotFoundError as error:
+        with _open(name) as file:
+            content = (
+                io.BytesIO(file.read(records.memory_bytes() // 2)) if is_address(source) else file
+            )
+            table = records.read_parquet(name, COLUMNS, optional=OPTIONAL, content=content)
+    except (FileNotFoundError, records.MissingRecord) as error:
         raise UserError(f"{source} has no {INDEX}: write it with `scs pack`") from error
-    except (pa.ArrowException, OSError, ValueError, ImportError) as error:
-        raise UserError(f"{source}/{INDEX} cannot be read ({error})") from error
+    except records.RecordError as error:
+        raise UserError(f"{error}: write it again with `scs pack`") from error
+    except (OSError, ValueError, ImportError) as error:
+        raise UserError(f"{name} cannot be read ({error})") from error
     found_format = (table.schema.metadata or {}).get(b"format", b"").decode("utf-8", "replace")
     if found_format != FORMAT:
-        raise UserError(f"{source}/{INDEX} has the format {found_format!r}, expected {FORMAT!r}")
+        raise UserError(f"{name} has the format {found_format!r}, expected {FORMAT!r}")
     return _dataset(source, table)
 
 
@@ -217,18 +226,28 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> int:
 
 def _dataset(source: str, table: Any) -> ImageDataset:
     columns = {name: table[name] for name in table.column_names}
-    missing = [name for name in ("name", "label", "shard", "offset", "size") if name not in columns]
-    if missing or not len(table):
-        detail = f"no column {missing[0]!r}" if missing else "no rows"
-        raise UserError(f"{source}/{INDEX} has {detail}: write it again with `scs pack`")
+    if not len(table):
+        raise UserError(f"{source}/{INDEX} has no rows: write it again with `scs pack`")
     names = tuple(columns["name"].to_pylist())
-    label_column = columns["label"].combine_chunks().cast("string").to_numpy(zero_copy_only=False)
-    classes, labels = np.unique(label_column.astype(np.str_), return_inverse=True)
-    shards, offsets, sizes = (
-        columns[name].to_numpy().astype(np.int64) for name in ("shard", "offset", "size")
+    classes, labels = np.unique(columns["label"].to_numpy().astype(np.str_), return_inverse=True)
+    shards, offsets, sizes, sides = (
+        columns[name].to_numpy() for name in ("shard", "offset", "size", "short_side")
     )
-    digests = np.frombuffer(b"".join(columns["sha256"].to_pylist()), np.uint8).reshape(-1, 32)
-    _check_index(source, names, shards, offsets, sizes, digests)
+    stored_digests = columns["sha256"].to_pylist()
+    valid = (
+        len(set(names)) == len(names)
+        and shards.min() >= 0
+        and offsets.min() >= tarfile.BLOCKSIZE
+        and 0 < sizes.min() <= sizes.max() <= MAX_IMAGE_BYTES
+        and 0 < sides.min() <= sides.max() <= MAX_PIXELS
+        and {len(digest) for digest in stored_digests} == {hashlib.sha256().digest_size}
+    )
+    if not valid:
+        raise UserError(
+            f"{source}/{INDEX} has repeated names, or numbers or hashes that are not possible: "
+            "write it again with `scs pack`"
+        )
+    digests = np.frombuffer(b"".join(stored_digests), np.uint8).reshape(-1, 32)
     splits = _texts(columns, "split")
     if splits is not None and (other := set(splits.tolist()) - set(SPLITS)):
         raise UserError(f"{source}/{INDEX}: split is {other.pop()!r}, expected train, val or test")
@@ -242,32 +261,10 @@ def _dataset(source: str, table: Any) -> ImageDataset:
         folds=columns["fold"].to_numpy().astype(np.int64) if "fold" in columns else None,
         open=reader.open,
         file_hash=reader.file_hash,
-        native_size=int(np.median(columns["short_side"].to_numpy())),
+        native_size=int(np.median(sides)),
         content=reader.content,
         checked=True,
     )
-
-
-def _check_index(
-    source: str,
-    names: tuple[str, ...],
-    shards: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    digests: NDArray[np.uint8],
-) -> None:
-    valid = (
-        len(set(names)) == len(names) == len(digests)
-        and shards.min() >= 0
-        and offsets.min() >= tarfile.BLOCKSIZE
-        and sizes.min() > 0
-        and sizes.max() <= MAX_IMAGE_BYTES
-    )
-    if not valid:
-        raise UserError(
-            f"{source}/{INDEX} has repeated names, or offsets or sizes that are not possible: "
-            "write it again with `scs pack`"
-        )
 
 
 def _texts(columns: dict[str, Any], name: str) -> NDArray[np.str_] | None:
@@ -324,15 +321,17 @@ class PackedImages:
             raise ImageError(f"{self.names[index]}: {path} cannot be read ({error})") from error
 
 
-def _open(path: str, block_size: int | None = None) -> IO[bytes]:
+def _open(path: str, block_size: int | None = None) -> BinaryIO:
     """Open a local file or an address; `block_size` avoids reading more than is needed."""
     if not is_address(path):
-        return Path(path).open("rb")
+        return records.open_record(
+            path, records.memory_bytes() // 2 if block_size is None else None
+        )
     import fsspec
 
     options = {} if block_size is None else {"block_size": block_size}
     file_system, name = fsspec.core.url_to_fs(path)
-    opened: IO[bytes] = file_system.open(name, "rb", cache_type="readahead", **options)
+    opened: BinaryIO = file_system.open(name, "rb", cache_type="readahead", **options)
     return opened
 
 
@@ -342,9 +341,9 @@ def _cache_path(digest: str) -> Path:
 
 def _read_cached(path: Path) -> bytes | None:
     try:
-        content = path.read_bytes()
+        content = records.read_bytes(path, MAX_IMAGE_BYTES)
         os.utime(path)  # the images that were not used for the longest time are removed first
-    except OSError:
+    except (records.RecordError, OSError):
         return None
     return content
 

@@ -7,7 +7,6 @@ damage is detected and concurrent writers cannot conflict.
 
 import hashlib
 import logging
-import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scs_supcon.io import records
 from scs_supcon.io.atomic import remove_abandoned, write_bytes, write_error
 from scs_supcon.io.lock import Lock
 
@@ -101,9 +101,9 @@ def read_shards(
                 path.unlink(missing_ok=True)
         except _UnknownShard as reason:
             logger.warning("%s is ignored: %s", path, reason)
-        except FileNotFoundError:
+        except records.MissingRecord:
             pass  # removed by another process
-        except OSError as error:
+        except (records.RecordError, OSError) as error:
             logger.warning("%s cannot be read (%s); its features are computed again", path, error)
         else:
             table[target] = features[np.ix_(shard_rows, shard_columns)]
@@ -130,10 +130,8 @@ def _read_header(path: Path) -> _ShardHeader:
     """Return the digests in a shard, without reading its features."""
     from safetensors import SafetensorError, safe_open
 
-    if not stat.S_ISREG(path.stat().st_mode):  # raises FileNotFoundError, unlike safe_open
-        raise _UnknownShard("it is not a regular file")
     try:
-        with safe_open(path, framework="np") as file:
+        with records.open_record(path, None), safe_open(path, framework="np") as file:
             version = (file.metadata() or {}).get("format_version", str(FORMAT_VERSION))
             missing = [key for key in KEYS if key not in file.keys()]  # noqa: SIM118 - not a dict
             if version != str(FORMAT_VERSION):
@@ -174,7 +172,7 @@ def _read_features(path: Path, shape: tuple[int, int, int]) -> NDArray[np.float3
 
 
 def _read_verified(path: Path) -> bytes:
-    content = path.read_bytes()
+    content = records.read_bytes(path, records.memory_bytes())
     if hashlib.sha256(content).hexdigest() != path.stem:
         raise _DamagedShard("its content does not match its name")
     return content

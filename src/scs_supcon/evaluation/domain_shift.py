@@ -1,6 +1,5 @@
 """How a model does on shifted copies of the same images: blur, noise, brightness, rotation."""
 
-import csv
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from scs_supcon.evaluation.record import Score, ShiftRow, ShiftTable
 from scs_supcon.evaluation.stored import run_directory
 from scs_supcon.inference import Model, load
 from scs_supcon.io.atomic import write_text
+from scs_supcon.io.records import csv_rows
 from scs_supcon.kernels.layout import evenly_spaced
 from scs_supcon.progress import Display
 
@@ -125,8 +125,7 @@ def _images_of_run(run: Path, model: Model, compute: Compute, display: Display) 
     file = run / "splits.csv"
     if not file.is_file():
         raise UserError(f"{run} has no splits.csv: give the images as DATA")
-    with file.open(newline="", encoding="utf-8") as rows:
-        split_of = {row["name"]: row["split"] for row in csv.DictReader(rows)}
+    split_of = {row["name"]: row["split"] for row in csv_rows(file, ("name", "split"))}
     split: Literal["test", "val"] = "test" if "test" in split_of.values() else "val"
     source = model.info.recipe.data.source
     images = load_images(recorded_source(source, advice="to read them from there, give it as DATA"))

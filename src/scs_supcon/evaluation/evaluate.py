@@ -27,7 +27,7 @@ from scs_supcon.evaluation.stored import run_directory, stored_evaluation
 from scs_supcon.inference import Model, load
 from scs_supcon.inference.decision import Decision
 from scs_supcon.inference.gallery import style_vectors
-from scs_supcon.io.records import RecordError, read_json_object
+from scs_supcon.io.records import RecordError, inside, read_json_object
 from scs_supcon.kernels.layout import evenly_spaced
 from scs_supcon.nn.encoder import encoder_key
 from scs_supcon.progress import Display
@@ -243,7 +243,7 @@ def _save(
     evaluation: Evaluation | UnknownEvaluation,
 ) -> Path:
     """Write the evaluation and the predictions; return the path of the evaluation."""
-    path = _free_path(run / "evaluations", images.data)
+    path = _free_path(inside(run, "evaluations"), images.data)
     columns = prediction_columns(images.names, images.label_names, model.classes, decision)
     write_predictions(path.with_name(f"{path.name}.parquet"), columns)
     file = path.with_name(f"{path.name}.json")

@@ -107,7 +107,8 @@ def stored_groups(run: Path, column: str) -> Evaluation:
     import pyarrow.compute as pc
 
     evaluation = stored_evaluation(run)
-    table = read_parquet(run / "predictions.parquet")
+    types = {"name": str, "split": str, "label": str, "unknown": bool, "probabilities": list}
+    table = read_parquet(run / "predictions.parquet", types)
     table = table.filter(pc.equal(table["split"], evaluation.split))
     index = {name: number for number, name in enumerate(evaluation.classes)}
     analysis = analyse_groups(

@@ -63,7 +63,7 @@ class ValidationScores(NamedTuple):
 def validation_scores(run: Path) -> ValidationScores:
     """Return the scores of a finished run on its validation images."""
     file = run / "predictions.parquet"
-    columns = ["split", "label", "prediction", "probabilities"]
+    columns = {"split": str, "label": str, "prediction": str, "probabilities": list}
     rows = [row for row in read_parquet(file, columns).to_pylist() if row["split"] == "val"]
     classes = validate(list[str], read_json(run / "classes.json"), run / "classes.json")
     class_index = {name: index for index, name in enumerate(classes)}

@@ -29,7 +29,7 @@ def style_vectors(run: Path | None, model: Model) -> NDArray[np.float32]:
     empty = np.zeros((len(model.info.image_names), 0), np.float32)
     if file is None or not file.is_file():
         return empty
-    table = read_parquet(file, ["name", "style"])
+    table = read_parquet(file, {"name": str, "style": list})
     rows = dict(zip(table["name"].to_pylist(), table["style"].to_numpy(), strict=True))
     if any(name not in rows for name in model.info.image_names):  # such as added classes
         return empty

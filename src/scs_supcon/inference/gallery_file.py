@@ -6,6 +6,7 @@ The file holds their embeddings and labels and, if the images were available, sm
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from numpy.typing import NDArray
 
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_bytes
+from scs_supcon.io.records import RecordError, memory_bytes, open_record, parse_json
 
 FORMAT_VERSION = "1"
 SUFFIX = ".gallery.safetensors"
+TENSORS = ("labels", "common", "style", "jpegs", "ends")
 
 
 @dataclass(frozen=True)
@@ -68,19 +71,27 @@ def read_gallery(file: Path) -> GalleryFile:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(file, "np") as content:
+        with open_record(file, memory_bytes() // 2), safe_open(file, "np") as content:
             metadata = content.metadata() or {}
-            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
-        if metadata.get("format_version") != FORMAT_VERSION:
-            raise UserError(f"{file} is not a gallery that this version can read")
-        names = tuple(map(str, json.loads(metadata["names"])))
-        ends, content_bytes = tensors["ends"].tolist(), tensors["jpegs"].tobytes()
-        jpegs = [content_bytes[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-        gallery = GalleryFile(names, tensors["labels"], tensors["common"], tensors["style"], jpegs)
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        if isinstance(error, UserError):
-            raise
+            labels, common, style, content_bytes, ends = map(content.get_tensor, TENSORS)
+    except (SafetensorError, OSError, LookupError, TypeError) as error:
         raise UserError(f"{file} is not a gallery of training images: {error}") from error
-    if len({len(names), *(len(x) for x in (gallery.labels, gallery.common, jpegs))}) != 1:
-        raise UserError(f"{file} is damaged: its columns have different lengths")
-    return gallery
+    if metadata.get("format_version") != FORMAT_VERSION:
+        raise UserError(f"{file} is not a gallery that this version can read")
+    names = parse_json(metadata.get("names", ""), file)
+    n, whole = len(names) if isinstance(names, list) else -1, np.dtype(np.int64)
+    valid = (
+        n >= 0
+        and all(isinstance(name, str) for name in names)
+        and (labels.shape, labels.dtype, ends.shape, ends.dtype) == ((n,), whole, (n,), whole)
+        and (content_bytes.ndim, content_bytes.dtype) == (1, np.dtype(np.uint8))
+        and (labels >= 0).all()
+        and all((x.ndim, len(x), x.dtype) == (2, n, np.dtype(np.float32)) for x in (common, style))
+        and all((np.abs(x) < 1.01).all() for x in (common, style))  # unit vectors, and not NaN
+        and (np.diff(ends, prepend=0) >= 0).all()
+        and (ends[-1:] <= len(content_bytes)).all()
+    )
+    if not valid:
+        raise RecordError(f"{file} is damaged: its columns have other types, lengths or values")
+    jpegs = [content_bytes[a:b].tobytes() for a, b in pairwise([0, *ends.tolist()])]
+    return GalleryFile(tuple(names), labels, common, style, jpegs)

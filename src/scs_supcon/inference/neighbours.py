@@ -182,12 +182,11 @@ def read_embeddings(file: Path, field: str) -> StoredEmbeddings:
     """
     if file.suffix != ".parquet":
         raise UserError(f"{file}: expected a .parquet file written by scs embed")
-    table = read_parquet(file, ["image", field])
+    table = read_parquet(file, {"image": str, field: list}, links=True)
     column = table[field].combine_chunks()
     values = column.flatten().to_numpy(zero_copy_only=False)
     width = len(values) // max(1, len(column))
-    lengths = np.diff(column.offsets.to_numpy())
-    if not width or (lengths != width).any() or values.dtype.kind != "f":
+    if not width:
         raise UserError(f"{file} has no vectors of equal length in its column {field}")
     return StoredEmbeddings(table["image"].to_pylist(), values.reshape(len(column), width))
 

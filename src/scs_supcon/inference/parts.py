@@ -74,7 +74,7 @@ def join_parts(parts: Sequence[EmbeddingPart]) -> Embeddings:
     failures: list[Failure] = []
     fields: dict[str, list[np.ndarray]] = {"common": [], "style": []}
     for part in parts:
-        table = read_parquet(part.file, ["image", "common", "style"])
+        table = read_parquet(part.file, {"image": str, "common": list, "style": list})
         positions = [int(text) for text in table["image"].to_pylist()]
         names += [str(part.images[k]) for k in positions]
         missing = sorted(set(range(len(part.images))) - set(positions))

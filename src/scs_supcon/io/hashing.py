@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from scs_supcon.errors import UserError
+from scs_supcon.io.records import open_record
 
 
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 digest of a file."""
     try:
-        with path.open("rb") as file:
+        with open_record(path, None, links=True) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error

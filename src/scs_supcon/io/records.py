@@ -1,22 +1,25 @@
-"""Read small files from untrusted sources: JSON and TOML, with limits and one kind of error.
+"""Read JSON, TOML, CSV and Parquet from untrusted sources, with limits and one kind of error.
 
-Every record of a run, a model, a search or a comparison is read here. A file must be a regular
-file, not a pipe or a device, and have a limited size, depth and length of its integers; every
-failure is a `RecordError` that names the file and, where there is one, the key.
+Every record of a run, a model, a packed dataset, a search or a comparison is opened by
+`open_record`. It must be a regular file, not a pipe or a device, in the folder that it belongs to,
+and have a limited size, depth and length of its integers; every failure is a `RecordError` that
+names the file and, where there is one, the key.
 """
 
 import csv
 import io
 import json
+import math
 import os
 import stat
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, TypeVar, cast
 
 from scs_supcon.errors import UserError
-from scs_supcon.io.values import ValueTree
+from scs_supcon.io.values import Value, ValueTree
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 MAX_BYTES = 256 * 2**20
 MAX_DEPTH = 50
 MAX_INTEGER = 2**63
+ColumnTypes: TypeAlias = Mapping[str, type]
+T = TypeVar("T")
 
 
 class RecordError(UserError):
@@ -34,28 +39,60 @@ class MissingRecord(RecordError):
     """A file does not exist."""
 
 
-def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """Return the content of a regular file of at most `limit` bytes.
+def open_record(
+    path: Path | str, limit: int | None = MAX_BYTES, *, links: bool = False
+) -> io.BufferedReader:
+    """Open a regular file to read its bytes.
+
+    Args:
+        path: The file.
+        limit: Largest size in bytes; None for any.
+        links: Whether the file may be a link to another folder, because the user has named it or
+            it belongs to a dataset. A record may not: whoever made its folder could name any file.
 
     Raises:
-        RecordError: The file is something else (a pipe, a device, a folder), too large, or
-            cannot be read.
+        RecordError: The file is something else, a link out of its folder, too large or unreadable.
     """
-    try:
+    with _errors_of(path):
+        if not links and Path(path).is_symlink():
+            inside(Path(path).parent, Path(path).name)
         # Opening a pipe would wait for a writer, unless it is opened without waiting.
-        handle = os.open(
-            path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        )
-        with os.fdopen(handle, "rb") as file:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise RecordError(f"{path} is not a regular file: replace it with one")
-            if status.st_size > limit:
-                raise RecordError(
-                    f"{path} has {status.st_size:,} bytes, more than {limit:,}: it is damaged or "
-                    "not a file of scs-supcon"
-                )
-            return file.read(status.st_size)  # not the limit: read() allocates what it is given
+        at_once = getattr(os, "O_NONBLOCK", 0)
+        file = open(path, "rb", opener=lambda x, flags: os.open(x, flags | at_once))  # noqa: SIM115
+        status, problem = os.fstat(file.fileno()), ""
+    if not stat.S_ISREG(status.st_mode):
+        problem = "is not a regular file: replace it with one"
+    elif limit is not None and status.st_size > limit:
+        size = f"{status.st_size:,} bytes, more than {limit:,}"
+        problem = f"has {size}: it is damaged or not a file of scs-supcon"
+    if problem:
+        file.close()
+        raise RecordError(f"{path} {problem}")
+    return file
+
+
+def read_bytes(path: Path, limit: int = MAX_BYTES, *, links: bool = False) -> bytes:
+    """Return the content of a file, which is opened by `open_record`."""
+    with open_record(path, limit, links=links) as file, _errors_of(path):
+        # Not the limit: read() allocates what it is given.
+        return file.read(os.fstat(file.fileno()).st_size)
+
+
+def inside(folder: Path, name: str) -> Path:
+    """Return a path in a folder; raise a `RecordError` if it is a link that leaves the folder."""
+    path = folder / name
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise RecordError(f"{path} is a link that leaves its folder: replace it with a copy")
+    return path
+
+
+@contextmanager
+def _errors_of(path: Path | str) -> Iterator[None]:
+    """Raise a `RecordError` instead of an error of the file system."""
+    try:
+        yield
+    except RecordError:
+        raise
     except FileNotFoundError as error:
         raise MissingRecord(f"{path} does not exist") from error
     except (OSError, ValueError) as error:  # ValueError: a null character in the path
@@ -71,10 +108,10 @@ def memory_bytes() -> int:
         return 64 * 2**30
 
 
-def read_text(path: Path, limit: int = MAX_BYTES) -> str:
-    """Return the content of a UTF-8 file."""
+def read_text(path: Path, limit: int = MAX_BYTES, *, links: bool = False) -> str:
+    """Return the content of a UTF-8 file; `links` as for `open_record`, also below."""
     try:
-        return read_bytes(path, limit).decode()
+        return read_bytes(path, limit, links=links).decode()
     except UnicodeDecodeError as error:
         raise RecordError(f"{path} is damaged: it is not UTF-8 ({error})") from error
 
@@ -84,9 +121,9 @@ def read_json(path: Path) -> Any:
     return parse_json(read_bytes(path), path)
 
 
-def read_json_object(path: Path, *, finite: bool = False) -> ValueTree:
+def read_json_object(path: Path, *, finite: bool = False, links: bool = False) -> ValueTree:
     """Return the content of a JSON file, which must be an object."""
-    return parse_json_object(read_bytes(path), path, finite=finite)
+    return parse_json_object(read_bytes(path, links=links), path, finite=finite)
 
 
 def parse_json(content: str | bytes, name: str | Path, *, finite: bool = False) -> Any:
@@ -98,7 +135,8 @@ def parse_json(content: str | bytes, name: str | Path, *, finite: bool = False) 
         finite: Reject NaN and infinity, which Python writes although JSON has no such numbers.
     """
     try:
-        value = json.loads(content, parse_constant=_reject_constant if finite else None)
+        number = _finite if finite else float
+        value = json.loads(content, parse_constant=number, parse_float=number)
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{name} is damaged: not valid JSON ({_reason(error)})") from error
     _check_values([value], name)
@@ -113,9 +151,9 @@ def parse_json_object(content: str | bytes, name: str | Path, *, finite: bool = 
     return value
 
 
-def read_toml(path: Path) -> ValueTree:
+def read_toml(path: Path, *, links: bool = False) -> ValueTree:
     """Return the content of a TOML file."""
-    return parse_toml(read_text(path), path)
+    return parse_toml(read_text(path, links=links), path)
 
 
 def parse_toml(text: str, name: str | Path = "") -> ValueTree:
@@ -129,12 +167,13 @@ def parse_toml(text: str, name: str | Path = "") -> ValueTree:
     return values
 
 
-def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yield the rows of a CSV file that has at least these columns.
+def csv_rows(path: Path, columns: Sequence[str] | ColumnTypes) -> Iterator[dict[str, str]]:
+    """Yield the rows of a CSV file that has at least these columns, with cells of these types.
 
     Raises:
         RecordError: The file is damaged, or a row has too few or too many cells.
     """
+    types = columns if isinstance(columns, Mapping) else dict.fromkeys(columns, str)
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     try:
         header = next(reader, [])
@@ -143,56 +182,92 @@ def csv_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
             raise RecordError(f"{path} is damaged: it has no column {missing[0]!r}")
         for row in reader:
             if len(row) != len(header):
-                raise RecordError(
-                    f"{path} is damaged: line {reader.line_num} has {len(row)} cells, expected "
-                    f"{len(header)}"
-                )
-            yield dict(zip(header, row, strict=True))
-    except csv.Error as error:
+                counts = f"{len(row)} cells, expected {len(header)}"
+                raise RecordError(f"{path} is damaged: line {reader.line_num} has {counts}")
+            cells = dict(zip(header, row, strict=True))
+            for name, kind in types.items():
+                kind(cells[name])
+            yield cells
+    except RecordError:
+        raise
+    except (csv.Error, ValueError) as error:
         raise RecordError(f"{path} is damaged: not a CSV file ({error})") from error
 
 
-def read_parquet(path: Path, columns: Sequence[str] | None = None) -> "Table":
-    """Return the columns of a Parquet file.
+def read_parquet(
+    path: Path | str,
+    columns: ColumnTypes,
+    *,
+    optional: Iterable[str] = (),
+    content: BinaryIO | None = None,
+    links: bool = False,
+) -> "Table":
+    """Return columns of a Parquet file, without empty cells.
+
+    Args:
+        path: The file; `links` as for `open_record`.
+        columns: The type of each column: str, int, float, bool, bytes, or list for vectors of
+            finite numbers, which have one length in all rows.
+        optional: Columns that may be missing.
+        content: The file, if it is open already.
 
     Raises:
-        RecordError: The file is damaged, or a column is missing or not UTF-8.
+        RecordError: The file is damaged, or a column is missing or has another type.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    check_regular(path)
+    types = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+    types |= {bytes: pa.binary(), list: pa.list_(pa.float32())}
+    column = ""
     try:
-        names = pq.read_schema(path).names
-        missing = [name for name in columns or () if name not in names]
-        if missing:
-            raise RecordError(f"{path} is damaged: it has no column {missing[0]!r}")
-        return pq.read_table(path, columns=None if columns is None else list(columns))
+        with content or open_record(path, memory_bytes() // 2, links=links) as file:
+            stored = pq.ParquetFile(file)
+            names = stored.schema_arrow.names
+            table = stored.read([x for x in columns if x in names])
+        table.validate(full=True)  # text that is not UTF-8
+        cells = {}
+        for column, kind in columns.items():
+            if column not in names:
+                if column in optional:
+                    continue
+                raise RecordError(f"{path} is damaged: it has no column {column!r}")
+            values = table[column]
+            if kind is not list or values.type != pa.list_(pa.float16()):  # of `scs embed --half`
+                values = values.cast(types[kind])
+            if values.null_count or (kind is list and not _are_vectors(values)):
+                detail = "has empty cells, or vectors of different lengths or with NaN"
+                raise RecordError(f"{path} is damaged: the column {column!r} {detail}")
+            cells[column] = values
+        return pa.table(cells, metadata=table.schema.metadata)
     except RecordError:
         raise
     except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: also UnicodeDecodeError
-        raise RecordError(f"{path} is damaged: not a Parquet file ({error})") from error
+        where = f"the column {column!r} has another type" if column else "not a Parquet file"
+        raise RecordError(f"{path} is damaged: {where} ({error})") from error
 
 
-def check_regular(path: Path) -> None:
-    """Raise a `RecordError` unless a path is a regular file, which can be read without waiting."""
-    try:
-        regular = stat.S_ISREG(path.stat().st_mode)
-    except FileNotFoundError as error:
-        raise MissingRecord(f"{path} does not exist") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise RecordError(f"{path} cannot be read: {reason}") from error
-    if not regular:
-        raise RecordError(f"{path} is not a regular file: replace it with one")
+def _are_vectors(column: Any) -> bool:
+    import pyarrow.compute as pc
+
+    numbers, lengths = pc.list_flatten(column), pc.list_value_length(column).unique()
+    finite = pc.all(pc.is_finite(numbers)).as_py() is not False  # None: there are none
+    return len(lengths) < 2 and not numbers.null_count and finite
+
+
+def value_of_type(values: Mapping[str, Value], key: str, kind: type[T], name: str | Path) -> T:
+    """Return a required value of a record; whole numbers are also floats."""
+    value = values.get(key)
+    allowed = (int, float) if kind is float else kind
+    if not isinstance(value, allowed) or isinstance(value, bool):
+        expected = "a whole number" if kind is int else _kind(kind())
+        raise RecordError(f"{name} is damaged: {key} should be {expected}, got {_kind(value)}")
+    return cast(T, value)
 
 
 def table_of(values: ValueTree, key: str, name: str | Path) -> ValueTree:
     """Return the table `key` of a record, or an empty one; it is an error if it is not a table."""
-    value = values.get(key, {})
-    if not isinstance(value, dict):
-        raise RecordError(f"{name} is damaged: {key} should be a table, got {_kind(value)}")
-    return value
+    return value_of_type({key: {}, **values}, key, dict, name)
 
 
 def _check_values(value: Any, name: str | Path, path: tuple[str | int, ...] = ()) -> None:
@@ -207,8 +282,10 @@ def _check_values(value: Any, name: str | Path, path: tuple[str | int, ...] = ()
             raise RecordError(f"{name} is damaged: the number {where} does not fit into 64 bits")
 
 
-def _reject_constant(constant: str) -> None:
-    raise ValueError(f"it contains {constant}")
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):  # also 1e999
+        raise ValueError(f"it contains {text}")
+    return value
 
 
 def _reason(error: BaseException) -> str:

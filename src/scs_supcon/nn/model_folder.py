@@ -37,7 +37,7 @@ def read_model_folder(folder: Path) -> ModelFolder:
         UserError: a file is missing, or the model is not one of timm's.
     """
     try:
-        config = read_json_object(folder / CONFIG)
+        config = read_json_object(folder / CONFIG, links=True)
     except RecordError as error:
         raise UserError(f"{folder} is not a model folder: {error}") from error
     architecture = config.get("architecture")

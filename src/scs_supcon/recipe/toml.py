@@ -29,7 +29,7 @@ Values: TypeAlias = ValueTree
 def read_recipe(path: str | Path) -> Values:
     """Return the values of a TOML file, which may hold any part of a recipe."""
     try:
-        text = read_text(Path(path))
+        text = read_text(Path(path), links=True)
     except RecordError as error:
         raise UserError(f"cannot read the recipe: {error}") from error
     try:

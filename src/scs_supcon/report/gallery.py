@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from scs_supcon.io.records import RecordError
 from scs_supcon.report.inputs import RunRecords
 
 NEIGHBOURS = 8
@@ -61,6 +62,8 @@ class HardPair:
 def build_gallery(records: RunRecords) -> ImageGallery:
     """Collect thumbnail, label, prediction and embedding of each image."""
     class_index = {name: index for index, name in enumerate(records.evaluation.classes)}
+    for name in {*records.embeddings["label"], *records.predictions["prediction"]} - {*class_index}:
+        raise RecordError(f"{records.path} is damaged: {name!r} is not a class of its evaluation")
     embeddings, predictions = records.embeddings, records.predictions
     embedding_row = {name: row for row, name in enumerate(embeddings["name"])}
     prediction_row = {name: row for row, name in enumerate(predictions["name"])}

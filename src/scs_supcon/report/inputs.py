@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.record import Evaluation
 from scs_supcon.io.records import (
+    ColumnTypes,
     MissingRecord,
     RecordError,
     csv_rows,
@@ -25,7 +26,11 @@ from scs_supcon.runs.metrics_log import STEP_METRICS
 
 Curves = Mapping[tuple[str, str], tuple[list[int], list[float]]]
 
-OLD_COLUMNS = {"none_of_these": "unknown"}  # of predictions.parquet; vocabulary: ok
+COLUMNS: Mapping[str, ColumnTypes] = {
+    "predictions": {"name": str, "prediction": str, "unknown": bool, "probabilities": list},
+    "embeddings": {"name": str, "split": str, "label": str, "common": list, "style": list},
+    "thumbnails": {"name": str, "jpeg": bytes},
+}
 
 
 class _Finished(BaseModel):
@@ -157,25 +162,19 @@ def _problems(file: Path) -> list[Mapping[str, str]]:
 
 
 def _columns(file: Path) -> dict[str, list[Any]]:
-    table = read_parquet(file)
-    arrays = {"common", "style", "probabilities"}
+    types = COLUMNS[file.stem]
+    table = read_parquet(file, types)
     return {
-        OLD_COLUMNS.get(name, name): list(table[name].to_numpy())
-        if name in arrays
-        else table[name].to_pylist()
-        for name in table.column_names
+        name: list(table[name].to_numpy()) if kind is list else table[name].to_pylist()
+        for name, kind in types.items()
     }
 
 
 def _curves(file: Path) -> dict[tuple[str, str], tuple[list[int], list[float]]]:
     curves: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
-    for row in csv_rows(file, ("stage", "metric", "epoch", "value")):
-        if row["metric"] in STEP_METRICS:
-            continue
-        epochs, values = curves.setdefault((row["stage"], row["metric"]), ([], []))
-        try:
+    for row in csv_rows(file, {"stage": str, "metric": str, "epoch": int, "value": float}):
+        if row["metric"] not in STEP_METRICS:
+            epochs, values = curves.setdefault((row["stage"], row["metric"]), ([], []))
             epochs.append(int(row["epoch"]))
             values.append(float(row["value"]))
-        except ValueError as error:
-            raise RecordError(f"{file} is damaged: {error}") from error
     return curves

@@ -5,13 +5,12 @@ which an image property changes most: a ridge regression from style to the prope
 r is measured on images that it was not fitted to.
 """
 
-import io
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
+from scs_supcon.data.image_io import open_image
 from scs_supcon.report.gallery import ImageGallery, IntArray
 
 AXES = 5
@@ -90,9 +89,8 @@ def _positions(style: Pixels, values: Pixels) -> Pixels:
 
 def image_properties(jpeg: bytes) -> dict[str, float]:
     """Return properties that a person can see, measured in a thumbnail."""
-    with Image.open(io.BytesIO(jpeg)) as image:
-        width, height = image.size
-        pixels = np.asarray(image.convert("RGB"), np.float64) / 255
+    image = open_image("a thumbnail of the run", content=jpeg)
+    (width, height), pixels = image.size, np.asarray(image, np.float64) / 255
     red, green, blue = np.moveaxis(pixels, 2, 0)
     light = 0.299 * red + 0.587 * green + 0.114 * blue
     middle = _centre(light)

@@ -1,6 +1,5 @@
 """The figures of the paper: boundary over training, β, t-SNE, the sigmoid mapping, ranks."""
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scs_supcon.benchmark.results import CellResult
+from scs_supcon.io.records import csv_rows
 from scs_supcon.report.figures import (
     ACCENT,
     CLASS_COLOURS,
@@ -36,12 +36,12 @@ Curve = tuple[list[float], list[float]]
 def read_boundary(run: Path) -> dict[str, Curve]:
     """Return t, b and b/t by epoch from the metrics of a run."""
     curves: dict[str, Curve] = {name: ([], []) for name in BOUNDARY}
-    with (run / "metrics.csv").open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["stage"] == "pretrain" and row["metric"] in curves:
-                epochs, values = curves[row["metric"]]
-                epochs.append(float(row["epoch"]))
-                values.append(float(row["value"]))
+    types = {"stage": str, "metric": str, "epoch": float, "value": float}
+    for row in csv_rows(run / "metrics.csv", types):
+        if row["stage"] == "pretrain" and row["metric"] in curves:
+            epochs, values = curves[row["metric"]]
+            epochs.append(float(row["epoch"]))
+            values.append(float(row["value"]))
     return curves
 
 

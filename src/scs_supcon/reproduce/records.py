@@ -195,7 +195,8 @@ def _copy_predictions(result: CellResult, path: Path) -> None:
     import pyarrow.parquet as pq
 
     assert result.evaluation is not None
-    source = read_parquet(result.run / "predictions.parquet")
+    types = dict.fromkeys((*PREDICTION_COLUMNS, "split"), str)
+    source = read_parquet(result.run / "predictions.parquet", types)
     rows = source.filter(pc.equal(source["split"], result.evaluation.split))
     with replacing(path) as temporary:
         pq.write_table(rows.select(list(PREDICTION_COLUMNS)), temporary, compression="zstd")

@@ -125,7 +125,8 @@ def _tsne(plan: Plan, results: Sequence[CellResult], folder: Path) -> list[str]:
 def _common_field(result: CellResult) -> tuple[NDArray[np.float32], list[str]]:
     """Return the common field of the test images of ten random classes, and their labels."""
     assert result.evaluation is not None
-    table = read_parquet(result.run / "embeddings.parquet", ["split", "label", "common"])
+    types = {"split": str, "label": str, "common": list}
+    table = read_parquet(result.run / "embeddings.parquet", types)
     rows = [row for row in table.to_pylist() if row["split"] == result.evaluation.split]
     chosen = figures.random_classes([row["label"] for row in rows])
     rows = [row for row in rows if row["label"] in chosen]

@@ -1,6 +1,5 @@
 """Run one cell of a results folder again, and say whether its predictions agree."""
 
-import csv
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from scs_supcon.data.dataset import ImageDataset, Problem, content_digest
 from scs_supcon.data.load import load_dataset
 from scs_supcon.device import Compute
 from scs_supcon.errors import UserError
-from scs_supcon.io.records import read_parquet, read_text
+from scs_supcon.io.records import csv_rows, read_parquet, read_text
 from scs_supcon.progress import Display
 from scs_supcon.recipe import Recipe, from_toml, make_recipe, merge
 from scs_supcon.reproduce.plan import data_source
@@ -138,18 +137,20 @@ def _open(
 def _quickest(folder: Path) -> str:
     """Return the address of the finished run with the shortest duration."""
     try:
-        with (folder / "rows.csv").open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if row.get("status") == "done"]
-    except OSError as error:
+        rows = csv_rows(folder / "rows.csv", ("status", "seconds", "run"))
+        finished = [row for row in rows if row["status"] == "done"]
+        done = {row["run"]: float(row["seconds"] or "inf") for row in finished}
+    except ValueError as error:  # also a RecordError
         raise UserError(f"{folder} is not a results folder of `scs reproduce`: {error}") from error
-    if not rows:
+    if not done:
         raise UserError(f"{folder} has no finished run to verify")
-    return min(rows, key=lambda row: float(row["seconds"] or "inf"))["run"]
+    return min(done, key=done.__getitem__)
 
 
 def _predictions(path: Path, *, split: bool = False) -> dict[str, tuple[str, str]]:
     """Return label and prediction by image; of a run, its test images or those of validation."""
-    rows = read_parquet(path).to_pylist()
+    types = dict.fromkeys(("name", "label", "prediction", *(["split"] if split else [])), str)
+    rows = read_parquet(path, types).to_pylist()
     if split:
         kind = "test" if any(row["split"] == "test" for row in rows) else "val"
         rows = [row for row in rows if row["split"] == kind]

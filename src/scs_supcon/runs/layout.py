@@ -7,6 +7,7 @@ from pathlib import Path
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.io.atomic import check_writable
 from scs_supcon.io.exchange import recover
+from scs_supcon.io.records import inside
 
 RECIPE, ENVIRONMENT, FINISHED = "recipe.toml", "environment.json", "finished.json"
 MODEL_INFO = "model.json"
@@ -129,8 +130,8 @@ def find_model(path: Path) -> Path:
     recover(path / "model")
     recover(path)
     check_run(path)
-    for directory in (path, path / "model"):
-        if (directory / MODEL_INFO).is_file():
+    for directory in (path, inside(path, "model")):
+        if (directory / MODEL_INFO).exists():
             return directory
     if (path / RECIPE).is_file():
         raise UserError(f"the run in {path} is not finished: run its training command again")

@@ -14,7 +14,7 @@ from scs_supcon.data.load import load_images
 from scs_supcon.data.remote import recorded_source
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.io.csv import text_cell
-from scs_supcon.io.records import read_json, read_parquet
+from scs_supcon.io.records import RecordError, csv_rows, read_json, read_parquet, read_text
 from scs_supcon.io.typed import validate
 from scs_supcon.recipe.toml import read_stored_values, section
 from scs_supcon.runs.corrections import FILE as JOURNAL
@@ -23,6 +23,7 @@ from scs_supcon.runs.layout import RECIPE, check_run
 
 LEAVE_OUT = "-"
 COLUMNS = ("image", "split", "label", "suggested", "suspicion", "new_label")
+SPLIT_COLUMNS = ("name", "label", "split")
 
 
 @dataclass(frozen=True)
@@ -66,15 +67,17 @@ def suspected_labels_csv(run: Path) -> tuple[str, int]:
             "trained it: train it again"
         )
     classes = validate(list[str], read_json(run / "classes.json"), run / "classes.json")
-    rows = _read_csv(run / "splits.csv", ("name", "label", "split"))
-    of_name = {row["name"]: row for row in rows}
-    scores = read_parquet(file, ["name", "suggested", "suspicion"]).to_pylist()
+    of_name = {row["name"]: row for row in csv_rows(run / "splits.csv", SPLIT_COLUMNS)}
+    types = {"name": str, "suggested": int, "suspicion": float}
+    scores = read_parquet(file, types).to_pylist()
     suspects = [score for score in scores if score["suspicion"] > 0 and score["name"] in of_name]
     suspects.sort(key=lambda score: -score["suspicion"])
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for score in suspects:
+        if not 0 <= score["suggested"] < len(classes):
+            raise RecordError(f"{file} is damaged: there is no class {score['suggested']}")
         row, suggested = of_name[score["name"]], classes[score["suggested"]]
         cells = [score["name"], row["split"], row["label"], suggested]
         writer.writerow([*map(text_cell, cells), f"{score['suspicion']:.3f}", ""])
@@ -134,7 +137,7 @@ def _images_of(run: Path, data: str | None) -> list[LabelledFile]:
             f"the images of {source} are not files: only files can be listed in a table"
         )
     path_of = dict(zip(images.names, images.paths, strict=True))
-    rows = _read_csv(run / "splits.csv", ("name", "label", "split"))
+    rows = list(csv_rows(run / "splits.csv", SPLIT_COLUMNS))
     missing = [row["name"] for row in rows if row["name"] not in path_of]
     if missing:
         raise UserError(f"{source} no longer has {missing[0]!r}, an image of {run}: restore it")
@@ -160,13 +163,11 @@ def _read_changes(file: Path) -> Mapping[str, str]:
 
 def _read_csv(file: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
     try:
-        with file.open(newline="", encoding="utf-8-sig") as text:
-            reader = csv.DictReader(text)
-            missing = [name for name in columns if name not in (reader.fieldnames or ())]
-            rows = [{key: value or "" for key, value in row.items() if key} for row in reader]
-    except FileNotFoundError:
-        raise UserError(f"{file} does not exist") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        text = read_text(file, links=True).removeprefix("\ufeff")
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        missing = [name for name in columns if name not in (reader.fieldnames or ())]
+        rows = [{key: value or "" for key, value in row.items() if key} for row in reader]
+    except csv.Error as error:
         raise UserError(f"{file} is not a UTF-8 CSV file ({error})") from error
     if missing:
         raise UserError(f"{file} has no column {missing[0]!r}: expected {', '.join(columns)}")

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from scs_supcon.errors import UserError
 from scs_supcon.io import atomic
 from scs_supcon.io.lock import Lock
-from scs_supcon.io.records import RecordError, parse_toml, read_json_object
+from scs_supcon.io.records import RecordError, inside, parse_toml, read_json_object
 from scs_supcon.io.typed import validate
 from scs_supcon.io.values import Value, ValueTree
 from scs_supcon.recipe.defaults import complete_values
@@ -243,7 +243,7 @@ class RunDir:
 
     def _rewind(self) -> None:
         """Restore the state of the last intact checkpoint."""
-        remove_incomplete(self._checkpoints)
+        remove_incomplete(inside(self.path, "checkpoints"))
         last = read_last(self._checkpoints)
         if last is None:
             self._metrics.rewind(0)

@@ -121,7 +121,9 @@ class _Api:
     async def neighbours_of_known(self, request: Request) -> Response:
         """Return the neighbours of a training image, without the image itself."""
         k, field = self._k_and_field(request)
-        number = whole_number(request, "id", 0, range(max(1, len(self.service.images.names))))
+        if not self.service.images.names:
+            raise HTTPException(404, "the gallery beside the model is missing: export it again")
+        number = whole_number(request, "id", 0, range(len(self.service.images.names)))
         name, predictor = self.service.images.names[number], self.service.predictor
         gallery = predictor.gallery
         if name not in gallery.names:

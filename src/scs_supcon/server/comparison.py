@@ -57,7 +57,7 @@ class RunComparison(TypedDict):
 
 def read_predictions(run: Path, renamed: Mapping[str, str]) -> dict[str, Predicted]:
     """Return the predictions of a run by the names of the images here."""
-    columns = ["name", "prediction", "split"]
+    columns = dict.fromkeys(("name", "prediction", "split"), str)
     table = read_parquet(run / "predictions.parquet", columns).to_pydict()
     rows = zip(*(table[name] for name in columns), strict=True)
     return {renamed.get(name, name): Predicted(predicted, split) for name, predicted, split in rows}

@@ -1,9 +1,10 @@
 """An exported model behind the interface of the server: onnxruntime, without torch."""
 
 import io
-import json
+import math
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ import numpy as np
 from PIL import Image
 
 from scs_supcon.data.crop import CentreCrop
+from scs_supcon.data.image_io import MAX_PIXELS, ImageError, open_image
 from scs_supcon.errors import UserError
 from scs_supcon.inference.gallery_file import GalleryFile, gallery_path, read_gallery
 from scs_supcon.inference.onnx_runtime import import_onnxruntime
+from scs_supcon.io import records
+from scs_supcon.io.values import ValueTree
 from scs_supcon.server.predictor import Floats, ImageDecision, Pixels, TrainingGallery
 
 KEY = "scs_supcon"  # of the metadata
@@ -27,26 +31,49 @@ class OnnxPredictor:
         session: of onnxruntime.
         metadata: of the file.
         gallery: the training images.
+        file: the file, for errors.
     """
 
-    def __init__(self, session: Any, metadata: Mapping[str, Any], gallery: TrainingGallery) -> None:
+    def __init__(
+        self, session: Any, metadata: ValueTree, gallery: TrainingGallery, file: Path
+    ) -> None:
         self._session, self.gallery = session, gallery
         self.threads = _cores()
         self._outputs = [output.name for output in session.get_outputs()]
-        steps, pairs = metadata["preprocessing"], metadata.get("pairs")
-        self._crop = CentreCrop(steps["short_side"], steps["centre_crop"], steps["interpolation"])
-        self.classes = tuple(metadata["classes"])
-        self.thresholds: Floats = np.array(metadata["thresholds"])
-        self.boundary: float | None = pairs["b"] / pairs["t"] if pairs and pairs["t"] else None
+        read = partial(records.value_of_type, metadata, name=file)
+        self._crop = _read_crop(read("preprocessing", dict), file)
+        classes, thresholds = read("classes", list), read("thresholds", list)
+        kinds = ({*map(type, classes)} == {str}, {*map(type, thresholds)} <= {int, float})
+        if not all(kinds) or len(classes) != len(thresholds):
+            raise records.RecordError(f"{file} is damaged: each class needs a name and a threshold")
+        self.classes = tuple(classes)
+        self.thresholds: Floats = np.array(thresholds, np.float64)
+        pairs = records.table_of(metadata, "pairs", file)  # missing in format 1
+        t, b = (records.value_of_type({"t": 0, "b": 0, **pairs}, key, float, file) for key in "tb")
+        self.boundary: float | None = b / t if t and math.isfinite(b / t) else None
         self.facts: Mapping[str, Any] = {
-            "encoder": metadata["encoder"],
-            "method": metadata["method"],
-            "image_size": steps["centre_crop"],
-            "metrics": metadata["metrics"],
-            "rejection": metadata["rejection"],
+            "encoder": read("encoder", str),
+            "method": read("method", str),
+            "image_size": self._crop.size,
+            "metrics": read("metrics", dict),
+            "rejection": read("rejection", dict),
             "runtime": "onnxruntime",
             "heat_map": False,
         }
+
+    def check(self, file: Path) -> None:
+        """Run the model once, and raise an error if its results do not fit metadata or gallery."""
+        side, gallery, classes = self._crop.size, self.gallery, len(self.classes)
+        try:
+            decision = self.decide([np.zeros((side, side, 3), np.uint8)])[0]
+        except Exception as error:  # onnxruntime raises errors of its own types
+            raise _not_exported(file, error) from error
+        if decision.probabilities.shape != (classes,):
+            raise UserError(f"{file} is damaged: it names {classes} classes, but has others")
+        widths = (gallery.common.shape[1], gallery.style.shape[1] or decision.style.size)
+        fits = widths == (decision.common.size, decision.style.size)
+        if gallery.names and not (fits and gallery.labels.max() < classes):
+            raise UserError(f"{gallery_path(file)} does not belong to {file}: export both again")
 
     def prepare(self, image: Image.Image) -> Pixels:
         """Return the pixels (size, size, 3) that the model sees."""
@@ -57,6 +84,10 @@ class OnnxPredictor:
         results = self._session.run(None, {"pixels": np.stack(pixels)})
         out = dict(zip(self._outputs, results, strict=True))
         style = out.get("style", np.zeros((len(pixels), 0), np.float32))
+        numbers = (out["probabilities"], out["similarity"], out["common"], style)
+        known = (out["nearest"] >= 0) & (out["nearest"] < len(self.classes))
+        if not (known.all() and all((np.abs(rows) < 2).all() for rows in numbers)):  # also NaN
+            raise UserError("the model computes results that are not possible: export it again")
         return [
             ImageDecision(
                 out["probabilities"][i],
@@ -89,21 +120,35 @@ class GalleryImages:
 
     def jpeg(self, number: int, side: int) -> bytes | None:
         """Return the JPEG of an image, smaller if asked for."""
-        content = self._jpegs[number]
-        if not content:
+        try:
+            image = open_image(self.names[number], side, content=self._jpegs[number])
+        except ImageError:  # damaged, or none
             return None
-        with Image.open(io.BytesIO(content), formats=["JPEG"]) as image:
-            if max(image.size) <= side:
-                return content
-            image.thumbnail((side, side))
-            file = io.BytesIO()
-            image.save(file, "JPEG", quality=85)
-            return file.getvalue()
+        image.thumbnail((side, side))
+        file = io.BytesIO()
+        image.save(file, "JPEG", quality=85)
+        return file.getvalue()
 
 
 def _cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _read_crop(steps: ValueTree, file: Path) -> CentreCrop:
+    read = partial(records.value_of_type, steps, name=file)
+    short_side, size = read("short_side", int), read("centre_crop", int)
+    interpolation = read("interpolation", str)
+    known = interpolation.upper() in Image.Resampling.__members__
+    if not known or not 0 < size <= short_side or short_side**2 > MAX_PIXELS:
+        detail = f"short side {short_side}, crop {size}, interpolation {interpolation[:20]!r}"
+        raise records.RecordError(f"{file} is damaged: images cannot be prepared with {detail}")
+    return CentreCrop(short_side, size, interpolation)
+
+
+def _not_exported(file: Path, error: Exception) -> UserError:
+    brief = " ".join(str(error).split())[:200]
+    return UserError(f"{file} is not a model of `scs export`: {brief}")
 
 
 def load_onnx(file: Path) -> tuple[OnnxPredictor, GalleryImages]:
@@ -112,9 +157,11 @@ def load_onnx(file: Path) -> tuple[OnnxPredictor, GalleryImages]:
     Raises:
         UserError: the file is missing or was not exported by `scs export`.
     """
-    if not file.is_file():
-        raise UserError(f"{file} does not exist: write it with `scs export RUN --onnx`")
     onnxruntime = import_onnxruntime()
+    try:
+        records.open_record(file, records.memory_bytes() // 2, links=True).close()
+    except records.MissingRecord as error:
+        raise UserError(f"{error}: write it with `scs export RUN --onnx`") from error
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # One thread per batch, several batches at a time: the threads of one batch would wait for each
@@ -124,17 +171,19 @@ def load_onnx(file: Path) -> tuple[OnnxPredictor, GalleryImages]:
         session = onnxruntime.InferenceSession(
             str(file), options, providers=["CPUExecutionProvider"]
         )
-        metadata = json.loads(session.get_modelmeta().custom_metadata_map[KEY])
+        text = session.get_modelmeta().custom_metadata_map[KEY]
     except Exception as error:  # onnxruntime raises errors of its own types
-        brief = " ".join(str(error).split())[:200]
-        raise UserError(f"{file} is not a model of `scs export`: {brief}") from error
-    if metadata["format_version"] > SUPPORTED:
+        raise _not_exported(file, error) from error
+    metadata = records.parse_json_object(text, file, finite=True)
+    if records.value_of_type(metadata, "format_version", int, file) > SUPPORTED:
         raise UserError(f"{file} was exported by a newer version: pip install --upgrade scs-supcon")
     beside = gallery_path(file)
-    if beside.is_file():
+    if beside.exists():
         stored = read_gallery(beside)
     else:
         empty = np.zeros((0, 0), np.float32)
         stored = GalleryFile((), np.zeros(0, np.int64), empty, empty, ())
     gallery = TrainingGallery(stored.names, stored.labels, stored.common, stored.style)
-    return OnnxPredictor(session, metadata, gallery), GalleryImages(stored)
+    predictor = OnnxPredictor(session, metadata, gallery, file)
+    predictor.check(file)
+    return predictor, GalleryImages(stored)

@@ -6,7 +6,6 @@ the training either still runs, which its lock shows, or can be resumed from its
 The command is put together from that name each time; a stored command would run what others wrote.
 """
 
-import csv
 import os
 import re
 import shlex
@@ -14,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, Required, TypedDict
@@ -22,7 +22,14 @@ from scs_supcon.errors import UserError
 from scs_supcon.inference.package import read_package
 from scs_supcon.io.atomic import replacing, write_json, write_text
 from scs_supcon.io.lock import is_held
-from scs_supcon.io.records import MissingRecord, RecordError, read_json_object, read_text
+from scs_supcon.io.records import (
+    MissingRecord,
+    RecordError,
+    csv_rows,
+    open_record,
+    read_json_object,
+    read_text,
+)
 from scs_supcon.io.typed import validate
 from scs_supcon.recipe import write_toml
 from scs_supcon.server.workspace import TABLES, Workspace
@@ -183,6 +190,8 @@ class Retrain:
     def _spawn(self) -> None:
         assert self.job is not None
         self._workspace.check_present()
+        with suppress(MissingRecord):  # a pipe or a link to another file is an error
+            open_record(self._log, None).close()
         # A file instead of a pipe, so that the training outlives a killed server.
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -201,10 +210,10 @@ class Retrain:
 
     def _log_lines(self) -> list[str]:
         try:
-            with self._log.open("rb") as file:
-                file.seek(max(0, self._log.stat().st_size - TAIL))
+            with open_record(self._log, None) as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL))
                 return file.read().decode("utf-8", "replace").splitlines()
-        except OSError:
+        except RecordError:
             return []
 
     def _next_name(self) -> str:
@@ -283,12 +292,12 @@ def _write_weights(workspace: Workspace) -> None:
 
 def _validation_curve(file: Path) -> list[list[float]]:
     """Return (epoch, validation accuracy) of stage 1, if it is measured."""
+    columns = {"stage": str, "metric": str, "epoch": int, "value": float}
     try:
-        with file.open(newline="", encoding="utf-8") as lines:
-            return [
-                [int(row["epoch"]), float(row["value"])]
-                for row in csv.DictReader(lines)
-                if row["stage"] == "pretrain" and row["metric"] == "val_accuracy"
-            ]
-    except (OSError, ValueError, KeyError, TypeError):
+        return [
+            [int(row["epoch"]), float(row["value"])]
+            for row in csv_rows(file, columns)
+            if row["stage"] == "pretrain" and row["metric"] == "val_accuracy"
+        ]
+    except RecordError:  # none yet
         return []

@@ -88,7 +88,8 @@ def read_vectors(
         renamed: names in the run -> names here, if they differ.
         classes: names of the classes.
     """
-    table = read_parquet(run / "embeddings.parquet", ["name", "label", "common"])
+    types = {"name": str, "label": str, "common": list}
+    table = read_parquet(run / "embeddings.parquet", types)
     number = {name: index for index, name in enumerate(names)}
     class_index = {name: index for index, name in enumerate(classes)}
     vectors = np.stack(table["common"].to_numpy()).astype(np.float32)
@@ -123,7 +124,7 @@ def score_images(
     class_index = {name: index for index, name in enumerate(model.classes)}
     for name, predicted, probabilities in _predictions(run):
         at = number.get(renamed.get(name, name))
-        if at is not None:
+        if at is not None and predicted in class_index and len(probabilities) == len(class_index):
             prediction[at] = class_index[predicted]
             confidence[at] = probabilities[class_index[predicted]]
             if vectors.labels[at] >= 0:
@@ -158,7 +159,8 @@ def _label_scores(
     """
     file = run / "label_scores.parquet"
     if file.is_file():
-        table = read_parquet(file).to_pydict()
+        types = {"name": str, "prediction": int, "confidence": float, "label_probability": float}
+        table = read_parquet(file, types | {"suggested": int, "suspicion": float}).to_pydict()
         names = [renamed.get(name, name) for name in table.pop("name")]
         stored = zip(names, zip(*table.values(), strict=True), strict=True)
         return {name: values for name, values in stored if name in number}
@@ -175,7 +177,8 @@ def _label_scores(
 
 
 def _predictions(run: Path) -> list[tuple[str, str, Any]]:
-    table = read_parquet(run / "predictions.parquet", ["name", "prediction", "probabilities"])
+    types = {"name": str, "prediction": str, "probabilities": list}
+    table = read_parquet(run / "predictions.parquet", types)
     columns = (table["name"].to_pylist(), table["prediction"].to_pylist())
     return list(zip(*columns, table["probabilities"].to_numpy(), strict=True))
 

@@ -19,7 +19,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import replacing, write_json, write_text
 from scs_supcon.io.csv import quoted_cell
 from scs_supcon.io.lock import Lock
-from scs_supcon.io.records import RecordError, read_json, read_json_object, read_text
+from scs_supcon.io.records import RecordError, csv_rows, read_json, read_json_object, read_text
 from scs_supcon.io.typed import validate
 from scs_supcon.recipe import Recipe, from_toml
 from scs_supcon.runs.corrections import FILE, NOT_USED, Corrections
@@ -233,11 +233,7 @@ class Workspace:
 
 
 def _read_splits(file: Path) -> list[RunImage]:
-    try:
-        with file.open(newline="", encoding="utf-8") as rows:
-            return [
-                RunImage(row["name"], row["label"], row["split"], row.get("group") or "")
-                for row in csv.DictReader(rows)
-            ]
-    except (OSError, KeyError, csv.Error) as error:
-        raise UserError(f"{file} cannot be read: {error}") from error
+    return [
+        RunImage(row["name"], row["label"], row["split"], row.get("group") or "")
+        for row in csv_rows(file, ("name", "label", "split"))
+    ]

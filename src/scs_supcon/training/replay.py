@@ -16,6 +16,7 @@ from scs_supcon.errors import NonFiniteError, UserError
 from scs_supcon.io.records import (
     RecordError,
     csv_rows,
+    inside,
     memory_bytes,
     read_bytes,
     read_json,
@@ -77,9 +78,9 @@ def replay(path: str | Path, method: str | None = None) -> Replay:
     run = Path(path)
     if not (run / STEP).exists():
         raise UserError(f"{run} has no {STEP}: every loss and gradient of this run was finite")
-    failed = validate(FailedStep, read_json_object(run / STEP), run / STEP)
+    failed = validate(FailedStep, read_json_object(inside(run, STEP)), run / STEP)
     try:
-        tensors = safetensors.torch.load(read_bytes(run / TENSORS, memory_bytes()))
+        tensors = safetensors.torch.load(read_bytes(inside(run, TENSORS), memory_bytes()))
         images, labels, indices = (
             tensors[f"batch/{name}"].clone() for name in ("images", "labels", "indices")
         )

@@ -23,7 +23,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.evaluation.predictions import ValidationScores, validation_scores
 from scs_supcon.io.atomic import CannotWrite, make_folder, write_error, write_json
 from scs_supcon.io.lock import InUse, Lock, is_held
-from scs_supcon.io.records import RecordError, check_regular, read_json_object
+from scs_supcon.io.records import RecordError, open_record, read_json_object
 from scs_supcon.io.typed import validate
 from scs_supcon.io.values import ValueTree
 from scs_supcon.methods import method_class, parse
@@ -194,7 +194,7 @@ def open_study(search: Search) -> Any:
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs every table it creates
     journal = search.out / "study.journal"
     if journal.exists():
-        check_regular(journal)
+        open_record(journal, None).close()
     try:
         storage = search.storage or JournalStorage(
             JournalFileBackend(str(journal), lock_obj=JournalLock(journal))  # type: ignore[arg-type]

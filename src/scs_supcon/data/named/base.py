@@ -11,6 +11,7 @@ from scs_supcon.data.dataset import ImageDataset, Problem
 from scs_supcon.data.folder import read_folder
 from scs_supcon.data.image_io import ImageFiles, median_short_side
 from scs_supcon.errors import UserError
+from scs_supcon.io.records import read_text
 
 LISTED = 3  # missing files that an error names
 
@@ -160,7 +161,7 @@ def read_words(file: Path, columns: int) -> list[list[str]]:
         UserError: a row has fewer words.
     """
     rows = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_text(file, links=True).splitlines(), start=1):
         if not line.strip():
             continue
         words = line.split(maxsplit=columns - 1)

@@ -10,6 +10,7 @@ from PIL import Image
 
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.errors import UserError
+from scs_supcon.io.records import read_text
 
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
@@ -49,7 +50,7 @@ def read_cifar(
     Raises:
         UserError: a file has the wrong size, or a label without a name.
     """
-    names = (folder / class_file).read_text(encoding="utf-8").split()
+    names = read_text(folder / class_file, links=True).split()
     records = [_read_records(folder / file, label_bytes + PIXELS) for file in files]
     labels = np.concatenate([rows[:, label_bytes - 1] for rows in records]).astype(np.int64)
     if len(labels) and labels.max() >= len(names):

@@ -15,12 +15,13 @@ from scs_supcon.data.named.base import (
     read_words,
 )
 from scs_supcon.errors import UserError
+from scs_supcon.io.records import read_text
 
 CLASSES, LABELS = "wnids.txt", "val/val_annotations.txt"
 
 
 def _read(folder: Path) -> ImageDataset:
-    classes = (folder / CLASSES).read_text(encoding="utf-8").split()
+    classes = read_text(folder / CLASSES, links=True).split()
     if missing := [name for name in classes if not (folder / "train" / name).is_dir()]:
         raise UserError(
             f"Tiny-ImageNet: {folder / 'train'} has no folder {missing[0]}, which {CLASSES} names "

@@ -15,6 +15,7 @@ from pathlib import Path
 from scs_supcon.data.dataset import ImageDataset, Problem
 from scs_supcon.data.named.base import Archive, ListedImage, NamedDataset, dataset_from_list
 from scs_supcon.errors import UserError
+from scs_supcon.io.records import read_bytes
 
 SPLITS_BY_FOLDER = {"VOC2005_1": "train", "VOC2005_2": "test"}
 CLASSES = ("motorbike", "bicycle", "person", "car")
@@ -52,7 +53,7 @@ def _read(folder: Path) -> ImageDataset:
                 f"{part.lower()}.tar.gz again"
             )
         for file in files:
-            text = file.read_text(encoding="latin-1")
+            text = read_bytes(file, links=True).decode("latin-1")
             image = _IMAGE.search(text)
             if image is None:
                 raise UserError(f"{file} names no image: it is not an annotation of PASCAL VOC")
