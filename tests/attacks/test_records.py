@@ -20,12 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import scs_supcon
+from command_processes import Processes
 from scs_supcon.benchmark.results import read_pair_curves
 from scs_supcon.data.load import load_images
 from scs_supcon.data.packed import pack
 from scs_supcon.errors import UserError
-from scs_supcon.inference.gallery import export_gallery
 from scs_supcon.server.onnx_predictor import load_onnx
 from scs_supcon.tuning.study import space_of
 from server_processes import free_port
@@ -34,18 +33,18 @@ SECONDS = 60  # after which a command that waits for a pipe is killed
 
 
 @pytest.fixture(scope="module")
-def originals(finished: Path, shapes: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def originals(
+    finished: Path, shapes: Path, processes: Processes, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A folder with a run, its data packed, and an exported model with its gallery."""
     pytest.importorskip("onnxscript", reason="no onnxscript: pip install 'scs-supcon[onnx]'")
-    from scs_supcon.inference.onnx import export_onnx
-
     folder = tmp_path_factory.mktemp("originals")
     shutil.copytree(finished, folder / "run")
     pack(load_images(shapes), folder / "packed")
     shutil.copy(min(shapes.rglob("*.png")), folder / "image.png")
-    model = scs_supcon.load(finished)
-    export_onnx(model, folder / "shapes.onnx", sorted(shapes.rglob("*.png"))[:2])
-    export_gallery(finished, model, folder / "shapes.onnx")
+    images = ("--images", min(shapes.rglob("*.png")))
+    result = processes.run("export", finished, "-o", folder / "shapes.onnx", *images)
+    assert result.code == 0, result.err
     return folder
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import scs_supcon
 from scs_supcon.errors import UserError
-from scs_supcon.inference.gallery import export_gallery
+from scs_supcon.inference.gallery import replacing_gallery
 from scs_supcon.inference.gallery_file import GalleryFile, read_gallery, write_gallery
 from scs_supcon.server.onnx_predictor import load_onnx
 
@@ -31,8 +31,8 @@ def test_an_exported_model_is_served_without_torch(finished, image_files, tmp_pa
     from scs_supcon.inference.onnx import export_onnx
 
     model, file = scs_supcon.load(finished), tmp_path / "shapes.onnx"
-    export_onnx(model, file, image_files[:4])
-    export_gallery(finished, model, file)
+    with replacing_gallery(finished, model, file):
+        export_onnx(model, file, image_files[:4])
     arguments = ["serve", "--onnx", str(file), "--port", str(unused_port)]
     server = subprocess.Popen([sys.executable, "-c", WITHOUT_TORCH, *arguments])
     address = f"http://127.0.0.1:{unused_port}/api/"
@@ -85,6 +85,35 @@ def test_a_gallery_is_read_as_it_was_written(tmp_path):
     np.testing.assert_array_equal(again.common, common)
     np.testing.assert_array_equal(again.labels, gallery.labels)
     assert again.style.shape == (3, 0)
+
+
+@pytest.mark.slow
+def test_a_model_and_its_gallery_change_in_one_step(finished, image_files, tmp_path):
+    pytest.importorskip("onnxscript", reason="no onnxscript: pip install 'scs-supcon[onnx]'")
+    from scs_supcon.inference.onnx import export_onnx
+
+    model, file = scs_supcon.load(finished), tmp_path / "shapes.onnx"
+    with replacing_gallery(finished, model, file):
+        export_onnx(model, file, image_files[:2])
+    old = len(model.info.image_names)
+    model.add_class("dot", image_files[:3])
+    with replacing_gallery(finished, model, file):
+        assert len(load_onnx(file)[0].gallery.names) == old
+        export_onnx(model, file, image_files[:2])
+        assert len(load_onnx(file)[0].gallery.names) == old + 3
+    assert len(load_onnx(file)[0].gallery.names) == old + 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("shapes.gallery.safetensors", "shapes.onnx"),
+    ]
+    with pytest.raises(ZeroDivisionError), replacing_gallery(finished, model, file):
+        _ = 1 / 0
+    assert len(load_onnx(file)[0].gallery.names) == old + 3
+    file.with_name("other.gallery.safetensors").write_bytes(
+        file.with_name("shapes.gallery.safetensors").read_bytes()
+    )
+    export_onnx(scs_supcon.load(finished), file.with_name("other.onnx"), image_files[:2])
+    with pytest.raises(UserError, match="does not belong to"):
+        load_onnx(file.with_name("other.onnx"))
 
 
 def test_other_files_are_rejected(tmp_path):

@@ -43,8 +43,9 @@ def add_class(
     from scs_supcon import load
     from scs_supcon.data.load import find_images
     from scs_supcon.inference.package import keep_previous, restore_previous
+    from scs_supcon.io.exchange import remove_abandoned
     from scs_supcon.io.lock import Lock
-    from scs_supcon.runs.layout import MODEL_INFO, find_model
+    from scs_supcon.runs.layout import find_model
 
     if undo == (name is not None) or bool(name) != bool(images):
         raise UserError("give the name of the new class and images of it, or --undo alone")
@@ -56,10 +57,11 @@ def add_class(
             restore_previous(target)
             echo(f"{target}: restored the model before the last change; --undo again reverses it")
             return
+        remove_abandoned(target)
         model = load(run)
         files = find_images(images or [])
         failures = model.add_class(name, files)
-        if (target / MODEL_INFO).exists():
+        if target == source:
             keep_previous(target)
         model.save(target)
     used = len(files) - len(failures)

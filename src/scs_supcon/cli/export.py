@@ -97,18 +97,18 @@ def export(
     from dataclasses import asdict
 
     from scs_supcon import load
-    from scs_supcon.inference.gallery import export_gallery
+    from scs_supcon.inference.gallery import replacing_gallery
     from scs_supcon.inference.onnx import images_of_run
     from scs_supcon.progress import Display
 
     model = load(run).with_rejection(false_rejection=false_rejection, threshold=threshold)
     display = Display(quiet)
     result: Quantisation | Parity
-    if int8:
-        result = _export_int8(run, model, file, data, display)
-    else:
-        result = _export(model, file, files or images_of_run(run, model, data), display)
-    gallery = export_gallery(run, model, file, data)
+    with replacing_gallery(run, model, file, data) as gallery:
+        if int8:
+            result = _export_int8(run, model, file, data, display)
+        else:
+            result = _export(model, file, files or images_of_run(run, model, data), display)
     if as_json:
         echo(json.dumps({"file": str(file), **asdict(result)}, indent=1))
         return

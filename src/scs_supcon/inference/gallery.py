@@ -1,6 +1,8 @@
 """Collect what is known about the training images of a model, and export it."""
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,12 @@ from scs_supcon.data.image_io import ImageError
 from scs_supcon.data.load import load_images
 from scs_supcon.data.remote import recorded_source
 from scs_supcon.errors import UserError
-from scs_supcon.inference.gallery_file import GalleryFile, gallery_path, write_gallery
+from scs_supcon.inference.gallery_file import (
+    GalleryFile,
+    gallery_path,
+    new_gallery_path,
+    write_gallery,
+)
 from scs_supcon.inference.model import Model
 from scs_supcon.io.records import read_parquet
 
@@ -37,8 +44,14 @@ def style_vectors(run: Path | None, model: Model) -> NDArray[np.float32]:
     return np.stack(vectors).astype(np.float32) if vectors else empty
 
 
-def export_gallery(run: Path, model: Model, file: Path, data: str | None = None) -> Path:
-    """Write the training images of a model, which are at `data`, beside its exported file."""
+@contextmanager
+def replacing_gallery(
+    run: Path, model: Model, file: Path, data: str | None = None
+) -> Iterator[Path]:
+    """Write the training images of a model, which are at `data`, beside its exported file.
+
+    The block writes that file. Until it has, readers find the gallery of the old one.
+    """
     gallery = GalleryFile(
         names=model.info.image_names,
         labels=model.gallery.labels.numpy(),
@@ -46,9 +59,13 @@ def export_gallery(run: Path, model: Model, file: Path, data: str | None = None)
         style=style_vectors(run, model),
         jpegs=_jpegs(model, data),
     )
-    path = gallery_path(file)
-    write_gallery(path, gallery)
-    return path
+    new, path = new_gallery_path(file), gallery_path(file)
+    write_gallery(new, gallery)
+    try:
+        yield path
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _jpegs(model: Model, data: str | None) -> list[bytes]:

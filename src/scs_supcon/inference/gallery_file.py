@@ -3,6 +3,7 @@
 The file holds their embeddings and labels and, if the images were available, small JPEGs of them.
 """
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,6 +45,37 @@ class GalleryFile:
 def gallery_path(model: Path) -> Path:
     """Return the gallery file that belongs to an exported model: birds.onnx -> birds.gallery.…"""
     return model.with_name(model.stem + SUFFIX)
+
+
+def new_gallery_path(model: Path) -> Path:
+    """Return where a gallery is until its model is written, so that the two change in one step."""
+    return model.with_name(f".{model.stem}{SUFFIX}.new")
+
+
+def gallery_digest(labels: NDArray[np.int64], common: NDArray[np.float32]) -> str:
+    """Return a digest of the training images of a model, which is stored in the exported file."""
+    parts = (np.ascontiguousarray(labels, np.int64), np.ascontiguousarray(common, np.float32))
+    return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
+
+
+def find_gallery(model: Path, digest: object) -> GalleryFile | None:
+    """Return the gallery of an exported model; None if it has none.
+
+    Args:
+        model: The exported file.
+        digest: Of its training images; exports of version 0.2 do not have it.
+
+    Raises:
+        UserError: The gallery is damaged, or belongs to another export.
+    """
+    found = [path for path in (gallery_path(model), new_gallery_path(model)) if path.exists()]
+    for path in found:
+        gallery = read_gallery(path)
+        if digest in (None, gallery_digest(gallery.labels, gallery.common)):
+            return gallery
+    if found:
+        raise UserError(f"{found[0]} does not belong to {model}: export the model again")
+    return None
 
 
 def write_gallery(file: Path, gallery: GalleryFile) -> None:

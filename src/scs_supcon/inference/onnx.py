@@ -28,6 +28,7 @@ from scs_supcon.data.load import load_images
 from scs_supcon.data.remote import recorded_source
 from scs_supcon.data.transforms import centre_crop
 from scs_supcon.errors import UserError
+from scs_supcon.inference.gallery_file import gallery_digest
 from scs_supcon.inference.images import ImageLike, NamedImage, list_images
 from scs_supcon.inference.model import Images, Model, no_progress
 from scs_supcon.inference.onnx_runtime import import_onnxruntime
@@ -229,6 +230,7 @@ def file_metadata(model: Model) -> ValueTree:
         "classes": info.classes,
         "trained_classes": info.trained_classes,
         "thresholds": model.classifier.rule.thresholds.float().tolist(),
+        "gallery": gallery_digest(model.gallery.labels.numpy(), model.gallery.vectors.numpy()),
         "rejection": info.rejection.model_dump(),
         "pairs": info.pairs.model_dump(),
         "temperature": info.temperature,

@@ -22,13 +22,7 @@ from torch import Tensor, nn
 from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
 from scs_supcon.errors import UserError
 from scs_supcon.inference.rejection import FALSE_REJECTIONS, rejection_rate
-from scs_supcon.io.exchange import (
-    copy_entry,
-    exchange_names,
-    keep_copy,
-    read_folder,
-    replacing_folder,
-)
+from scs_supcon.io.exchange import exchange_folders, keep_copy, read_folder, updating_folder
 from scs_supcon.io.records import MAX_BYTES, memory_bytes, parse_json_object, read_bytes, read_text
 from scs_supcon.io.text import printable, printable_name
 from scs_supcon.io.typed import validate
@@ -149,12 +143,9 @@ def write_package(directory: Path, info: ModelInfo, tensors: Mapping[str, Tensor
         f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in contents.items()
     )
     contents |= {CARD: model_card(info).encode(), SUMS: "".join(sums).encode()}
-    with replacing_folder(directory) as new:
+    with updating_folder(directory) as new:
         for name, content in contents.items():
             (new / name).write_bytes(content)
-        for file in directory.iterdir() if directory.exists() else ():
-            if file.name not in contents:
-                copy_entry(file, new / file.name)
 
 
 def keep_previous(directory: Path) -> None:
@@ -172,8 +163,7 @@ def restore_previous(directory: Path) -> None:
     if not (previous / INFO).is_file():
         raise UserError(f"{directory} has no previous model: expected it in {previous}")
     read_package(previous)
-    if not exchange_names(previous, directory):
-        keep_copy(previous, directory)
+    exchange_folders(previous, previous.with_name(directory.resolve().name))
 
 
 def read_package(path: str | Path) -> tuple[ModelInfo, dict[str, Tensor]]:
@@ -224,7 +214,7 @@ def initialise_from(path: str | Path, encoder: nn.Module, projection: nn.Module)
 
 def _read_sums(directory: Path) -> dict[str, str]:
     file = directory / SUMS
-    if not file.is_file():
+    if not file.exists():
         raise UserError(f"{directory} has no {SUMS}, so it is incomplete: save the model again")
     try:
         lines = [line.split() for line in read_text(file, limit=2**16).splitlines()]

@@ -42,7 +42,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         recover(path)
-        _remove_abandoned(path)
+        remove_abandoned(path)
         with _locked_folder(path) as new:
             try:
                 yield new
@@ -55,14 +55,28 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         raise write_error(error, path) from error
 
 
+@contextmanager
+def updating_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder as `replacing_folder` does; other files of the old one are kept."""
+    with replacing_folder(path) as new:
+        yield new
+        if path.exists():
+            _add_missing(path, new)
+
+
 def keep_copy(folder: Path, copy: Path) -> None:
     """Make `copy` a copy of a folder that shares its files, which are replaced, never changed."""
     with replacing_folder(copy) as new:
-        for file in folder.iterdir():
-            copy_entry(file, new / file.name)
+        _add_missing(folder, new)
 
 
-def copy_entry(source: Path, target: Path) -> None:
+def _add_missing(folder: Path, new: Path) -> None:
+    for source in folder.iterdir():
+        if not (new / source.name).exists():
+            _copy(source, new / source.name)
+
+
+def _copy(source: Path, target: Path) -> None:
     """Copy a file or a folder; files are linked where the file system allows it."""
     if source.is_dir() and not source.is_symlink():
         shutil.copytree(source, target, symlinks=True)
@@ -100,7 +114,18 @@ def recover(path: Path) -> None:
         if not path.exists():
             old.rename(path)
         elif old.exists():
+            sync(path.parent)
             shutil.rmtree(old)
+
+
+def exchange_folders(a: Path, b: Path) -> None:
+    """Exchange two folders of one place; each of them is whole at any moment."""
+    if not exchange_names(a, b):
+        spare = a.with_name(f".{a.name}.spare")
+        for source, target in ((a, spare), (b, a), (spare, b)):
+            keep_copy(source, target)
+        shutil.rmtree(spare)
+    sync(a.parent)
 
 
 def exchange_names(a: Path, b: Path) -> bool:
@@ -126,6 +151,7 @@ def _publish(new: Path, path: Path) -> None:
     with _step_lock(path):
         path.rename(_old(path))
         new.rename(path)
+        sync(path.parent)
         shutil.rmtree(_old(path))
 
 
@@ -181,14 +207,14 @@ def _locked_folder(path: Path) -> Iterator[Path]:
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        folder.mkdir(exist_ok=True)  # another process may have taken it for abandoned
+        folder.mkdir(exist_ok=True)  # another writer may have taken it for abandoned
         yield folder
     finally:
         os.close(handle)
 
 
-def _remove_abandoned(path: Path) -> None:
-    """Remove the unfinished folders of killed writers: those that nobody has locked."""
+def remove_abandoned(path: Path) -> None:
+    """Remove the unfinished folders of killed writers of `path`: those that nobody has locked."""
     for folder in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         with suppress(OSError):  # being filled now, or owned by another user
             if sys.platform == "win32":

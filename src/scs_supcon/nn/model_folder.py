@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scs_supcon.errors import UserError
-from scs_supcon.io.atomic import make_folder, replacing, write_json
+from scs_supcon.io.atomic import write_json
+from scs_supcon.io.exchange import updating_folder
 from scs_supcon.io.records import RecordError, read_json_object
 from scs_supcon.nn.encoder import Encoder
 from scs_supcon.nn.timm_models import TINY, Stem
@@ -96,8 +97,7 @@ def write_model_folder(encoder: Encoder, data: DataRecipe, folder: Path) -> None
         "num_features": encoder.num_features,
         "pretrained_cfg": published,
     }
-    make_folder(folder)
     tensors = {name: tensor.contiguous() for name, tensor in encoder.body.state_dict().items()}
-    with replacing(folder / WEIGHTS) as temporary:
-        save_file(tensors, temporary, {"format": "pt"})
-    write_json(folder / CONFIG, config)
+    with updating_folder(folder) as new:
+        save_file(tensors, new / WEIGHTS, {"format": "pt"})
+        write_json(new / CONFIG, config)

@@ -14,7 +14,7 @@ from PIL import Image
 from scs_supcon.data.crop import CentreCrop
 from scs_supcon.data.image_io import MAX_PIXELS, ImageError, open_image
 from scs_supcon.errors import UserError
-from scs_supcon.inference.gallery_file import GalleryFile, gallery_path, read_gallery
+from scs_supcon.inference.gallery_file import GalleryFile, find_gallery
 from scs_supcon.inference.onnx_runtime import import_onnxruntime
 from scs_supcon.io import records
 from scs_supcon.io.values import ValueTree
@@ -73,7 +73,7 @@ class OnnxPredictor:
         widths = (gallery.common.shape[1], gallery.style.shape[1] or decision.style.size)
         fits = widths == (decision.common.size, decision.style.size)
         if gallery.names and not (fits and gallery.labels.max() < classes):
-            raise UserError(f"{gallery_path(file)} does not belong to {file}: export both again")
+            raise UserError(f"the gallery of {file} does not belong to it: export both again")
 
     def prepare(self, image: Image.Image) -> Pixels:
         """Return the pixels (size, size, 3) that the model sees."""
@@ -177,12 +177,9 @@ def load_onnx(file: Path) -> tuple[OnnxPredictor, GalleryImages]:
     metadata = records.parse_json_object(text, file, finite=True)
     if records.value_of_type(metadata, "format_version", int, file) > SUPPORTED:
         raise UserError(f"{file} was exported by a newer version: pip install --upgrade scs-supcon")
-    beside = gallery_path(file)
-    if beside.exists():
-        stored = read_gallery(beside)
-    else:
-        empty = np.zeros((0, 0), np.float32)
-        stored = GalleryFile((), np.zeros(0, np.int64), empty, empty, ())
+    empty = np.zeros((0, 0), np.float32)
+    none = GalleryFile((), np.zeros(0, np.int64), empty, empty, ())
+    stored = find_gallery(file, metadata.get("gallery")) or none
     gallery = TrainingGallery(stored.names, stored.labels, stored.common, stored.style)
     predictor = OnnxPredictor(session, metadata, gallery, file)
     predictor.check(file)
