@@ -137,9 +137,10 @@ class Problem:
 class Opener(Protocol):
     """Opens one image as RGB with its orientation applied."""
 
-    def __call__(self, index: int, at_least: int = 0) -> Image.Image:
+    def __call__(self, index: int, at_least: int = 0, sha256: str = "") -> Image.Image:
         """Open image `index`. If `at_least` > 0, a JPEG may be decoded at a reduced size, but
-        never with a short side below `at_least` pixels."""
+        never with a short side below `at_least` pixels. With the `sha256` that `file_hash` has
+        returned, a file that has changed since then is an error."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,8 +192,8 @@ class _Subset:
     images: ImageDataset
     indices: NDArray[np.int64]
 
-    def open(self, index: int, at_least: int = 0) -> Image.Image:
-        return self.images.open(int(self.indices[index]), at_least)
+    def open(self, index: int, at_least: int = 0, sha256: str = "") -> Image.Image:
+        return self.images.open(int(self.indices[index]), at_least, sha256)
 
     def file_hash(self, index: int) -> str:
         return self.images.file_hash(int(self.indices[index]))
@@ -200,6 +201,24 @@ class _Subset:
     def content(self, index: int) -> bytes:
         assert self.images.content is not None
         return self.images.content(int(self.indices[index]))
+
+
+@dataclass(frozen=True)
+class _KnownHashes:
+    """Hashes every image once, and returns the same hash ever after."""
+
+    file_hash: Callable[[int], str]
+    known: dict[int, str] = field(default_factory=dict)
+
+    def __call__(self, index: int) -> str:
+        if index not in self.known:
+            self.known[index] = self.file_hash(index)
+        return self.known[index]
+
+
+def hash_once(images: ImageDataset) -> ImageDataset:
+    """Return the dataset as it is now: all that is recorded or cached has the same hashes."""
+    return replace(images, file_hash=_KnownHashes(images.file_hash))
 
 
 def without(images: ImageDataset, indices: Iterable[int]) -> ImageDataset:

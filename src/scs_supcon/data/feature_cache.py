@@ -108,7 +108,7 @@ def frozen_features(
         Array (images, views, num_features), mapped to a file if it is large; see `empty_table`.
 
     Raises:
-        UserError: An image cannot be opened, its features are not finite, or the cache cannot be
+        UserError: An image cannot be opened or changes meanwhile, its features are not finite, or the cache cannot be
             written.
     """
     view_digests = [hashlib.sha256(key.encode()).digest() for key, _ in transforms]
@@ -193,7 +193,7 @@ class _ChunkDataset(Dataset[Tensor | UserError]):
             decoded: dict[int, Any] = {}
             for key, view in (self.transforms[column] for column in columns):
                 if view.at_least not in decoded:
-                    decoded[view.at_least] = self.images.open(index, view.at_least)
+                    decoded[view.at_least] = self.images.open(index, view.at_least, content.hex())
                 seed = hashlib.sha256(key.encode() + content).digest()
                 with seeded(int.from_bytes(seed, "little")):
                     yield view(decoded[view.at_least])

@@ -1,5 +1,6 @@
 """Decode image files from untrusted sources: few formats, limited size, always upright RGB."""
 
+import hashlib
 import io
 import math
 import warnings
@@ -44,6 +45,8 @@ SUFFIXES = frozenset(
 MAX_PIXELS = 64_000_000
 # Larger images are converted in strips: a conversion needs several copies of what it converts.
 STRIP_PIXELS = 4_000_000
+# Files are read into memory, so that what is decoded is what was hashed.
+MAX_FILE_BYTES = 2**30
 # Views are resized by the short side: a thin image would need far more memory than its file.
 MAX_ASPECT_RATIO = 100
 
@@ -73,8 +76,8 @@ class ImageFiles:
 
     paths: tuple[Path, ...]
 
-    def open(self, index: int, at_least: int = 0) -> Image.Image:
-        return open_image(self.paths[index], at_least)
+    def open(self, index: int, at_least: int = 0, sha256: str = "") -> Image.Image:
+        return open_image(self.paths[index], at_least, sha256=sha256)
 
     def file_hash(self, index: int) -> str:
         try:
@@ -83,7 +86,9 @@ class ImageFiles:
             raise ImageError(str(error)) from error
 
 
-def open_image(path: Path | str, at_least: int = 0, *, content: bytes | None = None) -> Image.Image:
+def open_image(
+    path: Path | str, at_least: int = 0, *, content: bytes | None = None, sha256: str = ""
+) -> Image.Image:
     """Return an image file as RGB: upright, transparency over white, 16 bits scaled to 8.
 
     Args:
@@ -91,12 +96,22 @@ def open_image(path: Path | str, at_least: int = 0, *, content: bytes | None = N
         at_least: If positive, a JPEG may be decoded at a half, quarter or eighth of its size, as
             long as its short side has at least this many pixels. This is much faster.
         content: The bytes of the file; None reads them from `path`.
+        sha256: What the bytes must hash to, if it is known.
 
     Raises:
         ImageError: The file cannot be used; the message gives its name and the reason.
     """
+    if sha256:
+        content = _read_file(path) if content is None else content
+        check_unchanged(path, hashlib.sha256(content).hexdigest(), sha256)
     with _decode(path, at_least, content) as image:
         return _upright(_to_rgb(image), _orientation(image))
+
+
+def check_unchanged(name: Path | str, found: str, sha256: str) -> None:
+    """Raise an `ImageError` unless the content of an image has the hash that it had before."""
+    if found != sha256:
+        raise ImageError(f"{name} changed while it was read: run the command again")
 
 
 def convert_image(image: Image.Image, name: str) -> Image.Image:
@@ -180,6 +195,18 @@ def _decode(path: Path | str, at_least: int, content: bytes | None = None) -> It
         raise
     except Exception as error:  # Pillow raises almost anything on damaged files
         raise _image_error(path, error, content) from error
+
+
+def _read_file(path: Path | str) -> bytes:
+    try:
+        with _open_file(path) as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except Exception as error:
+        raise _image_error(path, error) from error
+    if len(content) > MAX_FILE_BYTES:
+        limit = MAX_FILE_BYTES // 2**20
+        raise ImageError(f"{path} has more than {limit:,} MiB: resize it", "too_large")
+    return content
 
 
 def _open_file(path: Path | str, content: bytes | None = None) -> IO[bytes]:

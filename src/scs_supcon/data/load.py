@@ -8,7 +8,7 @@ from pathlib import Path
 from scs_supcon.data.archive import is_archive, unpack
 from scs_supcon.data.audit import check_images, keep_duplicates_together, unusable_indices
 from scs_supcon.data.builtin import BUILT_IN, BUILT_IN_ALIASES
-from scs_supcon.data.dataset import ImageDataset, Problem, without
+from scs_supcon.data.dataset import ImageDataset, Problem, hash_once, without
 from scs_supcon.data.folder import read_folder
 from scs_supcon.data.image_io import SUFFIXES
 from scs_supcon.data.image_parquet import image_parquet_files, read_image_parquet
@@ -39,6 +39,7 @@ def check_dataset(
     images: ImageDataset, workers: int, progress: ProgressCallback
 ) -> tuple[ImageDataset, list[Problem]]:
     """Decode the images of a dataset; the arguments and the result are those of `load_dataset`."""
+    images = images if images.checked else hash_once(images)
     problems = check_images(images, workers, lambda done: progress(done, len(images)))
     unusable = unusable_indices(images, problems)
     images = without(images, unusable) if unusable else images

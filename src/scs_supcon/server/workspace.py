@@ -16,6 +16,7 @@ from scs_supcon.data.image_io import ImageError, open_image
 from scs_supcon.data.load import find_images, load_images
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_json
+from scs_supcon.io.csv import csv_text
 from scs_supcon.io.lock import Lock
 from scs_supcon.io.records import RecordError, read_json, read_json_object, read_text
 from scs_supcon.io.typed import validate
@@ -184,17 +185,15 @@ class Workspace:
         folder = self.run / TABLES
         if self._source.paths is None:
             self._write_images(folder / "images")
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
         grouped = any(image.group for image in self.images)
-        writer.writerow(["image_path", "label", "split", *(["group"] if grouped else [])])
+        rows = [["image_path", "label", "split", *(["group"] if grouped else [])]]
         for number, image in enumerate(self.images):
             label = self.corrections.label(image.name)
             if label != NOT_USED:
                 cells = [self.table_name(number, folder), label, image.split or "train"]
-                writer.writerow([*cells, *([image.group] if grouped else [])])
+                rows.append([*cells, *([image.group] if grouped else [])])
         file = folder / f"{name}.csv"
-        write_text(file, text.getvalue())
+        write_text(file, csv_text(rows))
         return file
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from scs_supcon.data.audit import single_image_classes
 from scs_supcon.data.dataloader import explain_killed_workers
 from scs_supcon.data.dataset import ImageDataset, Problem, content_digest
 from scs_supcon.data.feature_cache import ViewKind
-from scs_supcon.data.splits import SPLIT_TITLES, read_splits_csv, write_splits_csv
+from scs_supcon.data.splits import SPLIT_TITLES, other_images, read_splits_csv, write_splits_csv
 from scs_supcon.data.transforms import seeded
 from scs_supcon.device import Compute
 from scs_supcon.errors import UserError
@@ -103,6 +103,8 @@ def run(
 ) -> RunResult:
     """Run a resolved recipe, or resume it, and return the result; a finished run is only read.
 
+    It is an error if the run was started with other images, also if it is finished.
+
     Args:
         recipe: complete, as `resolve_recipe` returns it.
         images: the dataset.
@@ -120,6 +122,7 @@ def run(
     fabric = make_fabric(compute.device, recipe.pretrain.precision)
     with RunDir.open(out, write_toml(recipe), overwrite=overwrite, fabric=fabric) as run_dir:
         if run_dir.finished is not None:
+            _check_splits(images, recipe, run_dir)
             result = RunResult.read(out)
             display.line(f"{out} is finished: {headline(result.summary)}")
             return result
@@ -367,17 +370,21 @@ def _write_splits(
     images: ImageDataset, recipe: Recipe, run_dir: RunDir, fabric: Fabric
 ) -> NDArray[np.str_]:
     """Return the split of each image and store it; a resumed run must have the same images."""
-    splits = split_dataset(images, recipe)
+    splits = _check_splits(images, recipe, run_dir)
     file = run_dir.path / "splits.csv"
-    if file.exists() and not np.array_equal(read_splits_csv(file, images), splits):
-        raise UserError(
-            f"the images are not those that {run_dir.path} started with: restore them, or start "
-            "another run with another --out"
-        )
     _write_classes(run_dir, list(images.classes))
     if fabric.is_global_zero and not file.exists():
         with replacing(file) as temporary:
             write_splits_csv(temporary, images, splits)
+    return splits
+
+
+def _check_splits(images: ImageDataset, recipe: Recipe, run_dir: RunDir) -> NDArray[np.str_]:
+    """Return the split of each image; it is an error if the run was started with others."""
+    splits = split_dataset(images, recipe)
+    file = run_dir.path / "splits.csv"
+    if file.exists() and not np.array_equal(read_splits_csv(file, images), splits):
+        raise other_images(run_dir.path, "some are in another split")
     return splits
 
 
