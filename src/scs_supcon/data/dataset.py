@@ -204,8 +204,8 @@ class _Subset:
 
 
 @dataclass(frozen=True)
-class _KnownHashes:
-    """Hashes every image once, and returns the same hash ever after."""
+class KnownHashes:
+    """Hashes every image once: all that a command records or caches has the same hashes."""
 
     file_hash: Callable[[int], str]
     known: dict[int, str] = field(default_factory=dict)
@@ -214,11 +214,6 @@ class _KnownHashes:
         if index not in self.known:
             self.known[index] = self.file_hash(index)
         return self.known[index]
-
-
-def hash_once(images: ImageDataset) -> ImageDataset:
-    """Return the dataset as it is now: all that is recorded or cached has the same hashes."""
-    return replace(images, file_hash=_KnownHashes(images.file_hash))
 
 
 def without(images: ImageDataset, indices: Iterable[int]) -> ImageDataset:

@@ -108,8 +108,8 @@ def frozen_features(
         Array (images, views, num_features), mapped to a file if it is large; see `empty_table`.
 
     Raises:
-        UserError: An image cannot be opened or changes meanwhile, its features are not finite, or the cache cannot be
-            written.
+        UserError: An image cannot be opened or has changed, its features are not finite, or the
+            cache cannot be written.
     """
     view_digests = [hashlib.sha256(key.encode()).digest() for key, _ in transforms]
     if len(set(view_digests)) < len(view_digests):

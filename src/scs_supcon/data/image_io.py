@@ -2,7 +2,9 @@
 
 import hashlib
 import io
+import logging
 import math
+import multiprocessing
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +22,12 @@ from scs_supcon.errors import UserError
 from scs_supcon.io.hashing import file_sha256
 from scs_supcon.io.records import RecordError, check_regular
 
+logger = logging.getLogger(__name__)
+
 HEIF_SUFFIXES = (".heic", ".heif")  # photographs of iPhones
 INSTALL_HEIF = "pip install pillow-heif"
+NEEDS_HEIF = f"is a HEIC image: to read it, {INSTALL_HEIF}"
+HEIF_BRANDS = (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1", b"ftypmsf1")
 
 
 def _has_heif() -> bool:
@@ -45,12 +51,16 @@ SUFFIXES = frozenset(
 MAX_PIXELS = 64_000_000
 # Larger images are converted in strips: a conversion needs several copies of what it converts.
 STRIP_PIXELS = 4_000_000
-# Files are read into memory, so that what is decoded is what was hashed.
-MAX_FILE_BYTES = 2**30
 # Views are resized by the short side: a thin image would need far more memory than its file.
 MAX_ASPECT_RATIO = 100
 
 _ORIENTATION_TAG = 0x0112
+_BITS_TAG, _MAXIMUM_TAG = 258, 281  # BitsPerSample, MaxSampleValue
+NEARLY_BLACK = (
+    "16-bit values below 4096 (nearly black: if they have 12 bits, multiply them by 16, or set the "
+    "TIFF tag MaxSampleValue to 4095)"
+)
+_warned: list[str] = []
 _UPRIGHT_TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -189,7 +199,13 @@ def _decode(path: Path | str, at_least: int, content: bytes | None = None) -> It
             _check_size(path, image.size)
             if at_least:
                 image.draft(None, _draft_size(image.size, at_least))
+            deep = any(";16" in str(tile) for tile in getattr(image, "tile", ()))
             image.load()
+            if deep and _uses_12_bits(image):
+                image.info[NEARLY_BLACK] = True
+                if not _warned and multiprocessing.parent_process() is None:  # no worker
+                    _warned.append(NEARLY_BLACK)
+                    logger.warning("%s has %s; scs doctor lists all", path, NEARLY_BLACK)
             yield image
     except ImageError:
         raise
@@ -200,13 +216,9 @@ def _decode(path: Path | str, at_least: int, content: bytes | None = None) -> It
 def _read_file(path: Path | str) -> bytes:
     try:
         with _open_file(path) as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+            return file.read()
     except Exception as error:
         raise _image_error(path, error) from error
-    if len(content) > MAX_FILE_BYTES:
-        limit = MAX_FILE_BYTES // 2**20
-        raise ImageError(f"{path} has more than {limit:,} MiB: resize it", "too_large")
-    return content
 
 
 def _open_file(path: Path | str, content: bytes | None = None) -> IO[bytes]:
@@ -218,6 +230,24 @@ def _open_file(path: Path | str, content: bytes | None = None) -> IO[bytes]:
     return Path(path).open("rb")
 
 
+def _uses_12_bits(image: Image.Image) -> bool:
+    """Return whether the upper bits of all 16-bit samples are 0, and no tag says that they are.
+
+    The samples are not scaled by what they contain: a dim image of a 16-bit camera would become
+    brighter than the others.
+    """
+    high = np.max(image.getextrema())  # of an image with transparency, mostly that of its alpha
+    limit = 4096 if image.mode.startswith("I;16") else 16  # Pillow keeps the high byte of colours
+    return bool(_sample_bits(image) == 16 and 0 < high < limit)
+
+
+def _sample_bits(image: Image.Image) -> int:
+    """Return how many bits of its samples an image with 16 bits uses, as far as the file says."""
+    tags = getattr(image, "tag_v2", {})
+    bits, maximum = tags.get(_BITS_TAG), tags.get(_MAXIMUM_TAG)
+    return 12 if bits == (12,) or maximum in (4095, (4095,)) else 16
+
+
 def _conversions(image: Image.Image) -> Iterator[str]:
     if image.mode == "CMYK":
         yield "CMYK colours"
@@ -225,6 +255,8 @@ def _conversions(image: Image.Image) -> Iterator[str]:
         yield "palette"
     elif image.mode.startswith("I") or image.mode == "F":
         yield "more than 8 bits"
+    if NEARLY_BLACK in image.info:
+        yield NEARLY_BLACK
     if image.has_transparency_data:
         yield "transparency"
     if _orientation(image) in _UPRIGHT_TRANSPOSE:
@@ -256,12 +288,12 @@ def _image_error(path: Path | str, error: Exception, content: bytes | None = Non
         return ImageError(str(error))
     if isinstance(error, UnidentifiedImageError):
         # The name of an upload must not reach the file system.
-        if (Path(path).stat().st_size if content is None else len(content)) == 0:
+        with _open_file(path, content) as file:
+            start = file.read(12)
+        if not start:
             return ImageError(f"{path} is empty (0 bytes)")
-        needs_heif = Path(path).suffix.lower() in HEIF_SUFFIXES and not HAS_HEIF
         expected = f"is not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image"
-        hint = f"is a HEIC image: to read it, {INSTALL_HEIF}"
-        return ImageError(f"{path} {hint if needs_heif else expected}")
+        return ImageError(f"{path} {NEEDS_HEIF if start[4:] in HEIF_BRANDS else expected}")
     if isinstance(error, EOFError) or "truncated" in str(error).lower():
         return ImageError(
             f"{path} is truncated ({error}): replace it with a complete copy", "truncated"
@@ -293,11 +325,12 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB" and not image.has_transparency_data:
         return image
     limits = _limits(image) if image.mode in ("I", "F") else (0.0, 0.0)
+    shift = _sample_bits(image) - 8
     if image.width * image.height <= STRIP_PIXELS:
-        return _convert(image, limits)
+        return _convert(image, limits, shift)
     converted = Image.new("RGB", image.size)
     for top, strip in _strips(image):
-        converted.paste(_convert(strip, limits), (0, top))
+        converted.paste(_convert(strip, limits, shift), (0, top))
     return converted
 
 
@@ -308,10 +341,10 @@ def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
         yield top, image.crop((0, top, image.width, min(image.height, top + rows)))
 
 
-def _convert(image: Image.Image, limits: tuple[float, float]) -> Image.Image:
+def _convert(image: Image.Image, limits: tuple[float, float], shift: int) -> Image.Image:
     if image.mode.startswith("I;16"):
         # The high byte, as Pillow does for 16-bit colour; its greyscale conversion clips to white.
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        image = Image.fromarray(np.minimum(np.asarray(image) >> shift, 255).astype(np.uint8))
     elif image.mode in ("I", "F"):
         image = _stretch(image, *limits)
     if image.has_transparency_data:

@@ -66,6 +66,8 @@ class Quantisation:
         int8: the model in 8 bits.
         same_label: share of images with the same most probable class.
         same_rejection: share of images that both reject or both accept.
+        worse: number of images that are classified correctly in floating point only.
+        better: number of images that are classified correctly in 8 bits only.
     """
 
     calibration_images: int
@@ -75,6 +77,8 @@ class Quantisation:
     int8: FileMeasurement
     same_label: float
     same_rejection: float
+    worse: int
+    better: int
 
     def __str__(self) -> str:
         lines = [f"{'':<10}{'accuracy':>9}{'size':>10}{'one image':>12}"]
@@ -85,12 +89,24 @@ class Quantisation:
             f"measured on {self.images} {self.split} images with one thread; same class "
             f"{self.same_label:.1%}, same rejection {self.same_rejection:.1%}"
         )
-        lost = self.float32.accuracy - self.int8.accuracy
-        if lost > 0.01:
+        if self.worse or self.better:
+            lost = 100 * (self.worse - self.better) / self.images
+            low, high = _lost_points(self.worse, self.better, self.images)
             lines.append(
-                f"caution   8 bits cost {100 * lost:.1f} points of accuracy: export without --int8"
+                f"8 bits make {self.worse} of {self.images} images wrong and {self.better} right: "
+                f"{lost:.1f} points of accuracy lost (95% interval {low:.1f} to {high:.1f})"
             )
+            if lost > 1 and low > 0:
+                lines.append("caution   8 bits cost accuracy: export without --int8")
         return "\n".join(lines)
+
+
+def _lost_points(worse: int, better: int, images: int) -> Iterator[float]:
+    """Return the ends of the exact interval that belongs to the sign test, in points."""
+    from scipy.stats import binomtest
+
+    share = binomtest(worse, worse + better).proportion_ci()
+    return (100 * (2 * end - 1) * (worse + better) / images for end in share)
 
 
 def export_int8(
@@ -137,6 +153,8 @@ def export_int8(
         int8=int8,
         same_label=float(np.mean(outputs[0][0] == outputs[1][0])),
         same_rejection=float(np.mean(outputs[0][1] == outputs[1][1])),
+        worse=int(np.sum((outputs[0][0] == labels) & (outputs[1][0] != labels))),
+        better=int(np.sum((outputs[0][0] != labels) & (outputs[1][0] == labels))),
     )
     metadata |= {"quantisation": asdict(quantisation)}
     write_bytes(file, serialise(quantised, metadata))

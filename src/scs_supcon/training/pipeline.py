@@ -122,7 +122,8 @@ def run(
     fabric = make_fabric(compute.device, recipe.pretrain.precision)
     with RunDir.open(out, write_toml(recipe), overwrite=overwrite, fabric=fabric) as run_dir:
         if run_dir.finished is not None:
-            _check_splits(images, recipe, run_dir)
+            if (run_dir.path / "splits.csv").exists():
+                _write_splits(images, recipe, run_dir, fabric)
             result = RunResult.read(out)
             display.line(f"{out} is finished: {headline(result.summary)}")
             return result
@@ -370,21 +371,14 @@ def _write_splits(
     images: ImageDataset, recipe: Recipe, run_dir: RunDir, fabric: Fabric
 ) -> NDArray[np.str_]:
     """Return the split of each image and store it; a resumed run must have the same images."""
-    splits = _check_splits(images, recipe, run_dir)
-    file = run_dir.path / "splits.csv"
-    _write_classes(run_dir, list(images.classes))
-    if fabric.is_global_zero and not file.exists():
-        with replacing(file) as temporary:
-            write_splits_csv(temporary, images, splits)
-    return splits
-
-
-def _check_splits(images: ImageDataset, recipe: Recipe, run_dir: RunDir) -> NDArray[np.str_]:
-    """Return the split of each image; it is an error if the run was started with others."""
     splits = split_dataset(images, recipe)
     file = run_dir.path / "splits.csv"
     if file.exists() and not np.array_equal(read_splits_csv(file, images), splits):
         raise other_images(run_dir.path, "some are in another split")
+    _write_classes(run_dir, list(images.classes))
+    if fabric.is_global_zero and not file.exists():
+        with replacing(file) as temporary:
+            write_splits_csv(temporary, images, splits)
     return splits
 
 
