@@ -62,7 +62,7 @@ def class_folders(root: Path, per_class: int = 6) -> Path:
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("kind", ["folder", "table", "list of files", "shifted"])
 def test_an_image_that_changes_while_features_are_computed(tmp_path, kind, workers):
-    """The features of the new picture must not be stored under the hash of the old one."""
+    """The features of the new image must not be stored under the hash of the old one."""
     root = class_folders(tmp_path / "data", per_class=2)
     files = sorted(root.glob("*/*.png"))
     changed, kept = files[1], files[1].read_bytes()

@@ -64,7 +64,8 @@ def check_images(run: Path, images: Sequence[str]) -> list[Path]:
     from scs_supcon.runs.layout import find_model
 
     find_model(run)
-    files = find_images(images, skipped := [])
+    skipped: list[Path] = []
+    files = find_images(images, skipped)
     if skipped:
         listed = ", ".join(map(str, skipped[:3])) + (", …" if len(skipped) > 3 else "")
         echo(f"skipped (no image extension): {len(skipped):,}, {listed}", err=True)

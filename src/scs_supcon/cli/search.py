@@ -75,15 +75,15 @@ def search(
         return
     with Display(quiet).progress("search") as progress:
         results = model.search(image, files, k, field=kind, progress=progress)
-    source = model.info.recipe.data.source
-    found = [(r, r.name if files else _path(r.name, source)) for r in results[0]]
+    source = None if files else model.info.recipe.data.source
+    listed = [(r, _path(r.name, source) if source else r.name) for r in results[0]]
     if as_json:
         labelled = [
-            {"image": name, "label": r.label, "similarity": r.similarity} for r, name in found
+            {"image": name, "label": r.label, "similarity": r.similarity} for r, name in listed
         ]
         echo(json.dumps(labelled, indent=1))
     else:
-        for result, name in found:
+        for result, name in listed:
             echo(f"{result.similarity:>6.3f}  {result.label:<20} {name}")
         if field == "common":
             echo(f"decision boundary: {model.info.pairs.boundary:.3f}")

@@ -22,8 +22,6 @@ from scs_supcon.errors import UserError
 from scs_supcon.io.hashing import file_sha256
 from scs_supcon.io.records import RecordError, check_regular
 
-logger = logging.getLogger(__name__)
-
 HEIF_SUFFIXES = (".heic", ".heif")  # photographs of iPhones
 INSTALL_HEIF = "pip install pillow-heif"
 NEEDS_HEIF = f"is a HEIC image: to read it, {INSTALL_HEIF}"
@@ -58,7 +56,7 @@ _ORIENTATION_TAG = 0x0112
 _BITS_TAG, _MAXIMUM_TAG = 258, 281  # BitsPerSample, MaxSampleValue
 NEARLY_BLACK = (
     "16-bit values below 4096 (nearly black: if they have 12 bits, multiply them by 16, or set the "
-    "TIFF tag MaxSampleValue to 4095)"
+    "TIFF tag MaxSampleValue to 4095; scs doctor lists all such images)"
 )
 _warned: list[str] = []
 _UPRIGHT_TRANSPOSE = {
@@ -111,10 +109,7 @@ def open_image(
     Raises:
         ImageError: The file cannot be used; the message gives its name and the reason.
     """
-    if sha256:
-        content = _read_file(path) if content is None else content
-        check_unchanged(path, hashlib.sha256(content).hexdigest(), sha256)
-    with _decode(path, at_least, content) as image:
+    with _decode(path, at_least, content, sha256) as image:
         return _upright(_to_rgb(image), _orientation(image))
 
 
@@ -188,13 +183,17 @@ def median_short_side(paths: tuple[Path, ...], sample: int = 64) -> int:
 
 
 @contextmanager
-def _decode(path: Path | str, at_least: int, content: bytes | None = None) -> Iterator[Image.Image]:
+def _decode(
+    path: Path | str, at_least: int, content: bytes | None = None, sha256: str = ""
+) -> Iterator[Image.Image]:
     """Yield the image as it is stored, completely decoded."""
     try:
         # Pillow leaves some damaged files open, so the file is opened and closed here.
         with (
             _open_file(path, content) as file,
-            Image.open(file, formats=FORMATS) as image,
+            Image.open(
+                _unchanged(path, file, sha256) if sha256 else file, formats=FORMATS
+            ) as image,
         ):
             _check_size(path, image.size)
             if at_least:
@@ -205,7 +204,7 @@ def _decode(path: Path | str, at_least: int, content: bytes | None = None) -> It
                 image.info[NEARLY_BLACK] = True
                 if not _warned and multiprocessing.parent_process() is None:  # no worker
                     _warned.append(NEARLY_BLACK)
-                    logger.warning("%s has %s; scs doctor lists all", path, NEARLY_BLACK)
+                    logging.getLogger(__name__).warning("%s has %s", path, NEARLY_BLACK)
             yield image
     except ImageError:
         raise
@@ -213,12 +212,11 @@ def _decode(path: Path | str, at_least: int, content: bytes | None = None) -> It
         raise _image_error(path, error, content) from error
 
 
-def _read_file(path: Path | str) -> bytes:
-    try:
-        with _open_file(path) as file:
-            return file.read()
-    except Exception as error:
-        raise _image_error(path, error) from error
+def _unchanged(path: Path | str, file: IO[bytes], sha256: str) -> IO[bytes]:
+    """Return a file in memory after checking it: it may change until it is decoded."""
+    content = file.read()
+    check_unchanged(path, hashlib.sha256(content).hexdigest(), sha256)
+    return io.BytesIO(content)
 
 
 def _open_file(path: Path | str, content: bytes | None = None) -> IO[bytes]:

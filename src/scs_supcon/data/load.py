@@ -121,10 +121,9 @@ def find_images(arguments: Iterable[str], skipped: list[Path] | None = None) -> 
     Raises:
         UserError: An argument matches no image.
     """
-    others = [] if skipped is None else skipped
     paths: dict[Path, None] = {}
     for argument in arguments:
-        matches = dict.fromkeys(_matches(argument, others))
+        matches = dict.fromkeys(_matches(argument, [] if skipped is None else skipped))
         if not matches:
             raise UserError(
                 f"no images at {argument}: expected files, folders or patterns such as 'x/*.jpg'"

@@ -215,11 +215,11 @@ def write_splits_csv(path: Path, images: ImageDataset, splits: Splits) -> None:
     path.write_text(text, encoding="utf-8", newline="")
 
 
-def read_splits_csv(path: Path, images: ImageDataset) -> Splits:
+def read_splits_csv(path: Path, images: ImageDataset, splits: Splits | None = None) -> Splits:
     """Return the splits of these images from a CSV file.
 
     Raises:
-        UserError: Names, labels or contents differ from the file.
+        UserError: Names, labels or contents differ from the file, or the splits if they are given.
     """
     rows = csv_rows(path, ("name", "label", "split", "sha256"))
     row_of = {row["name"]: row for row in rows}
@@ -231,22 +231,20 @@ def read_splits_csv(path: Path, images: ImageDataset) -> Splits:
         "with another label": [row["name"] for i, row in both if row["label"] != labels[i]],
         "changed": [row["name"] for i, row in both if row["sha256"] != images.file_hash(i)],
     }
+    if splits is not None and not any(differences.values()):
+        moved = [row["name"] for i, row in both if row["split"] != splits[i]]
+        differences["in another split"] = moved
     if any(differences.values()):
         listed = ", ".join(
             f"{len(names)} {kind} ({names[0]!r}{', …' if len(names) > 1 else ''})"
             for kind, names in differences.items()
             if names
         )
-        raise other_images(path.parent, listed)
+        raise UserError(
+            f"the images are not those that {path.parent} started with: {listed}. Restore them, or "
+            "start another run with another --out"
+        )
     return np.array([row_of[name]["split"] for name in images.names])
-
-
-def other_images(run: Path, difference: str) -> UserError:
-    """Return an error that says how the images differ from those of a run, and what to do."""
-    return UserError(
-        f"the images are not those that {run} started with: {difference}. Restore them, or start "
-        "another run with another --out"
-    )
 
 
 def _check_training_images(images: SplitColumns, splits: Splits) -> None:

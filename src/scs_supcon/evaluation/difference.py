@@ -26,6 +26,7 @@ NAMED_RECIPES = (paper.NAME, RECOMMENDED)
 ABSENT = "-"
 # Where the data are, and what follows from them, is no setting.
 IGNORED = ("data.source", "data.content")
+RowsByPath = dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class DifferenceReport:
-    """Everything that differs, and the number of settings that are equal.
-
-    `data` is the number of images that differ in some way, by this way; None unless both are runs.
-    """
+    """Everything that differs, the number of equal settings, and numbers of differing images."""
 
     titles: tuple[str, str]
     settings: tuple[Difference, ...]
@@ -90,13 +88,9 @@ def find_differences(first: str, second: str, data: str = "cub200") -> Differenc
     results = tuple(
         Difference(name, *(side.results.get(name) for side in sides)) for name in titles
     )
-    return DifferenceReport(
-        (sides[0].title, sides[1].title),
-        settings,
-        results,
-        len(names) - len(settings),
-        _data_differences(_images(Path(first)), _images(Path(second))),
-    )
+    pair, equal = (sides[0].title, sides[1].title), len(names) - len(settings)
+    data_differences = _data_differences(_images(Path(first)), _images(Path(second)))
+    return DifferenceReport(pair, settings, results, equal, data_differences)
 
 
 def describe_differences(report: DifferenceReport) -> str:
@@ -136,7 +130,7 @@ def _read_side(text: str, data: str) -> DiffSide:
     )
 
 
-def _images(run: Path) -> dict[str, dict[str, str]]:
+def _images(run: Path) -> RowsByPath:
     """Return the rows of a run's splits.csv by the path of the image; empty if there are none."""
     if not (run / "splits.csv").is_file():
         return {}
@@ -146,9 +140,7 @@ def _images(run: Path) -> dict[str, dict[str, str]]:
     return {os.path.abspath(root / row["name"]): row for row in rows}  # noqa: PTH100 - keeps links
 
 
-def _data_differences(
-    first: dict[str, dict[str, str]], second: dict[str, dict[str, str]]
-) -> dict[str, int] | None:
+def _data_differences(first: RowsByPath, second: RowsByPath) -> dict[str, int] | None:
     if not first or not second:
         return None
     if not first.keys() & second.keys():  # a copy in another place

@@ -90,23 +90,19 @@ class Quantisation:
             f"{self.same_label:.1%}, same rejection {self.same_rejection:.1%}"
         )
         if self.worse or self.better:
-            lost = 100 * (self.worse - self.better) / self.images
-            low, high = _lost_points(self.worse, self.better, self.images)
+            from scipy.stats import binomtest
+
+            # The exact interval that belongs to the sign test on the images that differ.
+            differing, points = self.worse + self.better, 100 / self.images
+            shares = (self.worse / differing, *binomtest(self.worse, differing).proportion_ci())
+            lost, low, high = (points * (2 * share - 1) * differing for share in shares)
             lines.append(
                 f"8 bits make {self.worse} of {self.images} images wrong and {self.better} right: "
                 f"{lost:.1f} points of accuracy lost (95% interval {low:.1f} to {high:.1f})"
             )
-            if lost > 1 and low > 0:
+            if low > 0:
                 lines.append("caution   8 bits cost accuracy: export without --int8")
         return "\n".join(lines)
-
-
-def _lost_points(worse: int, better: int, images: int) -> Iterator[float]:
-    """Return the ends of the exact interval that belongs to the sign test, in points."""
-    from scipy.stats import binomtest
-
-    share = binomtest(worse, worse + better).proportion_ci()
-    return (100 * (2 * end - 1) * (worse + better) / images for end in share)
 
 
 def export_int8(

@@ -19,7 +19,7 @@ from scs_supcon.data.audit import single_image_classes
 from scs_supcon.data.dataloader import explain_killed_workers
 from scs_supcon.data.dataset import ImageDataset, Problem, content_digest
 from scs_supcon.data.feature_cache import ViewKind
-from scs_supcon.data.splits import SPLIT_TITLES, other_images, read_splits_csv, write_splits_csv
+from scs_supcon.data.splits import SPLIT_TITLES, read_splits_csv, write_splits_csv
 from scs_supcon.data.transforms import seeded
 from scs_supcon.device import Compute
 from scs_supcon.errors import UserError
@@ -102,8 +102,6 @@ def run(
     callbacks: Sequence[RunCallback] = (),
 ) -> RunResult:
     """Run a resolved recipe, or resume it, and return the result; a finished run is only read.
-
-    It is an error if the run was started with other images, also if it is finished.
 
     Args:
         recipe: complete, as `resolve_recipe` returns it.
@@ -373,8 +371,8 @@ def _write_splits(
     """Return the split of each image and store it; a resumed run must have the same images."""
     splits = split_dataset(images, recipe)
     file = run_dir.path / "splits.csv"
-    if file.exists() and not np.array_equal(read_splits_csv(file, images), splits):
-        raise other_images(run_dir.path, "some are in another split")
+    if file.exists():
+        read_splits_csv(file, images, splits)
     _write_classes(run_dir, list(images.classes))
     if fabric.is_global_zero and not file.exists():
         with replacing(file) as temporary:
