@@ -3,8 +3,8 @@
 import csv
 import io
 import json
-from pathlib import Path
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
