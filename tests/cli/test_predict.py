@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -126,7 +127,8 @@ def test_similar_images_are_listed(scs, runs, shapes, folder):
     assert rows[0]["similarity"] == max(row["similarity"] for row in rows)
     stored = scs("search", runs / "x", first, "--quiet")
     names = [line.split()[-1] for line in stored.out.splitlines()[:-1]]
-    assert names == [n.name for n in load(runs / "x").neighbours(first)]
+    neighbours = load(runs / "x").neighbours(first)
+    assert [Path(name).resolve() for name in names] == [shapes / n.name for n in neighbours]
     assert "decision boundary: " in stored.out
     style = scs("search", runs / "x", first, "--field", "style", "--quiet")
     assert len(style.out.splitlines()) == 10

@@ -1,10 +1,20 @@
 import pickle
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from scs_supcon.data.builtin import shapes
-from scs_supcon.data.dataset import PROBLEM_KINDS, problem_title, without
+from scs_supcon.data.dataset import (
+    PROBLEM_KINDS,
+    content_digest,
+    problem_title,
+    without,
+)
+from scs_supcon.data.image_io import ImageError
+from scs_supcon.data.load import check_dataset, load_images
 from scs_supcon.errors import UserError
 
 
@@ -42,3 +52,17 @@ def test_problem_kinds_are_identifiers_with_unique_titles() -> None:
 
 def test_an_unknown_problem_kind_is_shown_as_it_is() -> None:
     assert problem_title("from the future") == "from the future"
+
+
+def test_a_checked_dataset_keeps_the_hashes_it_was_checked_with(
+    class_folders: Callable[[dict[str, int]], Path],
+) -> None:
+    root = class_folders({"a": 2, "b": 2})
+    images, _ = check_dataset(load_images(root), 1, lambda done, total: None)
+    digest, known = content_digest(images), images.file_hash(0)
+    Image.new("RGB", (16, 16), "red").save(root / images.names[0])
+    assert (content_digest(images), images.file_hash(0)) == (digest, known)
+    assert load_images(root).file_hash(0) != known
+    assert pickle.loads(pickle.dumps(images.file_hash))(0) == known
+    with pytest.raises(ImageError, match="changed while it was read"):
+        images.open(0, 0, known)

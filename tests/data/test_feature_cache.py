@@ -307,7 +307,7 @@ def test_an_unreadable_image_is_an_error_and_finished_shards_stay(
 def test_a_killed_worker_is_an_error_with_advice(birds: ImageDataset, cache: Path) -> None:
     main = os.getpid()
 
-    def die(index: int, at_least: int = 0) -> NoReturn:
+    def die(index: int, at_least: int = 0, sha256: str = "") -> NoReturn:
         assert os.getpid() != main
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError

@@ -163,3 +163,10 @@ def test_damaged_and_unsupported_saved_datasets_are_named(tmp_path: Path) -> Non
     (tmp_path / "part" / "state.json").write_text('{"_indices_data_files": [{"filename": "i"}]}')
     with pytest.raises(UserError, match="flatten_indices"):
         load_images(tmp_path / "part")
+
+
+def test_only_the_content_with_the_given_hash_is_decoded(folder: Path) -> None:
+    images = load_images(folder)
+    assert images.open(0, 0, images.file_hash(0)).size == images.open(0).size
+    with pytest.raises(ImageError, match="changed while it was read"):
+        images.open(0, 0, images.file_hash(1))

@@ -29,7 +29,9 @@ def test_the_noise_has_the_stated_strength(images):
 
     from PIL import Image
 
-    grey = replace(images, open=lambda index, at_least=0: Image.new("RGB", (200, 200), (128,) * 3))
+    grey = replace(
+        images, open=lambda index, at_least=0, sha256="": Image.new("RGB", (200, 200), (128,) * 3)
+    )
     noise = np.asarray(shifted(grey, "noise", 1).open(0), dtype=float) - 128
     assert noise.std() == pytest.approx(0.08 * 255, rel=0.02)
     assert abs(noise.mean()) < 0.5

@@ -49,6 +49,12 @@ def test_accuracies_are_those_of_the_files(exported):
     pairs = list(zip(decisions["8"], decisions["32"], strict=True))
     assert quantisation.same_label == np.mean([a[0] == b[0] for a, b in pairs])
     assert quantisation.same_rejection == np.mean([a[1] == b[1] for a, b in pairs])
+    right = [
+        [label == true for (label, _), true in zip(decisions[name], labels, strict=True)]
+        for name in ("8", "32")
+    ]
+    changes = [after - before for after, before in zip(*right, strict=True)]
+    assert (quantisation.worse, quantisation.better) == (changes.count(-1), changes.count(1))
     assert quantisation.images == 160
     assert quantisation.same_label > 0.95
     assert quantisation.float32.accuracy - quantisation.int8.accuracy < 0.03
@@ -82,11 +88,14 @@ def test_no_file_contains_paths_of_this_machine(exported):
 
 def test_the_table_warns_if_accuracy_is_lost():
     float32, worse = FileMeasurement(0.9, 4_000_000, 0.02), FileMeasurement(0.87, 10**6, 0.005)
-    text = str(Quantisation(128, 500, "validation", float32, worse, 0.95, 0.99))
+    text = str(Quantisation(128, 500, "validation", float32, worse, 0.95, 0.99, 20, 5))
     assert text.splitlines()[1].split() == ["float32", "90.0%", "4.0", "MB", "20.0", "ms"]
     assert text.splitlines()[2].split() == ["int8", "87.0%", "1.0", "MB", "5.0", "ms"]
-    assert "8 bits cost 3.0 points of accuracy" in text
-    assert "cost" not in str(Quantisation(128, 500, "test", float32, float32, 1.0, 1.0))
+    assert "20 of 500 images wrong and 5 right: 3.0 points of accuracy lost" in text
+    assert "8 bits cost accuracy: export without --int8" in text
+    for better in (0, 20):  # nothing differs, or as many images are better as worse
+        same = Quantisation(128, 500, "test", float32, float32, 1.0, 1.0, better, better)
+        assert "cost" not in str(same)
 
 
 def test_training_images_are_for_the_ranges_and_others_for_the_measurement(trained, tmp_path):

@@ -4,8 +4,6 @@ Each cell is trained once per rate, and the validation images of its own split c
 is reported; test images play no part. The choice is a pure function of the stored runs.
 """
 
-import csv
-import io
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +12,7 @@ from functools import cached_property
 from scs_supcon.benchmark.expand import Cell
 from scs_supcon.benchmark.results import CellResult
 from scs_supcon.evaluation.predictions import ValidationScores, validation_scores
-from scs_supcon.io.csv import text_cell
+from scs_supcon.io.csv import csv_text, text_cell
 
 
 @dataclass(frozen=True)
@@ -99,13 +97,11 @@ def best_run(scores: Sequence[ValidationScores | None], factors: Sequence[float]
 
 def tuning_csv(tuned: Iterable[TunedCell]) -> str:
     """Return a CSV file with one row per run of every cell."""
-    text = io.StringIO()
     names = ("method", "column", "seed", "fold", "learning_rate", "status")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow((*names, "val_accuracy", "val_loss", "chosen", "run"))
+    rows: list[tuple[object, ...]] = [(*names, "val_accuracy", "val_loss", "chosen", "run")]
     for candidate in (candidate for cell in tuned for candidate in cell.candidates):
         cell, score = candidate.result.cell, candidate.scores
-        writer.writerow(
+        rows.append(
             (
                 text_cell(cell.row),
                 text_cell(cell.column),
@@ -119,7 +115,7 @@ def tuning_csv(tuned: Iterable[TunedCell]) -> str:
                 cell.address,
             )
         )
-    return text.getvalue()
+    return csv_text(rows)
 
 
 def describe_choices(tuned: Sequence[TunedCell]) -> list[tuple[str, str, str]]:

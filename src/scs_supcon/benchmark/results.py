@@ -1,7 +1,5 @@
 """The results of a table's cells, read from their run directories."""
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +15,7 @@ from scs_supcon.benchmark.scheduler import is_finished
 from scs_supcon.benchmark.table import CROSS_ENTROPY, KNN
 from scs_supcon.data.splits import UNUSED
 from scs_supcon.evaluation.record import Evaluation
-from scs_supcon.io.csv import text_cell
+from scs_supcon.io.csv import csv_text, text_cell
 from scs_supcon.io.records import csv_rows, read_parquet
 from scs_supcon.runs.metrics_log import STEP_METRICS
 from scs_supcon.training.result import ResultSummary, read_summary
@@ -169,15 +167,11 @@ def shows_encoder(cell: Cell) -> bool:
 
 def results_csv(results: Iterable[CellResult]) -> str:
     """Return a CSV file with one row per cell, finished or not."""
-    text = io.StringIO()
     rows = [
         {name: text_cell(value) if isinstance(value, str) else value for name, value in row.items()}
         for row in map(result_row, results)
     ]
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text([rows[0] if rows else [], *(row.values() for row in rows)])
 
 
 def result_row(result: CellResult) -> dict[str, str | int | float | None]:
@@ -217,12 +211,10 @@ def result_row(result: CellResult) -> dict[str, str | int | float | None]:
 
 def pairs_csv(comparison: Comparison) -> str:
     """Return a CSV file with the difference and the p-values of every pair of methods."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("column", "first", "second", "difference", "p", "p_holm"))
+    rows: list[tuple[object, ...]] = [("column", "first", "second", "difference", "p", "p_holm")]
     for column in comparison.columns:
         for pair in column.pairs:
             names = map(text_cell, (column.name, pair.first, pair.second))
             p = "" if pair.p is None else pair.p
-            writer.writerow((*names, pair.difference, p, pair.p_holm))
-    return text.getvalue()
+            rows.append((*names, pair.difference, p, pair.p_holm))
+    return csv_text(rows)

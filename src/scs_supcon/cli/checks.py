@@ -60,11 +60,16 @@ def check_method(text: str) -> None:
 
 def check_images(run: Path, images: Sequence[str]) -> list[Path]:
     """Return the image files; raise an error if there is no run, or none of the files exists."""
+    from scs_supcon.cli.app import echo
     from scs_supcon.data.load import find_images
     from scs_supcon.runs.layout import find_model
 
     find_model(run)
-    files = find_images(images)
+    skipped: list[Path] = []
+    files = find_images(images, skipped)
+    if skipped:
+        listed = ", ".join(map(str, skipped[:3])) + (", …" if len(skipped) > 3 else "")
+        echo(f"skipped (no image extension): {len(skipped):,}, {listed}", err=True)
     if not any(file.exists() for file in files):
         first = files[0]
         siblings = [p.name for p in first.parent.iterdir()] if first.parent.is_dir() else []

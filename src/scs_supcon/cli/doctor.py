@@ -1,7 +1,5 @@
 """`scs doctor`: check a dataset for problems before training."""
 
-import csv
-import io
 import json
 import os
 import shlex
@@ -97,13 +95,10 @@ def _write_fixed_table(diagnosis: "Diagnosis", file: Path) -> "CleanDataset":
 
 
 def _csv(problems: Sequence["Problem"]) -> str:
-    from scs_supcon.io.csv import text_cell
+    from scs_supcon.io.csv import csv_text, text_cell
 
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["kind", "name", "other", "detail"])
-    writer.writerows(map(text_cell, (p.kind, p.name, p.same_as, p.detail)) for p in problems)
-    return text.getvalue()
+    rows = (map(text_cell, (p.kind, p.name, p.same_as, p.detail)) for p in problems)
+    return csv_text([["kind", "name", "other", "detail"], *rows])
 
 
 def _summary(

@@ -178,8 +178,14 @@ def _embed_in_parts(
 
 
 def report_failures(failures: Sequence[Any]) -> None:
-    """List the images that could not be read; then the exit code is 1."""
-    for failure in failures:
-        echo(f"not read: {failure.reason}", err=True)
+    """List the images that could not be read, or three of HEIC images; then the exit code is 1."""
+    from scs_supcon.data.image_io import INSTALL_HEIF, NEEDS_HEIF
+
+    reasons = [failure.reason for failure in failures]
+    more = set([reason for reason in reasons if reason.endswith(NEEDS_HEIF)][3:])
+    for reason in (reason for reason in reasons if reason not in more):
+        echo(f"not read: {reason}", err=True)
+    if more:
+        echo(f"not read: {len(more):,} more HEIC images: {INSTALL_HEIF}", err=True)
     if failures:
         raise typer.Exit(1)

@@ -1,6 +1,7 @@
 """`scs search`: find the images that are most similar to an image."""
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
@@ -74,17 +75,25 @@ def search(
         return
     with Display(quiet).progress("search") as progress:
         results = model.search(image, files, k, field=kind, progress=progress)
+    source = None if files else model.info.recipe.data.source
+    listed = [(r, _path(r.name, source) if source else r.name) for r in results[0]]
     if as_json:
         labelled = [
-            {"image": r.name, "label": r.label, "similarity": r.similarity} for r in results[0]
+            {"image": name, "label": r.label, "similarity": r.similarity} for r, name in listed
         ]
         echo(json.dumps(labelled, indent=1))
     else:
-        for result in results[0]:
-            echo(f"{result.similarity:>6.3f}  {result.label:<20} {result.name}")
+        for result, name in listed:
+            echo(f"{result.similarity:>6.3f}  {result.label:<20} {name}")
         if field == "common":
             echo(f"decision boundary: {model.info.pairs.boundary:.3f}")
     report_failures(results[1])
+
+
+def _path(name: str, source: str) -> str:
+    """Return the path of a training image from here; its name if it is not a file, or was moved."""
+    root = Path(source).parent if Path(source).is_file() else Path(source)
+    return os.path.relpath(root / name) if (root / name).is_file() else name
 
 
 def _check_options(field: str, images: bool, vectors: Path | None, index: bool | None) -> None:

@@ -75,10 +75,10 @@ class ImageList:
 
     images: Sequence[Path | Image.Image]
 
-    def open(self, index: int, at_least: int = 0) -> Image.Image:
+    def open(self, index: int, at_least: int = 0, sha256: str = "") -> Image.Image:
         image = self.images[index]
         if isinstance(image, Path):
-            return open_image(image, at_least)
+            return open_image(image, at_least, sha256=sha256)
         return convert_image(image, f"image {index + 1}")
 
     def file_hash(self, index: int) -> str:

@@ -37,7 +37,7 @@ class ImageArrays:
 
     pixels: NDArray[np.uint8]
 
-    def open(self, index: int, at_least: int = 0) -> Image.Image:
+    def open(self, index: int, at_least: int = 0, sha256: str = "") -> Image.Image:
         return Image.fromarray(self.pixels[index])
 
     def file_hash(self, index: int) -> str:

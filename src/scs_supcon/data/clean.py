@@ -6,8 +6,6 @@ images. Among several copies, the one in the test split is kept, so that results
 Near duplicates and groups are moved to the split that contains most of them.
 """
 
-import csv
-import io
 import os
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
@@ -21,7 +19,7 @@ from scs_supcon.data.audit import UNUSABLE, Diagnosis, keep_duplicates_together
 from scs_supcon.data.dataset import ImageDataset, Problem, without
 from scs_supcon.data.splits import assign_splits
 from scs_supcon.errors import UserError
-from scs_supcon.io.csv import quoted_cell
+from scs_supcon.io.csv import csv_text, quoted_cell
 from scs_supcon.recipe import DataRecipe
 
 # Display text of the keys of `CleanDataset.left_out`.
@@ -95,11 +93,8 @@ def table_csv(dataset: CleanDataset, folder: Path) -> str:
         columns["group"] = images.groups.tolist()
     if images.folds is not None:
         columns["fold"] = [str(fold) for fold in images.folds]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(map(quoted_cell, row) for row in zip(*columns.values(), strict=True))
-    return text.getvalue()
+    rows = zip(*columns.values(), strict=True)
+    return csv_text([columns, *(map(quoted_cell, row) for row in rows)])
 
 
 def _reasons_and_kept_copies(diagnosis: Diagnosis) -> tuple[dict[int, str], dict[str, str]]:

@@ -122,9 +122,10 @@ class Problem:
 class Opener(Protocol):
     """Opens one image as RGB with its orientation applied."""
 
-    def __call__(self, index: int, at_least: int = 0) -> Image.Image:
+    def __call__(self, index: int, at_least: int = 0, sha256: str = "") -> Image.Image:
         """Open image `index`. If `at_least` > 0, a JPEG may be decoded at a reduced size, but
-        never with a short side below `at_least` pixels."""
+        never with a short side below `at_least` pixels. With the `sha256` that `file_hash` has
+        returned, a file that has changed since then is an error."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,8 +177,8 @@ class _Subset:
     images: ImageDataset
     indices: NDArray[np.int64]
 
-    def open(self, index: int, at_least: int = 0) -> Image.Image:
-        return self.images.open(int(self.indices[index]), at_least)
+    def open(self, index: int, at_least: int = 0, sha256: str = "") -> Image.Image:
+        return self.images.open(int(self.indices[index]), at_least, sha256)
 
     def file_hash(self, index: int) -> str:
         return self.images.file_hash(int(self.indices[index]))
@@ -185,6 +186,19 @@ class _Subset:
     def content(self, index: int) -> bytes:
         assert self.images.content is not None
         return self.images.content(int(self.indices[index]))
+
+
+@dataclass(frozen=True)
+class KnownHashes:
+    """Hashes every image once: all that a command records or caches has the same hashes."""
+
+    file_hash: Callable[[int], str]
+    known: dict[int, str] = field(default_factory=dict)
+
+    def __call__(self, index: int) -> str:
+        if index not in self.known:
+            self.known[index] = self.file_hash(index)
+        return self.known[index]
 
 
 def without(images: ImageDataset, indices: Iterable[int]) -> ImageDataset:

@@ -108,8 +108,8 @@ def frozen_features(
         Array (images, views, num_features), mapped to a file if it is large; see `empty_table`.
 
     Raises:
-        UserError: An image cannot be opened, its features are not finite, or the cache cannot be
-            written.
+        UserError: An image cannot be opened or has changed, its features are not finite, or the
+            cache cannot be written.
     """
     view_digests = [hashlib.sha256(key.encode()).digest() for key, _ in transforms]
     if len(set(view_digests)) < len(view_digests):
@@ -193,7 +193,7 @@ class _ChunkDataset(Dataset[Tensor | UserError]):
             decoded: dict[int, Any] = {}
             for key, view in (self.transforms[column] for column in columns):
                 if view.at_least not in decoded:
-                    decoded[view.at_least] = self.images.open(index, view.at_least)
+                    decoded[view.at_least] = self.images.open(index, view.at_least, content.hex())
                 seed = hashlib.sha256(key.encode() + content).digest()
                 with seeded(int.from_bytes(seed, "little")):
                     yield view(decoded[view.at_least])

@@ -1,7 +1,10 @@
 """Decode image files from untrusted sources: few formats, limited size, always upright RGB."""
 
+import hashlib
 import io
+import logging
 import math
+import multiprocessing
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +24,8 @@ from scs_supcon.io.records import RecordError, open_record
 
 HEIF_SUFFIXES = (".heic", ".heif")  # photographs of iPhones
 INSTALL_HEIF = "pip install pillow-heif"
+NEEDS_HEIF = f"is a HEIC image: to read it, {INSTALL_HEIF}"
+HEIF_BRANDS = (b"ftypheic", b"ftypheix", b"ftyphevc", b"ftypmif1", b"ftypmsf1")
 
 
 def _has_heif() -> bool:
@@ -48,6 +53,12 @@ STRIP_PIXELS = 4_000_000
 MAX_ASPECT_RATIO = 100
 
 _ORIENTATION_TAG = 0x0112
+_BITS_TAG, _MAXIMUM_TAG = 258, 281  # BitsPerSample, MaxSampleValue
+NEARLY_BLACK = (
+    "16-bit values below 4096 (nearly black: if they have 12 bits, multiply them by 16, or set the "
+    "TIFF tag MaxSampleValue to 4095; scs doctor lists all such images)"
+)
+_warned: list[str] = []
 _UPRIGHT_TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -73,8 +84,8 @@ class ImageFiles:
 
     paths: tuple[Path, ...]
 
-    def open(self, index: int, at_least: int = 0) -> Image.Image:
-        return open_image(self.paths[index], at_least)
+    def open(self, index: int, at_least: int = 0, sha256: str = "") -> Image.Image:
+        return open_image(self.paths[index], at_least, sha256=sha256)
 
     def file_hash(self, index: int) -> str:
         try:
@@ -83,7 +94,9 @@ class ImageFiles:
             raise ImageError(str(error)) from error
 
 
-def open_image(path: Path | str, at_least: int = 0, *, content: bytes | None = None) -> Image.Image:
+def open_image(
+    path: Path | str, at_least: int = 0, *, content: bytes | None = None, sha256: str = ""
+) -> Image.Image:
     """Return an image file as RGB: upright, transparency over white, 16 bits scaled to 8.
 
     Args:
@@ -91,12 +104,19 @@ def open_image(path: Path | str, at_least: int = 0, *, content: bytes | None = N
         at_least: If positive, a JPEG may be decoded at a half, quarter or eighth of its size, as
             long as its short side has at least this many pixels. This is much faster.
         content: The bytes of the file; None reads them from `path`.
+        sha256: What the bytes must hash to, if it is known.
 
     Raises:
         ImageError: The file cannot be used; the message gives its name and the reason.
     """
-    with _decode(path, at_least, content) as image:
+    with _decode(path, at_least, content, sha256) as image:
         return _upright(_to_rgb(image), _orientation(image))
+
+
+def check_unchanged(name: Path | str, found: str, sha256: str) -> None:
+    """Raise an `ImageError` unless the content of an image has the hash that it had before."""
+    if found != sha256:
+        raise ImageError(f"{name} changed while it was read: run the command again")
 
 
 def convert_image(image: Image.Image, name: str) -> Image.Image:
@@ -163,18 +183,28 @@ def median_short_side(paths: tuple[Path, ...], sample: int = 64) -> int:
 
 
 @contextmanager
-def _decode(path: Path | str, at_least: int, content: bytes | None = None) -> Iterator[Image.Image]:
+def _decode(
+    path: Path | str, at_least: int, content: bytes | None = None, sha256: str = ""
+) -> Iterator[Image.Image]:
     """Yield the image as it is stored, completely decoded."""
     try:
         # Pillow leaves some damaged files open, so the file is opened and closed here.
         with (
             _open_file(path, content) as file,
-            Image.open(file, formats=FORMATS) as image,
+            Image.open(
+                _unchanged(path, file, sha256) if sha256 else file, formats=FORMATS
+            ) as image,
         ):
             _check_size(path, image.size)
             if at_least:
                 image.draft(None, _draft_size(image.size, at_least))
+            deep = any(";16" in str(tile) for tile in getattr(image, "tile", ()))
             image.load()
+            if deep and _uses_12_bits(image):
+                image.info[NEARLY_BLACK] = True
+                if not _warned and multiprocessing.parent_process() is None:  # no worker
+                    _warned.append(NEARLY_BLACK)
+                    logging.getLogger(__name__).warning("%s has %s", path, NEARLY_BLACK)
             yield image
     except ImageError:
         raise
@@ -182,9 +212,34 @@ def _decode(path: Path | str, at_least: int, content: bytes | None = None) -> It
         raise _image_error(path, error, content) from error
 
 
+def _unchanged(path: Path | str, file: IO[bytes], sha256: str) -> IO[bytes]:
+    """Return a file in memory after checking it: it may change until it is decoded."""
+    content = file.read()
+    check_unchanged(path, hashlib.sha256(content).hexdigest(), sha256)
+    return io.BytesIO(content)
+
+
 def _open_file(path: Path | str, content: bytes | None = None) -> IO[bytes]:
     announce(path)
     return open_record(path, None, links=True) if content is None else io.BytesIO(content)
+
+
+def _uses_12_bits(image: Image.Image) -> bool:
+    """Return whether the upper bits of all 16-bit samples are 0, and no tag says that they are.
+
+    The samples are not scaled by what they contain: a dim image of a 16-bit camera would become
+    brighter than the others.
+    """
+    high = np.max(image.getextrema())  # of an image with transparency, mostly that of its alpha
+    limit = 4096 if image.mode.startswith("I;16") else 16  # Pillow keeps the high byte of colours
+    return bool(_sample_bits(image) == 16 and 0 < high < limit)
+
+
+def _sample_bits(image: Image.Image) -> int:
+    """Return how many bits of its samples an image with 16 bits uses, as far as the file says."""
+    tags = getattr(image, "tag_v2", {})
+    bits, maximum = tags.get(_BITS_TAG), tags.get(_MAXIMUM_TAG)
+    return 12 if bits == (12,) or maximum in (4095, (4095,)) else 16
 
 
 def _conversions(image: Image.Image) -> Iterator[str]:
@@ -194,6 +249,8 @@ def _conversions(image: Image.Image) -> Iterator[str]:
         yield "palette"
     elif image.mode.startswith("I") or image.mode == "F":
         yield "more than 8 bits"
+    if NEARLY_BLACK in image.info:
+        yield NEARLY_BLACK
     if image.has_transparency_data:
         yield "transparency"
     if _orientation(image) in _UPRIGHT_TRANSPOSE:
@@ -225,12 +282,12 @@ def _image_error(path: Path | str, error: Exception, content: bytes | None = Non
         return ImageError(str(error))
     if isinstance(error, UnidentifiedImageError):
         # The name of an upload must not reach the file system.
-        if (Path(path).stat().st_size if content is None else len(content)) == 0:
+        with _open_file(path, content) as file:
+            start = file.read(12)
+        if not start:
             return ImageError(f"{path} is empty (0 bytes)")
-        needs_heif = Path(path).suffix.lower() in HEIF_SUFFIXES and not HAS_HEIF
         expected = f"is not a {', '.join(FORMATS[:-1])} or {FORMATS[-1]} image"
-        hint = f"is a HEIC image: to read it, {INSTALL_HEIF}"
-        return ImageError(f"{path} {hint if needs_heif else expected}")
+        return ImageError(f"{path} {NEEDS_HEIF if start[4:] in HEIF_BRANDS else expected}")
     if isinstance(error, EOFError) or "truncated" in str(error).lower():
         return ImageError(
             f"{path} is truncated ({error}): replace it with a complete copy", "truncated"
@@ -262,11 +319,12 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB" and not image.has_transparency_data:
         return image
     limits = _limits(image) if image.mode in ("I", "F") else (0.0, 0.0)
+    shift = _sample_bits(image) - 8
     if image.width * image.height <= STRIP_PIXELS:
-        return _convert(image, limits)
+        return _convert(image, limits, shift)
     converted = Image.new("RGB", image.size)
     for top, strip in _strips(image):
-        converted.paste(_convert(strip, limits), (0, top))
+        converted.paste(_convert(strip, limits, shift), (0, top))
     return converted
 
 
@@ -277,10 +335,10 @@ def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
         yield top, image.crop((0, top, image.width, min(image.height, top + rows)))
 
 
-def _convert(image: Image.Image, limits: tuple[float, float]) -> Image.Image:
+def _convert(image: Image.Image, limits: tuple[float, float], shift: int) -> Image.Image:
     if image.mode.startswith("I;16"):
         # The high byte, as Pillow does for 16-bit colour; its greyscale conversion clips to white.
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        image = Image.fromarray(np.minimum(np.asarray(image) >> shift, 255).astype(np.uint8))
     elif image.mode in ("I", "F"):
         image = _stretch(image, *limits)
     if image.has_transparency_data:

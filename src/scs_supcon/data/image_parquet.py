@@ -94,8 +94,9 @@ class ParquetImages:
     names: tuple[str, ...]
     places: tuple[tuple[Path, int], ...]
 
-    def open(self, index: int, at_least: int = 0) -> Image.Image:
-        return open_image(self.names[index], at_least, content=self.content(index))
+    def open(self, index: int, at_least: int = 0, sha256: str = "") -> Image.Image:
+        content = self.content(index)
+        return open_image(self.names[index], at_least, content=content, sha256=sha256)
 
     def file_hash(self, index: int) -> str:
         return hashlib.sha256(self.content(index)).hexdigest()

@@ -2,15 +2,16 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from glob import glob, has_magic
 from pathlib import Path
 
 from scs_supcon.data.archive import is_archive, unpack
 from scs_supcon.data.audit import check_images, keep_duplicates_together, unusable_indices
 from scs_supcon.data.builtin import BUILT_IN, BUILT_IN_ALIASES
-from scs_supcon.data.dataset import ImageDataset, Problem, without
+from scs_supcon.data.dataset import ImageDataset, KnownHashes, Problem, without
 from scs_supcon.data.folder import read_folder
-from scs_supcon.data.image_io import SUFFIXES
+from scs_supcon.data.image_io import HEIF_SUFFIXES, SUFFIXES
 from scs_supcon.data.image_parquet import image_parquet_files, read_image_parquet
 from scs_supcon.data.named.registry import NAMED, load_named, split_source
 from scs_supcon.data.packed import is_packed, read_packed
@@ -39,6 +40,7 @@ def check_dataset(
     images: ImageDataset, workers: int, progress: ProgressCallback
 ) -> tuple[ImageDataset, list[Problem]]:
     """Decode the images of a dataset; the arguments and the result are those of `load_dataset`."""
+    images = replace(images, file_hash=KnownHashes(images.file_hash))
     problems = check_images(images, workers, lambda done: progress(done, len(images)))
     unusable = unusable_indices(images, problems)
     images = without(images, unusable) if unusable else images
@@ -108,19 +110,20 @@ def source_name(source: str) -> str:
     return path.name if path.is_dir() else path.stem
 
 
-def find_images(arguments: Iterable[str]) -> list[Path]:
+def find_images(arguments: Iterable[str], skipped: list[Path] | None = None) -> list[Path]:
     """Return the image files that command-line arguments match, without repetition.
 
     Args:
         arguments: Files, folders (including subfolders), zip archives, and patterns such as
             `x/*.jpg`.
+        skipped: The visible files of folders that are not images are appended to this list.
 
     Raises:
         UserError: An argument matches no image.
     """
     paths: dict[Path, None] = {}
     for argument in arguments:
-        matches = dict.fromkeys(_matches(argument))
+        matches = dict.fromkeys(_matches(argument, [] if skipped is None else skipped))
         if not matches:
             raise UserError(
                 f"no images at {argument}: expected files, folders or patterns such as 'x/*.jpg'"
@@ -129,16 +132,16 @@ def find_images(arguments: Iterable[str]) -> list[Path]:
     return list(paths)
 
 
-def _matches(argument: str) -> Iterator[Path]:
+def _matches(argument: str, skipped: list[Path]) -> Iterator[Path]:
     if Path(argument).exists() or not has_magic(argument):
-        yield from _images_below(Path(argument))
+        yield from _images_below(Path(argument), skipped)
         return
     # pathlib cannot match absolute patterns
     for match in sorted(glob(argument, recursive=True)):  # noqa: PTH207
-        yield from _images_below(Path(match))
+        yield from _images_below(Path(match), skipped)
 
 
-def _images_below(path: Path) -> Iterator[Path]:
+def _images_below(path: Path, skipped: list[Path]) -> Iterator[Path]:
     """Yield every image in a folder or zip archive, or the path itself if it is neither."""
     if is_archive(path):
         path = unpack(path)
@@ -148,5 +151,9 @@ def _images_below(path: Path) -> Iterator[Path]:
     for file in sorted(path.rglob("*")):
         relative = file.relative_to(path)
         visible = not any(name.startswith(".") for name in relative.parts)
-        if visible and file.suffix.lower() in SUFFIXES and file.is_file():
-            yield file
+        if visible and file.is_file():
+            # Without its package, reading a HEIC photograph is an error that names the package.
+            if file.suffix.lower() in (*SUFFIXES, *HEIF_SUFFIXES):
+                yield file
+            else:
+                skipped.append(file)

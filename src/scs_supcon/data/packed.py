@@ -284,7 +284,7 @@ class PackedImages:
     sizes: NDArray[np.int64]
     digests: NDArray[np.uint8]
 
-    def open(self, index: int, at_least: int = 0) -> Image.Image:
+    def open(self, index: int, at_least: int = 0, sha256: str = "") -> Image.Image:
         return open_image(self.names[index], at_least, content=self.content(index))
 
     def file_hash(self, index: int) -> str:

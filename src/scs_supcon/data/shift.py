@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter
 
 from scs_supcon.data.dataset import ImageDataset
+from scs_supcon.data.image_io import check_unchanged
 
 LEVELS = ("mild", "medium", "strong")
 Change = Callable[[Image.Image, float, np.random.Generator], Image.Image]
@@ -67,15 +68,20 @@ class ShiftedImages:
     name: str
     level: int
 
-    def open(self, index: int, at_least: int = 0) -> Image.Image:
+    def open(self, index: int, at_least: int = 0, sha256: str = "") -> Image.Image:
+        original = self.images.file_hash(index) if sha256 else ""
+        if sha256:
+            check_unchanged(self.images.names[index], self._hash(original), sha256)
         # Always the full image: the size at which a JPEG is decoded would change the blur.
-        image = self.images.open(index)
+        image = self.images.open(index, 0, original)
         shift = SHIFTS[self.name]
         return shift.change(image, shift.strengths[self.level], self._random(index))
 
     def file_hash(self, index: int) -> str:
-        text = f"{self.images.file_hash(index)} {self.name} {self.level}"
-        return hashlib.sha256(text.encode()).hexdigest()
+        return self._hash(self.images.file_hash(index))
+
+    def _hash(self, original: str) -> str:
+        return hashlib.sha256(f"{original} {self.name} {self.level}".encode()).hexdigest()
 
     def _random(self, index: int) -> np.random.Generator:
         digest = hashlib.sha256(f"{self.images.names[index]} {self.name}".encode()).digest()

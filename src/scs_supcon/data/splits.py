@@ -4,7 +4,6 @@ scikit-learn's `StratifiedGroupKFold` is not used, because it does not guarantee
 has training images, and because another assignment would prevent old runs from being resumed.
 """
 
-import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from scs_supcon.data.dataset import SPLITS, ImageDataset
 from scs_supcon.errors import UserError, did_you_mean
+from scs_supcon.io.csv import csv_text
 from scs_supcon.io.records import csv_rows
 
 Splits = NDArray[np.str_]
@@ -211,35 +211,39 @@ def write_splits_csv(path: Path, images: ImageDataset, splits: Splits) -> None:
     if images.folds is not None:
         columns["fold"] = [str(fold) for fold in images.folds]
     columns["sha256"] = [images.file_hash(index) for index in range(len(images))]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
+    text = csv_text([columns, *zip(*columns.values(), strict=True)])
+    path.write_text(text, encoding="utf-8", newline="")
 
 
-def read_splits_csv(path: Path, images: ImageDataset) -> Splits:
+def read_splits_csv(path: Path, images: ImageDataset, splits: Splits | None = None) -> Splits:
     """Return the splits of these images from a CSV file.
 
     Raises:
-        UserError: Names, labels or contents differ from the file.
+        UserError: Names, labels or contents differ from the file, or the splits if they are given.
     """
     rows = csv_rows(path, ("name", "label", "split", "sha256"))
     row_of = {row["name"]: row for row in rows}
-    for name in row_of.keys() - set(images.names):
-        raise UserError(f"{path} lists {name!r}, which is no longer in the data")
-    for name in set(images.names) - row_of.keys():
-        raise UserError(f"{path} does not list {name!r}: the data has changed")
-    for index, (name, label) in enumerate(zip(images.names, images.labels, strict=True)):
-        if row_of[name]["label"] != images.classes[label]:
-            raise UserError(
-                f"{name!r} has label {images.classes[label]!r}, but {row_of[name]['label']!r} in "
-                f"{path}: the data has changed"
-            )
-        if row_of[name]["sha256"] != images.file_hash(index):
-            raise UserError(
-                f"the content of {name!r} differs from the one listed in {path}: restore the old "
-                "image, or start another run with another --out"
-            )
+    both = [(index, row_of[name]) for index, name in enumerate(images.names) if name in row_of]
+    labels = [images.classes[label] for label in images.labels]
+    differences = {
+        "added": sorted(set(images.names) - row_of.keys()),
+        "removed": sorted(row_of.keys() - set(images.names)),
+        "with another label": [row["name"] for i, row in both if row["label"] != labels[i]],
+        "changed": [row["name"] for i, row in both if row["sha256"] != images.file_hash(i)],
+    }
+    if splits is not None and not any(differences.values()):
+        moved = [row["name"] for i, row in both if row["split"] != splits[i]]
+        differences["in another split"] = moved
+    if any(differences.values()):
+        listed = ", ".join(
+            f"{len(names)} {kind} ({names[0]!r}{', …' if len(names) > 1 else ''})"
+            for kind, names in differences.items()
+            if names
+        )
+        raise UserError(
+            f"the images are not those that {path.parent} started with: {listed}. Restore them, or "
+            "start another run with another --out"
+        )
     return np.array([row_of[name]["split"] for name in images.names])
 
 

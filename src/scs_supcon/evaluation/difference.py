@@ -1,6 +1,7 @@
 """What differs between two runs or recipes: settings and results side by side."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from scs_supcon.data.named.registry import NAMED
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.format import BASELINE_TITLES, SCORE_TITLES
 from scs_supcon.evaluation.record import Evaluation
+from scs_supcon.io.records import csv_rows
 from scs_supcon.recipe import Recipe, make_recipe, paper
 from scs_supcon.recipe.defaults import complete_values
 from scs_supcon.recipe.resolve import DatasetFacts, InputFiles, TrainOptions, resolve_recipe
@@ -24,6 +26,7 @@ NAMED_RECIPES = (paper.NAME, RECOMMENDED)
 ABSENT = "-"
 # Where the data are, and what follows from them, is no setting.
 IGNORED = ("data.source", "data.content")
+RowsByPath = dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,13 @@ class Difference:
 
 @dataclass(frozen=True)
 class DifferenceReport:
-    """Everything that differs, and the number of settings that are equal."""
+    """Everything that differs, the number of equal settings, and numbers of differing images."""
 
     titles: tuple[str, str]
     settings: tuple[Difference, ...]
     results: tuple[Difference, ...]
     equal_settings: int
+    data: Mapping[str, int] | None = None
 
     def to_json(self) -> str:
         """Return the report as JSON."""
@@ -60,6 +64,7 @@ class DifferenceReport:
             "settings": {row.name: [row.first, row.second] for row in self.settings},
             "results": {row.name: [row.first, row.second] for row in self.results},
             "equal_settings": self.equal_settings,
+            "data": self.data,
         }
         return json.dumps(content, indent=1)
 
@@ -83,9 +88,9 @@ def find_differences(first: str, second: str, data: str = "cub200") -> Differenc
     results = tuple(
         Difference(name, *(side.results.get(name) for side in sides)) for name in titles
     )
-    return DifferenceReport(
-        (sides[0].title, sides[1].title), settings, results, len(names) - len(settings)
-    )
+    pair, equal = (sides[0].title, sides[1].title), len(names) - len(settings)
+    data_differences = _data_differences(_images(Path(first)), _images(Path(second)))
+    return DifferenceReport(pair, settings, results, equal, data_differences)
 
 
 def describe_differences(report: DifferenceReport) -> str:
@@ -104,6 +109,9 @@ def describe_differences(report: DifferenceReport) -> str:
     if not report.settings:
         lines.insert(1, "no setting differs")
     lines += ["", f"{report.equal_settings} settings are equal"]
+    if report.data is not None:
+        differing = [f"{count:,} {way}" for way, count in report.data.items() if count]
+        lines.append(f"images: {', '.join(differing) or 'all are equal'}")
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -120,6 +128,28 @@ def _read_side(text: str, data: str) -> DiffSide:
         f"{text!r} is neither a run directory nor a recipe file, and not one of the recipes "
         f"{' and '.join(NAMED_RECIPES)}"
     )
+
+
+def _images(run: Path) -> RowsByPath:
+    """Return the rows of a run's splits.csv by the path of the image; empty if there are none."""
+    if not (run / "splits.csv").is_file():
+        return {}
+    source = Path(_read_file(run / RECIPE).data.source)
+    root = source.parent if source.suffix.lower() in (".csv", ".parquet") else source
+    rows = csv_rows(run / "splits.csv", ("name", "label", "split", "sha256"))
+    return {os.path.abspath(root / row["name"]): row for row in rows}  # noqa: PTH100 - keeps links
+
+
+def _data_differences(first: RowsByPath, second: RowsByPath) -> dict[str, int] | None:
+    if not first or not second:
+        return None
+    if not first.keys() & second.keys():  # a copy in another place
+        first, second = ({row["sha256"]: row for row in side.values()} for side in (first, second))
+    both = [(first[key], second[key]) for key in first.keys() & second.keys()]
+    ways = {"label": "with another label", "split": "in another split", "sha256": "changed"}
+    differences = {way: sum(a[key] != b[key] for a, b in both) for key, way in ways.items()}
+    only = {"only in the first run": first, "only in the second run": second}
+    return differences | {way: len(side) - len(both) for way, side in only.items()}
 
 
 def _read_file(file: Path) -> Recipe:

@@ -84,7 +84,8 @@ class VectorIndex:
         index = Index(ndim=vectors.shape[1], metric="ip", dtype="f16")
         for start in range(0, len(vectors), BLOCK):
             block = np.asarray(vectors[start : start + BLOCK], np.float32)
-            index.add(np.arange(start, start + len(block)), block)
+            # With several threads, the order of insertion and so the index would differ every time.
+            index.add(np.arange(start, start + len(block)), block, threads=1)
         built = cls(index, 0.0)
         built.recall = measured_recall(built, vectors)
         return built

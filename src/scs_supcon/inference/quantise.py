@@ -68,6 +68,8 @@ class Quantisation:
         int8: the model in 8 bits.
         same_label: share of images with the same most probable class.
         same_rejection: share of images that both reject or both accept.
+        worse: number of images that are classified correctly in floating point only.
+        better: number of images that are classified correctly in 8 bits only.
     """
 
     calibration_images: int
@@ -77,6 +79,8 @@ class Quantisation:
     int8: FileMeasurement
     same_label: float
     same_rejection: float
+    worse: int
+    better: int
 
     def __str__(self) -> str:
         lines = [f"{'':<10}{'accuracy':>9}{'size':>10}{'one image':>12}"]
@@ -87,11 +91,19 @@ class Quantisation:
             f"measured on {self.images} {self.split} images with one thread; same class "
             f"{self.same_label:.1%}, same rejection {self.same_rejection:.1%}"
         )
-        lost = self.float32.accuracy - self.int8.accuracy
-        if lost > 0.01:
+        if self.worse or self.better:
+            from scipy.stats import binomtest
+
+            # The exact interval that belongs to the sign test on the images that differ.
+            differing, points = self.worse + self.better, 100 / self.images
+            shares = (self.worse / differing, *binomtest(self.worse, differing).proportion_ci())
+            lost, low, high = (points * (2 * share - 1) * differing for share in shares)
             lines.append(
-                f"caution   8 bits cost {100 * lost:.1f} points of accuracy: export without --int8"
+                f"8 bits make {self.worse} of {self.images} images wrong and {self.better} right: "
+                f"{lost:.1f} points of accuracy lost (95% interval {low:.1f} to {high:.1f})"
             )
+            if low > 0:
+                lines.append("caution   8 bits cost accuracy: export without --int8")
         return "\n".join(lines)
 
 
@@ -139,6 +151,8 @@ def export_int8(
         int8=int8,
         same_label=float(np.mean(outputs[0][0] == outputs[1][0])),
         same_rejection=float(np.mean(outputs[0][1] == outputs[1][1])),
+        worse=int(np.sum((outputs[0][0] == labels) & (outputs[1][0] != labels))),
+        better=int(np.sum((outputs[0][0] != labels) & (outputs[1][0] == labels))),
     )
     metadata |= {"quantisation": asdict(quantisation)}
     write_bytes(file, serialise(quantised, metadata))

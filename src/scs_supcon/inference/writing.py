@@ -1,7 +1,5 @@
 """Write predictions as tables, CSV or JSON Lines, and embeddings as Parquet or NumPy files."""
 
-import csv
-import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import TypedDict
 from scs_supcon.errors import UserError, did_you_mean
 from scs_supcon.inference.types import Embeddings, Prediction
 from scs_supcon.io.atomic import replacing, write_text
-from scs_supcon.io.csv import text_cell
+from scs_supcon.io.csv import csv_text, text_cell
 from scs_supcon.io.text import printable, printable_name
 
 PredictionFormatter = Callable[[Sequence[Prediction]], str]
@@ -109,13 +107,12 @@ def _table(predictions: Sequence[Prediction]) -> str:
 
 def _csv(predictions: Sequence[Prediction]) -> str:
     """Write one row per image; the columns of the second most probable class end with "_2"."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     others = range(2, max((len(prediction.top) for prediction in predictions), default=1) + 1)
     columns = ["image", "label", "probability", "unknown", "nearest", "similarity", "threshold"]
-    writer.writerow([*columns, *(f"{c}_{k}" for k in others for c in ("label", "probability"))])
+    columns += [f"{c}_{k}" for k in others for c in ("label", "probability")]
+    rows: list[list[object]] = [[*columns]]
     for prediction in predictions:
-        row = [
+        row: list[object] = [
             text_cell(prediction.name),
             text_cell(prediction.label),
             f"{prediction.probability:.6f}",
@@ -126,8 +123,8 @@ def _csv(predictions: Sequence[Prediction]) -> str:
         ]
         for name, probability in prediction.top[1:]:
             row += [text_cell(name), f"{probability:.6f}"]
-        writer.writerow(row)
-    return text.getvalue()
+        rows.append(row)
+    return csv_text(rows)
 
 
 def _json_lines(predictions: Sequence[Prediction]) -> str:

@@ -1,11 +1,24 @@
-"""Escape the cells of CSV tables that may be opened in a spreadsheet."""
+"""Write CSV tables, and escape the cells of those that may be opened in a spreadsheet."""
 
+import csv
 import re
+from collections.abc import Iterable
+from types import SimpleNamespace
 
 from scs_supcon.io.text import printable_name
 
 # A signed number, such as a class "-1", is not a formula.
 _FORMULA = re.compile(r"[=@\t\r]|[+-](?!\d+(\.\d+)?$)")
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    r"""Return a CSV table whose rows end with "\n" and whose cells are read back as they are.
+
+    Python quotes the characters of its line terminator, so it must contain the "\r" of a cell.
+    """
+    lines: list[str] = []
+    csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n").writerows(rows)
+    return "".join(f"{line[:-2]}\n" for line in lines)
 
 
 def text_cell(text: str) -> str:

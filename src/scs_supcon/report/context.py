@@ -2,11 +2,13 @@
 
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 
 from markupsafe import Markup
 
+from scs_supcon.errors import UserError
 from scs_supcon.evaluation.format import (
     BASELINE_TITLES,
     SCORE_TITLES,
@@ -24,6 +26,7 @@ from scs_supcon.report.inputs import Curves, RunRecords
 from scs_supcon.report.render import PageVariables
 from scs_supcon.report.style_axes import style_axes
 from scs_supcon.report.text import percent
+from scs_supcon.runs.relabel import suspected_labels_csv
 
 SECTIONS = {
     "result": "Result",
@@ -161,6 +164,8 @@ def report_context(records: RunRecords, gallery: ImageGallery) -> PageVariables:
         "style_axes": axis_rows(gallery, evaluation.classes),
         "curves": curve_drawings(curves),
         "suspects": suspects(evaluation.label_errors, gallery),
+        "suspect_count": suspect_count(records),
+        "serve_command": f"scs serve {shlex.quote(str(records.path))}",
         "problems": text.problem_groups(records.problems),
         "problem_count": text.plural(len(records.problems), "problem"),
         "commands": commands(records),
@@ -371,6 +376,13 @@ def suspects(errors: Sequence[LabelError], gallery: ImageGallery) -> list[Suspec
         )
         for error in errors
     ]
+
+
+def suspect_count(records: RunRecords) -> int:
+    """Return the number of suspected labels; 0 if an older version trained the run."""
+    with suppress(UserError):
+        return suspected_labels_csv(records.path)[1]
+    return 0
 
 
 def commands(records: RunRecords) -> list[tuple[str, str]]:

@@ -1,7 +1,5 @@
 """Table 6: seconds per epoch and peak memory of stage 1, measured on the device at hand."""
 
-import csv
-import io
 import json
 import sys
 import tempfile
@@ -17,6 +15,7 @@ from scs_supcon.benchmark.tables import NOT_RUN, escape_markdown
 from scs_supcon.device import Compute, torch_device
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_json, write_text
+from scs_supcon.io.csv import csv_text
 from scs_supcon.io.records import read_json_object
 from scs_supcon.io.typed import validate
 from scs_supcon.progress import Display, Progress
@@ -135,12 +134,9 @@ def _short(cell: Cell) -> Cell:
 
 
 def _csv(measured: list[tuple[Cell, dict[str, float]]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["method", "column", "seconds_per_epoch", "peak_bytes", "bytes_before", "run"])
-    for cell, values in measured:
-        writer.writerow([cell.row, cell.column, *values.values(), cell.address])
-    return text.getvalue()
+    header = ["method", "column", "seconds_per_epoch", "peak_bytes", "bytes_before", "run"]
+    rows = ([cell.row, cell.column, *v.values(), cell.address] for cell, v in measured)
+    return csv_text([header, *rows])
 
 
 def _page(plan: Plan, measured: list[tuple[Cell, dict[str, float]]]) -> list[str]:

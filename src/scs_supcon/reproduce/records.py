@@ -9,8 +9,6 @@
 Folders of the machine are not recorded: data is named as in the paper, weights by their file name.
 """
 
-import csv
-import io
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from scs_supcon.benchmark.results import CellResult, results_csv, shows_encoder
 from scs_supcon.benchmark.table import Table, make_table, write_table_file
 from scs_supcon.data.builtin import BUILT_IN
 from scs_supcon.io.atomic import replacing, write_text
-from scs_supcon.io.csv import text_cell
+from scs_supcon.io.csv import csv_text, text_cell
 from scs_supcon.io.records import read_parquet
 from scs_supcon.recipe import Recipe, Values, make_recipe, merge, write_toml
 from scs_supcon.reproduce.experiment import published_numbers
@@ -116,13 +114,11 @@ def write_run_records(out: Path, plan: Plan, table: Table, results: Sequence[Cel
 
 def write_summary(path: Path, table: Iterable[Number]) -> None:
     """Write summary.csv: every number of the table with the published one."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     names = ("method", "column", "runs", "mean", "sd", "linear_probe_of_encoder")
-    writer.writerow((*names, "paper_column", "published"))
+    rows: list[tuple[object, ...]] = [(*names, "paper_column", "published")]
     for number in table:
         values = (number.mean, number.spread, number.features)
-        writer.writerow(
+        rows.append(
             (
                 text_cell(number.row),
                 text_cell(number.column.name),
@@ -132,7 +128,7 @@ def write_summary(path: Path, table: Iterable[Number]) -> None:
                 "" if number.published is None else number.published,
             )
         )
-    write_text(path, text.getvalue())
+    write_text(path, csv_text(rows))
 
 
 def copy_figures(source: Path, target: Path) -> list[str]:

@@ -4,8 +4,6 @@ The trials have a shortened stage 1 and are compared on validation images. The b
 trained with the full schedule and all seeds, beside the paper's default start, and tested once.
 """
 
-import csv
-import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from scs_supcon.benchmark.table import CROSS_ENTROPY, Row
 from scs_supcon.benchmark.tables import NOT_RUN, escape_markdown
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_text
+from scs_supcon.io.csv import csv_text
 from scs_supcon.reproduce.experiment import published_columns
 from scs_supcon.reproduce.markdown import describe_runs, heading, linked_mean, run_table
 from scs_supcon.reproduce.plan import Plan, PlannedColumn, table_row
@@ -137,12 +136,10 @@ def _table(plan: Plan, searched: list[SearchedColumn]) -> str:
 
 
 def _trials_csv(searched: list[SearchedColumn]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["column", "trial", "t0", "b0", "val_accuracy", "val_loss"])
+    rows: list[list[object]] = [["column", "trial", "t0", "b0", "val_accuracy", "val_loss"]]
     for item in searched:
         for trial in item.search.trials:
             start = (trial.params[T0], trial.params[B0])
             scores = (trial.accuracy, trial.loss)
-            writer.writerow([item.column.name, trial.number, *start, *scores])
-    return text.getvalue()
+            rows.append([item.column.name, trial.number, *start, *scores])
+    return csv_text(rows)

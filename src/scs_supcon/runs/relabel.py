@@ -4,7 +4,6 @@ Image files are never changed: the result is a table to train on, with the split
 """
 
 import csv
-import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from scs_supcon.data.load import load_images
 from scs_supcon.data.remote import recorded_source
 from scs_supcon.errors import UserError, did_you_mean
-from scs_supcon.io.csv import text_cell
+from scs_supcon.io.csv import csv_text, text_cell
 from scs_supcon.io.records import RecordError, csv_rows, read_json, read_parquet, read_text
 from scs_supcon.io.typed import validate
 from scs_supcon.recipe.toml import read_stored_values, section
@@ -72,16 +71,14 @@ def suspected_labels_csv(run: Path) -> tuple[str, int]:
     scores = read_parquet(file, types).to_pylist()
     suspects = [score for score in scores if score["suspicion"] > 0 and score["name"] in of_name]
     suspects.sort(key=lambda score: -score["suspicion"])
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    table = [[*COLUMNS]]
     for score in suspects:
         if not 0 <= score["suggested"] < len(classes):
             raise RecordError(f"{file} is damaged: there is no class {score['suggested']}")
         row, suggested = of_name[score["name"]], classes[score["suggested"]]
         cells = [score["name"], row["split"], row["label"], suggested]
-        writer.writerow([*map(text_cell, cells), f"{score['suspicion']:.3f}", ""])
-    return text.getvalue(), len(suspects)
+        table.append([*map(text_cell, cells), f"{score['suspicion']:.3f}", ""])
+    return csv_text(table), len(suspects)
 
 
 def corrected_table(
@@ -111,9 +108,7 @@ def corrected_table(
                 f"{corrections}: {name!r} has the new label {label!r}, which is not a class"
                 f"{did_you_mean(label, classes)}; {LEAVE_OUT!r} leaves an image out"
             )
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("image_path", "label", "split"))
+    rows = [("image_path", "label", "split")]
     changed = left_out = test_images = 0
     for image in images:
         label = changes.get(image.name, image.label)
@@ -123,8 +118,8 @@ def corrected_table(
             changed += label != LEAVE_OUT
         if label != LEAVE_OUT:
             path = os.path.relpath(image.path, table.resolve().parent)
-            writer.writerow((Path(path).as_posix(), label, image.split))
-    return CorrectedTable(text.getvalue(), changed, left_out, test_images)
+            rows.append((Path(path).as_posix(), label, image.split))
+    return CorrectedTable(csv_text(rows), changed, left_out, test_images)
 
 
 def _images_of(run: Path, data: str | None) -> list[LabelledFile]:

@@ -1,6 +1,5 @@
 """The images of a run, their corrected labels, and the runs that were trained from them."""
 
-import csv
 import io
 import os
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from scs_supcon.data.load import find_images, load_images
 from scs_supcon.data.remote import recorded_source
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import replacing, write_json, write_text
-from scs_supcon.io.csv import quoted_cell
+from scs_supcon.io.csv import csv_text, quoted_cell
 from scs_supcon.io.lock import Lock
 from scs_supcon.io.records import RecordError, csv_rows, read_json, read_json_object, read_text
 from scs_supcon.io.typed import validate
@@ -184,18 +183,16 @@ class Workspace:
         folder = self.run / TABLES
         if self._source.paths is None:
             self._write_images(folder / "images")
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
         grouped = any(image.group for image in self.images)
-        writer.writerow(["image_path", "label", "split", *(["group"] if grouped else [])])
+        rows = [["image_path", "label", "split", *(["group"] if grouped else [])]]
         for number, image in enumerate(self.images):
             label = self.corrections.label(image.name)
             if label != NOT_USED:
                 cells = [self.table_name(number, folder), label, image.split or "train"]
                 cells += [image.group] if grouped else []
-                writer.writerow(map(quoted_cell, cells))
+                rows.append([*map(quoted_cell, cells)])
         file = folder / f"{name}.csv"
-        write_text(file, text.getvalue())
+        write_text(file, csv_text(rows))
         return file
 
     def check_present(self) -> None:

@@ -120,6 +120,8 @@ def run(
     fabric = make_fabric(compute.device, recipe.pretrain.precision)
     with RunDir.open(out, write_toml(recipe), overwrite=overwrite, fabric=fabric) as run_dir:
         if run_dir.finished is not None:
+            if (run_dir.path / "splits.csv").exists():
+                _write_splits(images, recipe, run_dir, fabric)
             result = RunResult.read(out)
             display.line(f"{out} is finished: {headline(result.summary)}")
             return result
@@ -369,11 +371,8 @@ def _write_splits(
     """Return the split of each image and store it; a resumed run must have the same images."""
     splits = split_dataset(images, recipe)
     file = run_dir.path / "splits.csv"
-    if file.exists() and not np.array_equal(read_splits_csv(file, images), splits):
-        raise UserError(
-            f"the images are not those that {run_dir.path} started with: restore them, or start "
-            "another run with another --out"
-        )
+    if file.exists():
+        read_splits_csv(file, images, splits)
     _write_classes(run_dir, list(images.classes))
     if fabric.is_global_zero and not file.exists():
         with replacing(file) as temporary:

@@ -1,7 +1,5 @@
 """`scs tune`: search for a better recipe."""
 
-import csv
-import io
 import shlex
 import time
 from collections.abc import Sequence
@@ -14,6 +12,7 @@ from scs_supcon.cluster.tasks import TaskPool, task_pool
 from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
 from scs_supcon.errors import UserError
 from scs_supcon.io.atomic import write_text
+from scs_supcon.io.csv import csv_text
 from scs_supcon.io.file_systems import lock_caution
 from scs_supcon.io.frames import data_frame
 from scs_supcon.io.lock import InUse, is_held
@@ -198,13 +197,11 @@ def _short(value: Any) -> str:
 def _write_results(search: Search, trials: Sequence[Trial], winner: Trial) -> None:
     """Write trials.csv and best.toml."""
     keys = [axis.key for axis in search.axes]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["trial", "val_loss", "val_accuracy", *keys, "run"])
+    rows: list[list[object]] = [["trial", "val_loss", "val_accuracy", *keys, "run"]]
     for t in trials:
         values = [t.params[key] for key in keys]
-        writer.writerow([t.number, repr(t.loss), repr(t.accuracy), *values, t.run])
-    write_text(search.out / "trials.csv", text.getvalue())
+        rows.append([t.number, repr(t.loss), repr(t.accuracy), *values, t.run])
+    write_text(search.out / "trials.csv", csv_text(rows))
     try:
         recipe = read_text(search.out / winner.run / "recipe.toml")
     except RecordError as error:

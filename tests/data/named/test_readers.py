@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from scs_supcon.data.audit import diagnose
+from scs_supcon.data.image_io import ImageError
 from scs_supcon.data.load import load_dataset
 from scs_supcon.data.named.base import dataset_from_list, read_named
 from scs_supcon.data.named.registry import NAMED, load_named
@@ -244,3 +245,11 @@ def test_an_image_in_greyscale_is_converted(tmp_path, monkeypatch):
     Image.open(file).convert("L").save(file)
     images = load_named("tiny_imagenet", folder)
     assert {images.open(index).mode for index in range(len(images))} == {"RGB"}
+
+
+def test_a_cifar_image_that_has_changed_is_an_error(tmp_path, monkeypatch):
+    images = load_named("cifar10", make_tiny("cifar10", tmp_path, monkeypatch))
+    known = images.file_hash(0)
+    assert images.open(0, 0, known).tobytes() == images.open(0).tobytes()
+    with pytest.raises(ImageError, match="changed while it was read"):
+        images.open(0, 0, images.file_hash(1))

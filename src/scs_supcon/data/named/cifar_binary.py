@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from scs_supcon.data.dataset import ImageDataset
+from scs_supcon.data.image_io import check_unchanged
 from scs_supcon.errors import UserError
 from scs_supcon.io.records import read_text
 
@@ -29,8 +30,11 @@ class CifarRecords:
         first = int(self.ends[file - 1]) if file else 0
         return np.asarray(self.files[file][index - first, -PIXELS:]).reshape(3, SIDE, SIDE)
 
-    def open(self, index: int, at_least: int = 0) -> Image.Image:
-        return Image.fromarray(np.ascontiguousarray(self.pixels(index).transpose(1, 2, 0)))
+    def open(self, index: int, at_least: int = 0, sha256: str = "") -> Image.Image:
+        pixels = self.pixels(index).copy()  # the file is mapped and may change
+        if sha256:
+            check_unchanged(f"image {index}", hashlib.sha256(pixels.tobytes()).hexdigest(), sha256)
+        return Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
     def file_hash(self, index: int) -> str:
         return hashlib.sha256(self.pixels(index).tobytes()).hexdigest()
