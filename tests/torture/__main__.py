@@ -139,6 +139,13 @@ def _points(made: Attempts) -> Iterator[Outcome]:
     yield from crash_points(made.points, made.folder, chosen, commands, _log, made.share)
 
 
+def _durable(made: Attempts) -> Iterator[Outcome]:
+    from .durable import actions, durable_points
+
+    chosen = [action for action in actions() if made.match in action.name]
+    return durable_points(made.folder, chosen)
+
+
 def _images(made: Attempts) -> Iterator[Outcome]:
     return images(made.seed, made.count, made.folder, made.given.run)
 
@@ -157,6 +164,11 @@ CATEGORIES = {
     "points": Category(
         "SIGKILLs before each file operation in turn; see the table of commands",
         *(700, 2, 4.0, _points),
+        is_planned=True,
+    ),
+    "durable": Category(
+        "journals, files and folders: SIGKILLs before every file operation, and power failures",
+        *(500, 1, 0.02, _durable),
         is_planned=True,
     ),
     "new": Category(
@@ -329,7 +341,7 @@ class _Results:
                 f"| {CATEGORIES[name].title} | {outcome.tried:,}{missing} | {outcome.survived:,} "
                 f"| {outcome.errors:,} | {outcome.lost:,} | {seconds:,.0f} | {cpu:,.0f} |"
             )
-        if "points" in names:
+        if "points" in names or "durable" in names:
             lines, is_complete = points_table(
                 progress.outcome
                 for part in self._parts

@@ -4,6 +4,7 @@ The repeated command must end with the files of one that was not killed. Where a
 repeated, it must say that the work is done, with the same files.
 """
 
+import json
 import os
 import re
 import shlex
@@ -20,7 +21,7 @@ from command_processes import CommandResult, Processes, deterministic_files
 from .kills import Log, no_log
 from .outcome import Outcome, differences
 from .reference import is_finished, keep_files
-from .scenarios import Files, Scenario, prepared, without_columns
+from .scenarios import Files, Scenario, prepared
 from .servers import copy_run, free_port, request, wait_for
 
 SECONDS = 120  # after which a command counts as hanging
@@ -139,7 +140,7 @@ def table(outcomes: Iterable[PointOutcome]) -> tuple[list[str], bool]:
     for outcome in outcomes:
         by_command.setdefault(outcome.command, []).append(outcome)
     lines = [
-        "| command | operations | killed before | survived | lost | left behind |",
+        "| command | operations | tried | survived | lost | left behind |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     is_good = bool(by_command)
@@ -238,6 +239,7 @@ class _Session:
         self._run, self._processes, self._trainings = run, processes, trainings
         self._corrected: dict[int, str] = {}  # acknowledged
         self._trained = self._promoted = ""  # name of the run
+        self._rows = b""
 
     def go_on(self, kill_before: int | None = None) -> str:
         """Start a server and do what was not acknowledged; return what is wrong.
@@ -302,6 +304,8 @@ class _Session:
         if not self._promoted:
             request(port, "POST", "/api/promote", {"run": self._trained})
             self._promoted = self._trained
+        rows = request(port, "GET", "/api/corrections")["rows"]
+        self._rows = json.dumps([{**row, "time": ""} for row in rows]).encode()
 
     def files(self) -> Files:
         """Return the files that must be the same."""
@@ -309,6 +313,4 @@ class _Session:
         files = {f"{new.name}/{key}": value for key, value in deterministic_files(new).items()}
         for file in (self._run / "retrain.json", self._run / "current.json"):
             files[file.name] = file.read_bytes()
-        corrections = (self._run / "corrections.csv").read_bytes()
-        files["corrections.csv"] = without_columns(corrections, "time")
-        return files
+        return files | {"corrections": self._rows}

@@ -1,0 +1,369 @@
+"""What a disk can hold after the power failed, from the operations that a process made.
+
+A kill leaves what was written in the memory of the system; a power failure does not. The operations
+of an action are recorded, and for each moment the possible states of the disk are written to a
+folder. What was synced is there. Of the rest,
+
+- contents are missing, complete, cut off, or pages of zeros in files that have their full size;
+- changes of names are missing from some moment on, or missing in some of the folders.
+"""
+
+import itertools
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from signal import SIGKILL
+
+from .file_operations import Operation, kill_before, watch
+
+PAGE = 4096
+SECONDS = 120  # after which an action counts as hanging
+FORK = get_context("fork")
+
+Acknowledge = Callable[[], None]
+Tree = dict[str, bytes | None]  # relative path -> content, None for a folder
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something that changes files, step by step.
+
+    Attributes:
+        name: For the report.
+        prepare: Creates what exists before, which is on the disk.
+        act: Changes files in a folder; calls a function after each step that a caller may rely on.
+        check: (folder, number of steps that were acknowledged) -> what is wrong with the files
+            after a crash; "" if nothing is. It may change them.
+    """
+
+    name: str
+    prepare: Callable[[Path], None]
+    act: Callable[[Path, Acknowledge], None]
+    check: Callable[[Path, int], str]
+
+
+@dataclass
+class _File:
+    """A file or, with entries, a folder, whatever its names are."""
+
+    content: bytes = b""
+    synced: bytes = b""
+    entries: "dict[str, _File] | None" = None
+    pending: list[tuple[int, bytes]] = field(default_factory=list)  # writes since the last sync
+
+
+Change = tuple[_File, str, "_File | None"]  # folder, name, what it is now
+
+
+@dataclass
+class _Changes:
+    """Changes of names that one operation makes at once."""
+
+    parts: tuple[Change, ...]
+    is_synced: bool = False
+
+    @property
+    def folders(self) -> set[int]:
+        return {id(folder) for folder, _, _ in self.parts}
+
+
+def record(action: Action, folder: Path) -> list[Operation]:
+    """Return the operations of an action, with one of the kind "acknowledged" after each step."""
+    result = folder.with_name(f"{folder.name}.operations")
+
+    def work() -> None:
+        operations: list[Operation] = []
+
+        def before(operation: Operation) -> None:
+            if operation.kind == "fsync" and os.path.isfile(operation.path):
+                # Also what native code has written.
+                operation = Operation("fsync", operation.path, data=_content(operation.path))
+            operations.append(operation)
+
+        shutil._USE_CP_SENDFILE = False  # type: ignore[attr-defined]  # the system would copy
+        watch(folder, before)
+        action.act(folder, lambda: operations.append(Operation("acknowledged", "")))
+        result.write_bytes(pickle.dumps(operations))
+
+    assert _forked(work) == 0, f"{action.name} fails"
+    return list(pickle.loads(result.read_bytes()))
+
+
+def _content(path: str) -> bytes:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        return os.pread(handle, os.fstat(handle).st_size, 0)
+    finally:
+        os.close(handle)
+
+
+def power_losses(action: Action, folder: Path) -> Iterator[tuple[int, str]]:
+    """Yield (number of operations before the power failed, what is wrong) for every state.
+
+    The first number is that of all operations, without a state.
+    """
+    work = _prepared(action, folder / "work")
+    before = read_tree(work)
+    operations = record(action, work)
+    made = [operation for operation in operations if operation.kind != "acknowledged"]
+    yield len(made), ""
+    state = folder / "state"
+    seen = set()
+    for count in range(len(operations) + 1):
+        done = operations[:count]
+        acknowledged = sum(operation.kind == "acknowledged" for operation in done)
+        for tree in disk_states(before, done, str(os.path.realpath(work))):
+            key = (acknowledged, tuple(sorted(tree.items())))
+            if key not in seen:
+                seen.add(key)
+                write_tree(tree, state)
+                yield count, action.check(state, acknowledged)
+
+
+def kills(action: Action, folder: Path) -> Iterator[tuple[int, str]]:
+    """Kill an action before each operation; yield its number and what is wrong afterwards.
+
+    The first number is that of all operations, without a kill.
+    """
+    work, count_file, steps = folder / "work", folder / "count", folder / "steps"
+
+    def run(number: int) -> int:
+        _prepared(action, work)
+        steps.write_bytes(b"")
+
+        def work_until_killed() -> None:
+            handle = os.open(steps, os.O_WRONLY | os.O_APPEND)
+            write = os.write
+            kill_before(number, work, count_file, group=False)
+            action.act(work, lambda: (write(handle, b"x"), None)[1])
+
+        return _forked(work_until_killed)
+
+    assert run(0) == 0, f"{action.name} fails"
+    operations = count_file.stat().st_size
+    yield operations, ""
+    for number in range(1, operations + 1):
+        assert run(number) == -SIGKILL, f"{action.name} was not killed before {number}"
+        yield number, action.check(work, steps.stat().st_size)
+
+
+def disk_states(before: Tree, operations: Sequence[Operation], root: str) -> Iterator[Tree]:
+    """Yield what a disk can hold after some operations.
+
+    Args:
+        before: what it held before them.
+        operations: in their order.
+        root: path of the folder in the operations.
+    """
+    top = _files_of(before)
+    names = {id(file): dict(file.entries) for file in _all(top) if file.entries is not None}
+    changes = _replay(top, operations, root)
+    everything = [*_all(top), *(file for change in changes for _, _, file in change.parts if file)]
+    files = [f for f in everything if f.entries is None and (f.pending or f.content != f.synced)]
+    unsynced = [number for number, change in enumerate(changes) if not change.is_synced]
+    kept_names = [set(unsynced[:count]) for count in range(len(unsynced) + 1)]
+    folders = sorted({folder for number in unsynced for folder in changes[number].folders})
+    for count in range(1, len(folders)):
+        for chosen in itertools.combinations(folders, count):
+            kept_names.append({n for n in unsynced if changes[n].folders <= set(chosen)})
+    for kept in kept_names:
+        for version in _versions(files):
+            shown = [c for n, c in enumerate(changes) if c.is_synced or n in kept]
+            yield _tree(top, names, shown, version)
+
+
+def _tree(
+    top: _File,
+    names: dict[int, dict[str, _File]],
+    changes: Sequence[_Changes],
+    version: Callable[[_File], bytes],
+) -> Tree:
+    """Return the files of a folder with the names `names` and some changes of them."""
+    names = {folder: dict(entries) for folder, entries in names.items()}
+    for change in changes:
+        for folder, name, file in change.parts:
+            entries = names.setdefault(id(folder), {})
+            entries.pop(name, None)
+            if file is not None:
+                entries[name] = file
+    tree: Tree = {}
+
+    def visit(folder: _File, prefix: str) -> None:
+        for name, file in names.get(id(folder), {}).items():
+            path = os.path.join(prefix, name)
+            tree[path] = version(file) if file.entries is None else None
+            if file.entries is not None:
+                visit(file, path)
+
+    visit(top, "")
+    return tree
+
+
+def _versions(files: Sequence[_File]) -> Iterator[Callable[[_File], bytes]]:
+    """Yield functions that return the content of a file after the failure."""
+    yield lambda file: file.content
+    if not files:
+        return
+    yield lambda file: file.synced
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        yield lambda file, share=share: _cut(file, share)  # type: ignore[misc]
+    for first in (True, False):
+        yield lambda file, first=first: _zeros(file, first)  # type: ignore[misc]
+
+
+def _cut(file: _File, share: float) -> bytes:
+    """Return a file with a part of the bytes of its last write; at most all but one of them."""
+    if not file.pending:
+        return file.content
+    offset, data = file.pending[-1]
+    content = file.synced
+    for start, written in file.pending[:-1]:
+        content = _written(content, start, written)
+    return _written(content, offset, data[: min(int(share * len(data)), len(data) - 1)])
+
+
+def _zeros(file: _File, first: bool) -> bytes:
+    """Return a file with zeros in pages that are not synced: in all but the last page, or in all."""
+    if len(file.content) <= len(file.synced):
+        return file.content
+    start, end = len(file.synced), len(file.content)
+    if first and (end - 1) // PAGE > start // PAGE:
+        end = (end - 1) // PAGE * PAGE
+    return file.content[:start] + bytes(end - start) + file.content[end:]
+
+
+def _written(content: bytes, offset: int, data: bytes) -> bytes:
+    content = content.ljust(offset, b"\0")
+    return content[:offset] + data + content[offset + len(data) :]
+
+
+def _replay(top: _File, operations: Sequence[Operation], root: str) -> list[_Changes]:
+    """Make the operations in memory; return the changes of names."""
+    changes: list[_Changes] = []
+
+    def parent(path: str) -> tuple[_File | None, str]:
+        *folders, name = os.path.relpath(path, root).split(os.sep)
+        current: _File | None = top
+        for part in folders:
+            current = current.entries.get(part) if current and current.entries is not None else None
+        return current, name
+
+    def find(path: str) -> _File | None:
+        if path == root:
+            return top
+        folder, name = parent(path)
+        return folder.entries.get(name) if folder and folder.entries is not None else None
+
+    def change(*parts: tuple[str, _File | None]) -> None:
+        made = []
+        for path, file in parts:
+            folder, name = parent(path)
+            assert folder is not None, path
+            assert folder.entries is not None, path
+            made.append((folder, name, file))
+            if file is None:
+                folder.entries.pop(name, None)
+            else:
+                folder.entries[name] = file
+        changes.append(_Changes(tuple(made)))
+
+    for operation in operations:
+        kind, path = operation.kind, operation.path
+        file = find(path) if path else None
+        if kind == "open":
+            if file is None and operation.flags & os.O_CREAT:
+                change((path, _File()))
+            elif file is not None and operation.flags & os.O_TRUNC and file.content:
+                file.content = b""
+        elif kind == "write" and file is not None:
+            file.content = _written(file.content, operation.offset, operation.data)
+            file.pending.append((operation.offset, operation.data))
+        elif kind == "truncate" and file is not None:
+            file.content = file.content[: operation.offset].ljust(operation.offset, b"\0")
+        elif kind == "mkdir" and file is None:
+            change((path, _File(entries={})))
+        elif kind in ("unlink", "rmdir") and file is not None:
+            change((path, None))
+        elif kind == "link" and file is not None:
+            change((operation.target, file))
+        elif kind == "rename" and file is not None:
+            other = find(operation.target)
+            # A folder cannot be renamed to one that has files: their names were exchanged.
+            is_exchange = other is not None and bool(other.entries)
+            change((path, other if is_exchange else None), (operation.target, file))
+        elif kind == "fsync" and file is not None:
+            _sync(file, operation.data, changes)
+    return changes
+
+
+def _sync(file: _File, content: bytes, changes: Sequence[_Changes]) -> None:
+    if file.entries is None:
+        file.content = file.synced = content
+        file.pending.clear()
+        return
+    for change in changes:
+        if id(file) in change.folders:
+            change.is_synced = True
+
+
+def _files_of(tree: Tree) -> _File:
+    """Return a folder with files that are on the disk."""
+    top = _File(entries={})
+    for path, content in sorted(tree.items()):
+        *folders, name = path.split(os.sep)
+        folder = top
+        for part in folders:
+            assert folder.entries is not None
+            folder = folder.entries[part]
+        assert folder.entries is not None
+        is_folder = content is None
+        folder.entries[name] = _File(content or b"", content or b"", {} if is_folder else None)
+    return top
+
+
+def _all(file: _File) -> Iterator[_File]:
+    """Yield a file, or a folder and everything in it."""
+    yield file
+    for child in (file.entries or {}).values():
+        yield from _all(child)
+
+
+def read_tree(folder: Path) -> Tree:
+    """Return the files below a folder."""
+    return {
+        str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes()
+        for path in folder.rglob("*")
+    }
+
+
+def write_tree(tree: Tree, folder: Path) -> None:
+    """Make a folder that holds these files only."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name, content in sorted(tree.items()):
+        if content is None:
+            (folder / name).mkdir()
+        else:
+            (folder / name).write_bytes(content)
+
+
+def _prepared(action: Action, folder: Path) -> Path:
+    write_tree({}, folder)
+    action.prepare(folder)
+    return folder
+
+
+def _forked(function: Callable[[], None]) -> int:
+    """Run a function in a forked process, which can be killed; return its exit code."""
+    process = FORK.Process(target=function)
+    process.start()
+    process.join(SECONDS)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+    assert process.exitcode is not None
+    return process.exitcode
