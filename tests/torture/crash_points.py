@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,8 +28,10 @@ from .servers import copy_run, free_port, request, wait_for
 SECONDS = 120  # after which a command counts as hanging
 REPEATS = 3  # in which a killed command has to finish
 CORRECTED = 3  # images whose labels are corrected on a server
-# Parts of names that differ between runs: times, process ids, random numbers.
-RANDOM = re.compile(r"(?<=events\.out\.tfevents\.).*|[0-9a-f]{16}")
+# Parts of names that differ between runs: random numbers, and numbers of checkpoints.
+VARYING = re.compile(r"[0-9a-f]{16}|(?<=-)\d{6}(?=\.(safetensors|json|sha256)$)")
+# Files of which there may be more: locks are never removed, and every start writes an event file.
+MORE = re.compile(r"\.lock$|events\.out\.tfevents\.")
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,12 @@ class Unbroken:
 
     Attributes:
         files: the files that must be the same.
-        names: names of all files.
+        names: how often each name of a file occurs, without the parts that vary.
         operations: number of its file-system operations.
     """
 
     files: Files
-    names: frozenset[str]
+    names: Counter[str]
     operations: int
 
 
@@ -103,7 +106,8 @@ def crash_points(
             prepared(scenario, work)
             _run(scenario, processes, work, group=number % 2 == 0, kill_before=(str(work), number))
             if processes.accesses < number:  # it had fewer operations this time
-                log(f"{scenario.name}, operation {number}: not reached")
+                yield planned(scenario.name, unbroken.operations, -1)
+                continue
             problem = _repeat(scenario, unbroken, processes, work)
             outcome = finished(scenario.name, unbroken, number, problem, work)
             log(_shown(outcome, number))
@@ -178,8 +182,9 @@ def _without_temporary(scenario: Scenario, work: Path) -> Files:
     return {name: content for name, content in files if not name.endswith(".tmp")}
 
 
-def _names(work: Path) -> frozenset[str]:
-    return frozenset(RANDOM.sub("#", str(file.relative_to(work))) for file in work.rglob("*"))
+def _names(work: Path) -> Counter[str]:
+    names = (str(file.relative_to(work)) for file in work.rglob("*"))
+    return Counter(VARYING.sub("#", name) for name in names if not MORE.search(name))
 
 
 def _shown(outcome: PointOutcome, number: int) -> str:

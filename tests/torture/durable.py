@@ -182,6 +182,4 @@ def _in_two_steps(action: Action) -> Action:
 
         return call
 
-    return replace(
-        action, act=without_exchange(action.act), check=without_exchange(action.check)
-    )
+    return replace(action, act=without_exchange(action.act), check=without_exchange(action.check))

@@ -194,7 +194,9 @@ def _watch_files(see: See) -> None:
             return super().write(data)
 
         def truncate(self, size: int | None = None, /) -> int:
-            see("truncate", handle_path(self.fileno()), offset=self.tell() if size is None else size)
+            see(
+                "truncate", handle_path(self.fileno()), offset=self.tell() if size is None else size
+            )
             return super().truncate(size)
 
     def watched_open(

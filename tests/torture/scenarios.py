@@ -174,7 +174,9 @@ def _commands_that_change_files(given: Inputs) -> list[Scenario]:
     return [
         Scenario("embed", embed, _all_files),
         Scenario(
-            "embed --parts", lambda folder: (*embed(folder), "--parts", folder / "parts"), _all_files
+            "embed --parts",
+            lambda folder: (*embed(folder), "--parts", folder / "parts"),
+            _all_files,
         ),
         Scenario(
             "pack",
