@@ -72,16 +72,7 @@ def run(request: dict[str, Any]) -> None:
     multiprocessing.get_context = lambda method=None: contexts(
         "fork" if method == "forkserver" else method
     )
-    accesses = Path(request["folder"]) / "accesses"
-    if request["signal_at"]:
-        sys.addaudithook(SignalAtFileAccess(accesses, *request["signal_at"], request["group"]))
-    if request["kill_before"]:
-        folder, number = request["kill_before"]
-        kill_before(number, Path(folder), accesses, group=request["group"])
-    if request["full_at"]:
-        sys.addaudithook(FullDisk(accesses, *request["full_at"]))
-    if request["file_limit"]:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
+    disturb(request)
     if request["executable"]:
         sys.executable = request["executable"]
     sys.argv = ["scs", *request["arguments"]]
@@ -96,6 +87,20 @@ def run(request: dict[str, Any]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # shutting down the interpreter would take two seconds
+
+
+def disturb(request: dict[str, Any]) -> None:
+    """Arrange what happens to this process at its accesses to files."""
+    accesses = Path(request["folder"]) / "accesses"
+    if request["signal_at"]:
+        sys.addaudithook(SignalAtFileAccess(accesses, *request["signal_at"], request["group"]))
+    if request["kill_before"]:
+        folder, number = request["kill_before"]
+        kill_before(number, Path(folder), accesses, group=request["group"])
+    if request["full_at"]:
+        sys.addaudithook(FullDisk(accesses, *request["full_at"]))
+    if request["file_limit"]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
 
 
 class Accesses:

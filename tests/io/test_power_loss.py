@@ -51,20 +51,20 @@ def in_place(folder, acknowledge):
 
 def without_syncing_the_file(folder, acknowledge):
     write_in_place(folder / "new", synced=False)
-    os.replace(folder / "new", folder / "file")
+    (folder / "new").replace(folder / "file")
     sync_folder(folder)
     acknowledge()
 
 
 def without_syncing_the_folder(folder, acknowledge):
     write_in_place(folder / "new", synced=True)
-    os.replace(folder / "new", folder / "file")
+    (folder / "new").replace(folder / "file")
     acknowledge()
 
 
 def complete(folder, acknowledge):
     write_in_place(folder / "new", synced=True)
-    os.replace(folder / "new", folder / "file")
+    (folder / "new").replace(folder / "file")
     sync_folder(folder)
     acknowledge()
 

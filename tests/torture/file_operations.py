@@ -126,17 +126,16 @@ def _absolute(path: Any, folder: Any = -1) -> str:
     """Return the path of a name or an open file; `folder` is the open folder it is relative to."""
     if isinstance(path, int):
         return handle_path(path)
-    name = os.fsdecode(path)
-    if isinstance(folder, int) and folder >= 0 and not os.path.isabs(name):
-        name = os.path.join(handle_path(folder), name)
-    parent, last = os.path.split(os.path.abspath(name))
-    return os.path.join(os.path.realpath(parent), last)
+    name = Path(os.fsdecode(path))
+    if isinstance(folder, int) and folder >= 0:
+        name = Path(handle_path(folder), name)
+    return str(name.parent.resolve() / name.name)  # a link itself, not what it points to
 
 
 def handle_path(handle: int) -> str:
     """Return the path of an open file, or "" if it is not known."""
     with suppress(OSError):
-        return os.readlink(f"/proc/self/fd/{handle}")
+        return str(Path(f"/proc/self/fd/{handle}").readlink())
     if sys.platform == "darwin":
         import fcntl
 

@@ -79,7 +79,7 @@ def record(action: Action, folder: Path) -> list[Operation]:
         operations: list[Operation] = []
 
         def before(operation: Operation) -> None:
-            if operation.kind == "fsync" and os.path.isfile(operation.path):
+            if operation.kind == "fsync" and Path(operation.path).is_file():
                 # Also what native code has written.
                 operation = Operation("fsync", operation.path, data=_content(operation.path))
             operations.append(operation)
@@ -161,7 +161,10 @@ def disk_states(before: Tree, operations: Sequence[Operation], root: str) -> Ite
     """
     top = _files_of(before)
     names = {id(file): dict(file.entries) for file in _all(top) if file.entries is not None}
-    changes = _replay(top, operations, root)
+    disk = _Disk(top, root)
+    for operation in operations:
+        disk.make(operation)
+    changes = disk.changes
     everything = [*_all(top), *(file for change in changes for _, _, file in change.parts if file)]
     files = [f for f in everything if f.entries is None and (f.pending or f.content != f.synced)]
     unsynced = [number for number, change in enumerate(changes) if not change.is_synced]
@@ -194,10 +197,10 @@ def _tree(
 
     def visit(folder: _File, prefix: str) -> None:
         for name, file in names.get(id(folder), {}).items():
-            path = os.path.join(prefix, name)
+            path = f"{prefix}{name}"
             tree[path] = version(file) if file.entries is None else None
             if file.entries is not None:
-                visit(file, path)
+                visit(file, f"{path}/")
 
     visit(top, "")
     return tree
@@ -227,7 +230,7 @@ def _cut(file: _File, share: float) -> bytes:
 
 
 def _zeros(file: _File, first: bool) -> bytes:
-    """Return a file with zeros in pages that are not synced: in all but the last page, or in all."""
+    """Return a file with zeros in the pages that are not synced; `first`: not in the last one."""
     if len(file.content) <= len(file.synced):
         return file.content
     start, end = len(file.synced), len(file.content)
@@ -241,80 +244,82 @@ def _written(content: bytes, offset: int, data: bytes) -> bytes:
     return content[:offset] + data + content[offset + len(data) :]
 
 
-def _replay(top: _File, operations: Sequence[Operation], root: str) -> list[_Changes]:
-    """Make the operations in memory; return the changes of names."""
-    changes: list[_Changes] = []
+class _Disk:
+    """Makes operations in memory; there is a method for each kind that changes something."""
 
-    def parent(path: str) -> tuple[_File | None, str]:
-        *folders, name = os.path.relpath(path, root).split(os.sep)
-        current: _File | None = top
-        for part in folders:
-            current = current.entries.get(part) if current and current.entries is not None else None
-        return current, name
+    def __init__(self, top: _File, root: str) -> None:
+        self._top, self._root = top, Path(root)
+        self.changes: list[_Changes] = []
 
-    def find(path: str) -> _File | None:
-        if path == root:
-            return top
-        folder, name = parent(path)
-        return folder.entries.get(name) if folder and folder.entries is not None else None
+    def make(self, operation: Operation) -> None:
+        method = getattr(self, f"_{operation.kind}", None)
+        file = self._find(operation.path) if operation.path else None
+        if method is not None and (file is not None or operation.kind in ("open", "mkdir")):
+            method(operation, file)
 
-    def change(*parts: tuple[str, _File | None]) -> None:
+    def _open(self, operation: Operation, file: _File | None) -> None:
+        if file is None and operation.flags & os.O_CREAT:
+            self._change((operation.path, _File()))
+        elif file is not None and operation.flags & os.O_TRUNC:
+            file.content = b""
+
+    def _write(self, operation: Operation, file: _File) -> None:
+        file.content = _written(file.content, operation.offset, operation.data)
+        file.pending.append((operation.offset, operation.data))
+
+    def _truncate(self, operation: Operation, file: _File) -> None:
+        file.content = file.content[: operation.offset].ljust(operation.offset, b"\0")
+
+    def _mkdir(self, operation: Operation, file: _File | None) -> None:
+        if file is None:
+            self._change((operation.path, _File(entries={})))
+
+    def _unlink(self, operation: Operation, _file: _File) -> None:
+        self._change((operation.path, None))
+
+    _rmdir = _unlink
+
+    def _link(self, operation: Operation, file: _File) -> None:
+        self._change((operation.target, file))
+
+    def _rename(self, operation: Operation, file: _File) -> None:
+        other = self._find(operation.target)
+        # A folder cannot be renamed to one that has files: their names were exchanged.
+        left = other if other is not None and other.entries else None
+        self._change((operation.path, left), (operation.target, file))
+
+    def _fsync(self, operation: Operation, file: _File) -> None:
+        if file.entries is None:
+            file.content = file.synced = operation.data
+            file.pending.clear()
+        for change in self.changes:
+            if id(file) in change.folders:
+                change.is_synced = True
+
+    def _find(self, path: str) -> _File | None:
+        current: _File | None = self._top
+        for part in Path(path).relative_to(self._root).parts:
+            current = (current.entries or {}).get(part) if current is not None else None
+        return current
+
+    def _change(self, *parts: tuple[str, _File | None]) -> None:
         made = []
         for path, file in parts:
-            folder, name = parent(path)
-            assert folder is not None, path
-            assert folder.entries is not None, path
+            folder, name = self._find(str(Path(path).parent)), Path(path).name
+            assert folder is not None
+            assert folder.entries is not None
             made.append((folder, name, file))
-            if file is None:
-                folder.entries.pop(name, None)
-            else:
+            folder.entries.pop(name, None)
+            if file is not None:
                 folder.entries[name] = file
-        changes.append(_Changes(tuple(made)))
-
-    for operation in operations:
-        kind, path = operation.kind, operation.path
-        file = find(path) if path else None
-        if kind == "open":
-            if file is None and operation.flags & os.O_CREAT:
-                change((path, _File()))
-            elif file is not None and operation.flags & os.O_TRUNC and file.content:
-                file.content = b""
-        elif kind == "write" and file is not None:
-            file.content = _written(file.content, operation.offset, operation.data)
-            file.pending.append((operation.offset, operation.data))
-        elif kind == "truncate" and file is not None:
-            file.content = file.content[: operation.offset].ljust(operation.offset, b"\0")
-        elif kind == "mkdir" and file is None:
-            change((path, _File(entries={})))
-        elif kind in ("unlink", "rmdir") and file is not None:
-            change((path, None))
-        elif kind == "link" and file is not None:
-            change((operation.target, file))
-        elif kind == "rename" and file is not None:
-            other = find(operation.target)
-            # A folder cannot be renamed to one that has files: their names were exchanged.
-            is_exchange = other is not None and bool(other.entries)
-            change((path, other if is_exchange else None), (operation.target, file))
-        elif kind == "fsync" and file is not None:
-            _sync(file, operation.data, changes)
-    return changes
-
-
-def _sync(file: _File, content: bytes, changes: Sequence[_Changes]) -> None:
-    if file.entries is None:
-        file.content = file.synced = content
-        file.pending.clear()
-        return
-    for change in changes:
-        if id(file) in change.folders:
-            change.is_synced = True
+        self.changes.append(_Changes(tuple(made)))
 
 
 def _files_of(tree: Tree) -> _File:
     """Return a folder with files that are on the disk."""
     top = _File(entries={})
     for path, content in sorted(tree.items()):
-        *folders, name = path.split(os.sep)
+        *folders, name = Path(path).parts
         folder = top
         for part in folders:
             assert folder.entries is not None
