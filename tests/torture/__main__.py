@@ -227,8 +227,8 @@ def main() -> int:
         mine = choices[part.number :: part.parts]
         points = POINTS[True] if chosen.full else max(2, round(POINTS[False] * chosen.scale))
         share = (part.number, part.parts)
-        made = Attempts(seed, part.count, work, given, mine, chosen.match, share, points)
-        return CATEGORIES[part.category].run(made)
+        attempts = Attempts(seed, part.count, work, given, mine, chosen.match, share, points)
+        return CATEGORIES[part.category].run(attempts)
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was counted is printed
     results = _Results(parts, chosen.jobs, start)

@@ -96,12 +96,14 @@ def crash_points(
     """
     work = folder / "work"
     for scenario in choices:
+        yield planned(scenario.name, 0, 1)  # in the table, even if the time is over before
+    for scenario in choices:
         prepared(scenario, work)
         result = _run(scenario, processes, work, group=True, kill_before=(str(work), 0))
         assert result.code in scenario.codes, f"{scenario.name}: {result.err}"
         unbroken = Unbroken(_without_temporary(scenario, work), _names(work), processes.accesses)
         wanted = chosen_points(unbroken.operations, most)[share[0] :: share[1]]
-        yield planned(scenario.name, unbroken.operations, len(wanted))
+        yield planned(scenario.name, unbroken.operations, len(wanted) - 1)
         for number in wanted:
             prepared(scenario, work)
             _run(scenario, processes, work, group=number % 2 == 0, kill_before=(str(work), number))
@@ -118,7 +120,7 @@ def crash_points(
 
 
 def planned(command: str, operations: int, wanted: int) -> PointOutcome:
-    """Return what is planned for a command, before its kills."""
+    """Return that more kills of a command are planned, or fewer."""
     return PointOutcome(command=command, operations=operations, wanted=wanted)
 
 

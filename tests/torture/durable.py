@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scs_supcon.io import exchange
 from scs_supcon.io.atomic import write_bytes
-from scs_supcon.io.exchange import replacing_folder, settle
+from scs_supcon.io.exchange import read_folder, replacing_folder
 from scs_supcon.io.journal import Journal
 
 from . import power_loss
@@ -150,8 +150,7 @@ def _check_model(folder: Path, allowed: list[dict[str, bytes]]) -> str:
     """The folder has all old files or all new ones, and can be replaced without leaving others."""
     model = folder / "model"
     try:
-        settle(model)
-        files = {path.name: path.read_bytes() for path in model.iterdir()} if model.exists() else {}
+        files = read_folder(model, _read)
         if files not in allowed or (model.exists() and not files):
             shown = ", ".join(f"{name} is {_shown(content)}" for name, content in files.items())
             return shown or "the folder is missing or empty"
@@ -160,6 +159,10 @@ def _check_model(folder: Path, allowed: list[dict[str, bytes]]) -> str:
         return f"{type(error).__name__}: {error}"
     left = {path.name for path in folder.iterdir()} - {"model", ".model.lock"}
     return f"left behind: {left}" if left else ""
+
+
+def _read(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
 
 
 def _shown(content: bytes | None) -> str:

@@ -109,17 +109,16 @@ def power_losses(action: Action, folder: Path) -> Iterator[tuple[int, str]]:
     work = _prepared(action, folder / "work")
     before = read_tree(work)
     operations = record(action, work)
-    made = [operation for operation in operations if operation.kind != "acknowledged"]
-    yield len(made), ""
+    yield sum(operation.kind != "acknowledged" for operation in operations), ""
     state = folder / "state"
-    seen = set()
+    tried = set()
     for count in range(len(operations) + 1):
         done = operations[:count]
         acknowledged = sum(operation.kind == "acknowledged" for operation in done)
         for tree in disk_states(before, done, str(os.path.realpath(work))):
             key = (acknowledged, tuple(sorted(tree.items())))
-            if key not in seen:
-                seen.add(key)
+            if key not in tried:
+                tried.add(key)
                 write_tree(tree, state)
                 yield count, action.check(state, acknowledged)
 
@@ -303,16 +302,16 @@ class _Disk:
         return current
 
     def _change(self, *parts: tuple[str, _File | None]) -> None:
-        made = []
+        entries = []
         for path, file in parts:
             folder, name = self._find(str(Path(path).parent)), Path(path).name
             assert folder is not None
             assert folder.entries is not None
-            made.append((folder, name, file))
+            entries.append((folder, name, file))
             folder.entries.pop(name, None)
             if file is not None:
                 folder.entries[name] = file
-        self.changes.append(_Changes(tuple(made)))
+        self.changes.append(_Changes(tuple(entries)))
 
 
 def _files_of(tree: Tree) -> _File:
