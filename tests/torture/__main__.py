@@ -274,7 +274,9 @@ def _parts(chosen: argparse.Namespace, commands: int) -> list[Part]:
     parts = []
     for name in chosen.only.split(","):
         count = max(1, round(CATEGORIES[name].count * chosen.scale))
-        number_of_parts = min(CATEGORIES[name].parts, commands, count)
+        number_of_parts = min(CATEGORIES[name].parts, count)
+        if not CATEGORIES[name].is_planned:  # the others have commands of their own
+            number_of_parts = min(number_of_parts, commands)
         for number in range(number_of_parts):
             share = count // number_of_parts + (number < count % number_of_parts)
             if chosen.part in (None, number):
