@@ -59,10 +59,10 @@ bench: $(READY) ## measure against other libraries; PIPELINE='--large FOLDER --w
 	$(BIN)/python benchmarks/features.py --images 200000
 	$(BIN)/python benchmarks/pipeline.py $(PIPELINE)
 
-torture: $(READY) ## damage files and kill commands at random; ONLY=flips,files SCALE=0.1 SEED=1 MINUTES=40
+torture: $(READY) ## damage files and kill commands at random; ONLY=flips,files SCALE=0.1 (or full) SEED=1 MINUTES=60
 	-test -e /usr/lib/*/faketime/libfaketimeMT.so.1 || apt-get install -y -qq faketime > /dev/null
 	cd tests && ../$(BIN)/python -m torture --scale $(or $(SCALE),1) --seed $(or $(SEED),0) \
-		--minutes $(or $(MINUTES),40) $(if $(ONLY),--only $(ONLY))
+		--minutes $(or $(MINUTES),60) $(if $(ONLY),--only $(ONLY))
 
 audit: $(READY) ## check licences and known vulnerabilities; write build/sbom.cdx.json
 	-test -x build/audit-env/bin/pip-audit || ($(PYTHON) -m venv build/audit-env && \

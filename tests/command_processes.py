@@ -66,12 +66,15 @@ class Processes:
         eager: bool = False,
         group: bool = False,
         signal_at: tuple[int, str, int] | None = None,
+        kill_before: tuple[str, int] | None = None,
+        executable: str = "",
         full_at: tuple[str, int] | None = None,
         file_limit: int | None = None,
     ) -> int:
         """Start a command and return its process id; see serve_commands.py for the options."""
         request = {"arguments": list(map(str, arguments)), "eager": eager, "signal_at": signal_at}
         request |= {"group": group, "full_at": full_at, "file_limit": file_limit}
+        request |= {"kill_before": kill_before, "executable": executable}
         assert self.server.stdin and self.server.stdout
         if self.clock:
             self.clock.start()
@@ -103,18 +106,18 @@ class Processes:
         """
         process = self.start(*arguments, **options)
         target = -process if options.get("group") else process
-        if kill_after is not None and not self._ends(kill_after):
+        if kill_after is not None and not self.ends(kill_after):
             workers = _children(process) if worker else []
             for number in signals:
                 with suppress(ProcessLookupError):
                     os.kill(workers[-1] if workers else target, number)
-                if self._ends(0.7):  # a second Ctrl-C within half a second counts as the first
+                if self.ends(0.7):  # a second Ctrl-C within half a second counts as the first
                     break
-            if not self._ends(300):
+            if not self.ends(300):
                 os.kill(process, SIGKILL)
         return self.wait()
 
-    def _ends(self, seconds: float) -> bool:
+    def ends(self, seconds: float) -> bool:
         """Wait until the command ends; return whether it has."""
         return bool(select([self.server.stdout], [], [], seconds)[0])
 

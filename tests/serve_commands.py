@@ -3,13 +3,15 @@
 Each input line is a request in JSON. Its process is forked from this one, which has imported
 everything. The output is the process id, and later the exit code (negative: the signal).
 
-A request is {"arguments", "folder", "eager", "group", "signal_at", "full_at", "file_limit"}. Output
-is written to `folder`/out and `folder`/err. An eager process saves a checkpoint after every step
-instead of twice a minute. signal_at [signal, part of a path, count] sends the process a signal
-before it creates, renames or removes such a file for the count-th time; with a group, its workers
-get the signal, too. full_at [part of a path, count] makes the disk full from that moment on.
-file_limit is the largest size of a file. The size of `folder`/accesses is the number of these
-moments so far, in the process and its workers.
+A request is {"arguments", "folder", "eager", "group", "signal_at", "kill_before", "full_at",
+"file_limit", "executable"}. Output is written to `folder`/out and `folder`/err. An eager process
+saves a checkpoint after every step instead of twice a minute. signal_at [signal, part of a path,
+count] sends the process a signal before it creates, renames or removes such a file for the count-th
+time; with a group, its workers get the signal, too. kill_before [folder, number] kills it before
+the file-system operation of this number below a folder; see torture/file_operations.py. full_at
+[part of a path, count] makes the disk full from that moment on. file_limit is the largest size of a
+file. The size of `folder`/accesses is the number of these moments so far, in the process and its
+workers. executable is the interpreter with which it starts other processes.
 """
 
 import errno
@@ -30,6 +32,7 @@ from typing import Any
 import torch
 
 from scs_supcon.training import checkpointing
+from torture.file_operations import kill_before
 
 IMPORTED_ONCE = (
     *("scs_supcon.cli", "scs_supcon.training.train", "timm", "torchvision.transforms.v2"),
@@ -69,13 +72,9 @@ def run(request: dict[str, Any]) -> None:
     multiprocessing.get_context = lambda method=None: contexts(
         "fork" if method == "forkserver" else method
     )
-    accesses = Path(request["folder"]) / "accesses"
-    if request["signal_at"]:
-        sys.addaudithook(SignalAtFileAccess(accesses, *request["signal_at"], request["group"]))
-    if request["full_at"]:
-        sys.addaudithook(FullDisk(accesses, *request["full_at"]))
-    if request["file_limit"]:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
+    disturb(request)
+    if request["executable"]:
+        sys.executable = request["executable"]
     sys.argv = ["scs", *request["arguments"]]
     code = 0
     try:
@@ -88,6 +87,20 @@ def run(request: dict[str, Any]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # shutting down the interpreter would take two seconds
+
+
+def disturb(request: dict[str, Any]) -> None:
+    """Arrange what happens to this process at its accesses to files."""
+    accesses = Path(request["folder"]) / "accesses"
+    if request["signal_at"]:
+        sys.addaudithook(SignalAtFileAccess(accesses, *request["signal_at"], request["group"]))
+    if request["kill_before"]:
+        folder, number = request["kill_before"]
+        kill_before(number, Path(folder), accesses, group=request["group"])
+    if request["full_at"]:
+        sys.addaudithook(FullDisk(accesses, *request["full_at"]))
+    if request["file_limit"]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"],) * 2)
 
 
 class Accesses:

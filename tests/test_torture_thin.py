@@ -11,16 +11,18 @@ from time import monotonic, process_time
 import pytest
 
 import jumping_clock
-from command_processes import Processes
+from command_processes import CommandResult, Processes
 from jumping_clock import YEAR, JumpingClock
+from torture.crash_points import chosen_points, crash_points, server_points
+from torture.crash_points import table as points_table
 from torture.disks import full_disks
 from torture.files import files
 from torture.files import processes as damaged_in_processes
 from torture.flips import flips
 from torture.images import images
 from torture.kills import kills
-from torture.outcome import Outcome, attempt, total
-from torture.scenarios import Inputs, scenarios
+from torture.outcome import Outcome, attempt, call, total
+from torture.scenarios import Inputs, Scenario, point_scenarios, scenarios
 from torture.workers import Part, run_parts
 
 
@@ -64,6 +66,58 @@ def test_commands_are_killed(stops, quick, processes, tmp_path):
     outcome = total(kills(1, 2, tmp_path, chosen, processes, stops=stops))
     assert outcome.tried >= 2
     assert not outcome.problems
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "points"),
+    [("pack", 8), ("add-class", 12), ("relabel", 5), ("predict --sort-into", 5)],
+)
+def test_commands_are_killed_before_file_operations(
+    name, points, finished, shapes, weights, processes, tmp_path
+):
+    listed = point_scenarios(Inputs(finished, shapes, weights))
+    chosen = [scenario for scenario in listed if scenario.name == name]
+    outcomes = list(crash_points(points, tmp_path, chosen, processes))
+    assert total(outcomes).tried == points
+    assert not total(outcomes).problems
+    assert not [outcome.left_behind for outcome in outcomes if outcome.left_behind]
+
+
+class TrainingsInThisProcess:
+    """Runs the trainings of a server without starting an interpreter for them."""
+
+    def run(self, *arguments, kill_after):
+        called = call(*arguments)
+        return CommandResult(called.code, called.out, called.err + called.crash)
+
+
+@pytest.mark.slow
+def test_a_server_is_killed_before_file_operations(finished, processes, tmp_path):
+    outcomes = list(server_points(3, tmp_path, finished, processes, TrainingsInThisProcess()))
+    assert total(outcomes).tried == 3
+    assert not total(outcomes).problems
+
+
+@pytest.mark.slow
+def test_a_command_that_cannot_be_repeated_is_lost(finished, shapes, processes, tmp_path):
+    def command(folder):
+        # Ends with an error if its output exists, although it is not written at once.
+        if (folder / "names.csv").exists():
+            return ("predict", folder / "missing", shapes)
+        return ("predict", finished, shapes, "--format", "csv", "-o", folder / "names.csv")
+
+    scenario = Scenario("predict", command, lambda folder: {})
+    outcomes = list(crash_points(100, tmp_path, [scenario], processes))
+    lines, is_good = points_table(outcomes)
+    assert 0 < total(outcomes).lost < total(outcomes).tried
+    assert not is_good
+    assert f"| {outcomes[1].operations} | {total(outcomes).tried} |" in lines[-1]
+
+
+def test_points_are_evenly_spaced():
+    assert chosen_points(5, 40) == [1, 2, 3, 4, 5]
+    assert chosen_points(1000, 5) == [1, 251, 501, 750, 1000]
 
 
 @pytest.mark.slow

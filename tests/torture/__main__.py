@@ -1,6 +1,6 @@
 """Run the categories of the torture test and print how many attempts were survived.
 
-    python -m torture [--only flips,files] [--scale 0.1] [--seed 0] [--jobs 2] [--minutes 40]
+    python -m torture [--only flips,files] [--scale 0.1] [--seed 0] [--jobs 2] [--minutes 60]
 
 from the folder `tests`. The exit code is 1 if anything was lost or not tried.
 """
@@ -30,18 +30,21 @@ import jumping_clock
 from command_processes import Processes
 from jumping_clock import JumpingClock
 
+from .crash_points import PointOutcome, crash_points, server_points
+from .crash_points import table as points_table
 from .disks import full_disks
 from .files import files, processes
 from .flips import flips
 from .images import images
 from .kills import kills
 from .outcome import Outcome, total
-from .scenarios import Inputs, Scenario, scenarios
+from .scenarios import Inputs, Scenario, point_scenarios, scenarios
 from .servers import server_kills
 from .workers import Part, Progress, run_parts
 
 MEMORY = Path("/dev/shm")  # where files are written at once, without waiting for a disk
 MEMORY_BYTES = 2 << 30
+POINTS = {False: 40, True: 400}  # kills of a command before its operations: as a rule, and in full
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,9 @@ class Attempts:
         folder: empty, for its files.
         given: inputs of the commands.
         choices: the commands that it kills.
+        match: part of the names of commands, of those that are killed before their operations.
+        share: (number, count) of the part.
+        points: the most kills of one command before its operations.
     """
 
     seed: int
@@ -61,6 +67,9 @@ class Attempts:
     folder: Path
     given: Inputs
     choices: list[Scenario]
+    match: str = ""
+    share: tuple[int, int] = (0, 1)
+    points: int = POINTS[False]
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,7 @@ class Category:
         parts: number of parts, which are computed side by side.
         seconds: processor time of an attempt, about; for the time that is left.
         run: makes the attempts of a part.
+        is_planned: the count is about right only; the attempts say how many were wanted.
     """
 
     title: str
@@ -80,6 +90,7 @@ class Category:
     parts: int
     seconds: float
     run: Callable[[Attempts], Iterator[Outcome]]
+    is_planned: bool = False
 
 
 def _log(line: str) -> None:
@@ -118,6 +129,23 @@ def _jumps(made: Attempts) -> Iterator[Outcome]:
     yield from server_kills(made.seed, servers, made.folder, made.given.run, commands, _log)
 
 
+def _points(made: Attempts) -> Iterator[Outcome]:
+    commands = _commands()
+    chosen = [one for one in point_scenarios(made.given) if made.match in one.name]
+    if made.match in "serve":
+        yield from server_points(
+            made.points, made.folder, made.given.run, commands, _commands(), _log, made.share
+        )
+    yield from crash_points(made.points, made.folder, chosen, commands, _log, made.share)
+
+
+def _durable(made: Attempts) -> Iterator[Outcome]:
+    from .durable import actions, durable_points
+
+    chosen = [action for action in actions() if made.match in action.name]
+    return durable_points(made.folder, chosen)
+
+
 def _images(made: Attempts) -> Iterator[Outcome]:
     return images(made.seed, made.count, made.folder, made.given.run)
 
@@ -132,6 +160,16 @@ CATEGORIES = {
         "SIGKILLs of `train` with every method, `compare`, `tune`, `reproduce`, `report`, "
         "`export`, `predict -o` and `doctor --fix`",
         *(200, 2, 2.0, _kills),
+    ),
+    "points": Category(
+        "SIGKILLs before each file operation in turn; see the table of commands",
+        *(700, 2, 4.0, _points),
+        is_planned=True,
+    ),
+    "durable": Category(
+        "journals, files and folders: SIGKILLs before every file operation, and power failures",
+        *(500, 1, 0.02, _durable),
+        is_planned=True,
     ),
     "new": Category(
         "SIGKILLs of new interpreters at a random time",
@@ -187,7 +225,10 @@ def main() -> int:
         work.mkdir()
         seed = chosen.seed * 1000 + part.number
         mine = choices[part.number :: part.parts]
-        return CATEGORIES[part.category].run(Attempts(seed, part.count, work, given, mine))
+        points = POINTS[True] if chosen.full else max(2, round(POINTS[False] * chosen.scale))
+        share = (part.number, part.parts)
+        attempts = Attempts(seed, part.count, work, given, mine, chosen.match, share, points)
+        return CATEGORIES[part.category].run(attempts)
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was counted is printed
     results = _Results(parts, chosen.jobs, start)
@@ -208,14 +249,19 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default=",".join(CATEGORIES), help="categories, by comma")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the attempts")
+    parser.add_argument(
+        "--scale", default="1", help="share of the attempts, or full: also 400 points per command"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2, help="parts that are computed at a time")
-    parser.add_argument("--minutes", type=float, default=40, help="when to stop")
+    parser.add_argument("--minutes", type=float, default=60, help="when to stop")
     parser.add_argument("--part", type=int, help="only this part of each category: 0, 1, …")
     parser.add_argument("--match", default="", help="kill only commands with this in their name")
     parser.add_argument("--verbose", action="store_true", help="print every command")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    chosen.full = chosen.scale == "full"
+    chosen.scale = 1.0 if chosen.full else float(chosen.scale)
+    return chosen
 
 
 def _folder() -> Path:
@@ -228,7 +274,9 @@ def _parts(chosen: argparse.Namespace, commands: int) -> list[Part]:
     parts = []
     for name in chosen.only.split(","):
         count = max(1, round(CATEGORIES[name].count * chosen.scale))
-        number_of_parts = min(CATEGORIES[name].parts, commands, count)
+        number_of_parts = min(CATEGORIES[name].parts, count)
+        if not CATEGORIES[name].is_planned:  # the others have commands of their own
+            number_of_parts = min(number_of_parts, commands)
         for number in range(number_of_parts):
             share = count // number_of_parts + (number < count % number_of_parts)
             if chosen.part in (None, number):
@@ -263,6 +311,9 @@ class _Results:
         self._left[part] = max(0, self._left[part] - progress.outcome.tried)
         for problem in progress.outcome.problems:
             print(f"  lost: {problem[:600]}", flush=True)
+        if isinstance(progress.outcome, PointOutcome) and progress.outcome.left_behind:
+            left = ", ".join(progress.outcome.left_behind)
+            print(f"  left behind by {progress.outcome.command}: {left[:600]}", flush=True)
         if progress.is_last:
             self._left[part] = 0
             outcome, seconds, cpu = _sum(self._parts[part])
@@ -284,13 +335,23 @@ class _Results:
             parts = [part for part in self._parts if part.category == name]
             outcome, seconds, cpu = _sum([p for part in parts for p in self._parts[part]])
             wanted = sum(part.count for part in parts)
-            missing = f" ({wanted} wanted)" if outcome.tried < wanted else ""
+            is_short = outcome.tried < wanted and not CATEGORIES[name].is_planned
+            missing = f" ({wanted} wanted)" if is_short else ""
             is_good = is_good and not outcome.lost and not missing
             all_cpu += cpu
             print(
                 f"| {CATEGORIES[name].title} | {outcome.tried:,}{missing} | {outcome.survived:,} "
                 f"| {outcome.errors:,} | {outcome.lost:,} | {seconds:,.0f} | {cpu:,.0f} |"
             )
+        if "points" in names or "durable" in names:
+            lines, is_complete = points_table(
+                progress.outcome
+                for part in self._parts
+                for progress in self._parts[part]
+                if isinstance(progress.outcome, PointOutcome)
+            )
+            print("", *lines, sep="\n")
+            is_good = is_good and is_complete
         print(f"\n{self._clock()} with {self._jobs} workers, {all_cpu:,.0f} s of CPU")
         return is_good
 

@@ -45,15 +45,26 @@ def unbroken(scenario: Scenario, processes: Processes, work: Path) -> Reference:
 
 def compare(scenario: Scenario, reference: Reference, result: CommandResult, work: Path) -> str:
     """Return what is wrong with the end of a command; "" if nothing is."""
-    if result.code not in scenario.codes or "Traceback" in result.err:
+    if not is_finished(scenario, result) or "Traceback" in result.err:
         return f"exit code {result.code}: {(result.err or result.out).strip()[-400:]}"
     return ", ".join(differences(reference.files, scenario.result(work)))
 
 
+def is_finished(scenario: Scenario, result: CommandResult) -> bool:
+    """Return whether a command has finished, or says that it had finished before."""
+    is_done = bool(scenario.done) and result.code == 2 and scenario.done in result.err
+    return result.code in scenario.codes or is_done
+
+
 def keep(reference: Reference, work: Path, folder: Path) -> None:
     """Keep the expected and the actual files of a lost attempt."""
+    keep_files(reference.files, work, folder)
+
+
+def keep_files(expected: Files, work: Path, folder: Path) -> None:
+    """Keep the expected and the actual files of a lost attempt."""
     shutil.copytree(work, folder / "actual", symlinks=True, dirs_exist_ok=True)
-    for name, content in reference.files.items():
+    for name, content in expected.items():
         file = folder / "expected" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)

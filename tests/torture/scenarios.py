@@ -40,6 +40,8 @@ class Scenario:
         inputs: Folders that each attempt gets a copy of.
         codes: Exit codes of success; `doctor` ends with 1 if it finds problems.
         most_kills: Kills in a row, before the command may finish.
+        prepare: Creates other files that the command needs in its folder.
+        done: What an error says if the command has already finished and cannot be repeated.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Scenario:
     inputs: tuple[Path, ...] = ()
     codes: tuple[int, ...] = (0,)
     most_kills: int = 6
+    prepare: Callable[[Path], None] = lambda folder: None
+    done: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,12 +139,69 @@ def _other_commands(given: Inputs) -> list[Scenario]:
     ]
 
 
+def point_scenarios(given: Inputs) -> list[Scenario]:
+    """Return the commands that are killed before each file operation in turn."""
+    chosen = (
+        *("train default", "train default, frozen", "train baseline, unfreeze"),
+        *("train supcon, two workers", "compare", "tune", "reproduce", "report", "export"),
+        *("predict -o", "doctor --fix"),
+    )
+    known = {scenario.name: scenario for scenario in scenarios(given)}
+    return [*(known[name] for name in chosen), *_commands_that_change_files(given)]
+
+
+def _commands_that_change_files(given: Inputs) -> list[Scenario]:
+    run, images = given.run, given.images
+    one_class = min(images.iterdir())
+
+    def embed(folder: Path) -> Arguments:
+        return ("embed", run, images, "-o", folder / "vectors.parquet", "--quiet")
+
+    def corrections(folder: Path) -> None:
+        names = (run / "splits.csv").read_text().splitlines()[1:3]
+        rows = "".join(f"{name.split(',')[0]},-\n" for name in names)
+        (folder / "corrections.csv").write_text(f"image,new_label\n{rows}")
+
+    def relabel(folder: Path) -> Arguments:
+        return ("relabel", run, folder / "corrections.csv", "-o", folder / "corrected.csv")
+
+    def add_class(folder: Path) -> Arguments:
+        return ("add-class", folder / run.name, "another", one_class)
+
+    def sort_into(folder: Path) -> Arguments:
+        return ("predict", run, one_class, "--sort-into", folder / "sorted", "--quiet")
+
+    return [
+        Scenario("embed", embed, _all_files),
+        Scenario(
+            "embed --parts",
+            lambda folder: (*embed(folder), "--parts", folder / "parts"),
+            _all_files,
+        ),
+        Scenario(
+            "pack",
+            lambda folder: ("pack", images, folder / "packed", "--workers", "0", "--quiet"),
+            _all_files,
+            done="already holds a packed dataset",
+        ),
+        Scenario("relabel", relabel, _all_files, prepare=corrections),
+        Scenario("add-class", add_class, _model_files, (run,), done="not in use"),
+        Scenario(
+            "add-class --out",
+            lambda folder: ("add-class", run, "another", one_class, "--out", folder / "model"),
+            _model_files,
+        ),
+        Scenario("predict --sort-into", sort_into, _all_files),
+    ]
+
+
 def prepared(scenario: Scenario, work: Path) -> Path:
     """Create an empty folder with a copy of what the command needs."""
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     for source in scenario.inputs:
         shutil.copytree(source, work / source.name)
+    scenario.prepare(work)
     return work
 
 
@@ -207,6 +268,15 @@ def _report_files(folder: Path) -> Files:
 
 def _tables(folder: Path) -> Files:
     return _files(folder, "*.csv") | _temporary_files(folder)
+
+
+def _all_files(folder: Path) -> Files:
+    files = _files(folder, "**/*")
+    return {name: files[name] for name in files if not name.endswith(".lock")}  # process ids
+
+
+def _model_files(folder: Path) -> Files:
+    return _files(folder, "**/model/*")
 
 
 def _files(folder: Path, pattern: str) -> Files:

@@ -7,7 +7,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -34,9 +34,9 @@ def server_kills(
     """
     chance = random.Random(seed)
     tried = 0
-    expected, _ = _correct(processes, _copy(run, folder), chance, kill=False)
+    expected, _ = _correct(processes, copy_run(run, folder), chance, kill=False)
     while tried < count:
-        copy = _copy(run, folder)
+        copy = copy_run(run, folder)
         killed, problem = 0, ""
         while not problem and killed < count - tried:
             content, problem = _correct(processes, copy, chance, kill=True)
@@ -61,18 +61,18 @@ def _correct(
         The content of corrections.csv without times, or None if the server was killed; and what
         went wrong, if something did.
     """
-    port = _free_port()
+    port = free_port()
     count, at_write = chance.randint(1, 8), chance.random() < 0.5
     signal_at = (SIGKILL, "corrections.csv", count) if kill and at_write else None
     process = processes.start("serve", run, "--port", str(port), signal_at=signal_at)
     timer = threading.Timer(chance.uniform(0, 0.03), _kill, [process])
     acknowledged, problem = 0, ""
     try:
-        before = acknowledged = _wait_for(port)
+        before = acknowledged = wait_for(port)
         for number in range(before, CORRECTIONS):
             if kill and not at_write and number - before == count:
                 timer.start()
-            _request(port, "POST", "/api/corrections", _correction(port, number))
+            request(port, "POST", "/api/corrections", _correction(port, number))
             acknowledged = number + 1
         os.kill(process, SIGTERM)
     except (OSError, HTTPException, ValueError) as error:  # killed, or it does not answer
@@ -89,34 +89,39 @@ def _correct(
     return without_columns((run / "corrections.csv").read_bytes(), "time"), ""
 
 
-def _wait_for(port: int) -> int:
-    """Wait until the server answers; return the number of corrections that it has stored."""
+def wait_for(port: int, has_ended: Callable[[], bool] = lambda: False) -> int:
+    """Wait until the server answers; return the number of corrections that it has stored.
+
+    Raises:
+        ConnectionRefusedError: It has ended, or does not start in time.
+    """
     end = time.monotonic() + START_SECONDS
     while True:
         try:
-            return len(_request(port, "GET", "/api/corrections")["rows"])
+            return len(request(port, "GET", "/api/corrections")["rows"])
         except ConnectionRefusedError:
-            if time.monotonic() > end:
+            if has_ended() or time.monotonic() > end:
                 raise
             time.sleep(0.05)
 
 
 def _correction(port: int, number: int) -> dict[str, Any]:
     """Give an image the class after its current one, so that every correction changes a label."""
-    data = _request(port, "GET", "/api/data")
+    data = request(port, "GET", "/api/data")
     image = number % len(data["names"])
     classes = data["classes"]
     return {"images": [image], "label": classes[(data["labels"][image] + 1) % len(classes)]}
 
 
-def _request(port: int, method: str, path: str, document: Any = None) -> Any:
+def request(port: int, method: str, path: str, document: Any = None) -> Any:
+    """Return the answer of a server, from JSON."""
     connection = HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
     body = None if document is None else json.dumps(document)
     connection.request(method, path, body, {"content-type": "application/json"})
     response = connection.getresponse()
     content = response.read()
     connection.close()
-    if response.status != 200:
+    if response.status not in (200, 202):
         raise ValueError(f"{method} {path}: {response.status} {content[:200]!r}")
     return json.loads(content)
 
@@ -127,9 +132,10 @@ def _rows(run: Path) -> int:
     return max(0, file.read_bytes().count(b"\n") - 1) if file.exists() else 0
 
 
-def _copy(run: Path, folder: Path) -> Path:
+def copy_run(run: Path, folder: Path) -> Path:
+    """Copy a run to an empty folder `served`."""
+    shutil.rmtree(folder / "served", ignore_errors=True)
     copy = folder / "served" / run.name
-    shutil.rmtree(copy, ignore_errors=True)
     return Path(shutil.copytree(run, copy))
 
 
@@ -138,7 +144,8 @@ def _kill(process: int) -> None:
         os.kill(process, SIGKILL)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that is not used now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -60,8 +60,7 @@ def write_checkpoint(folder: Path, stage: str, checkpoint: Checkpoint) -> None:
         write_bytes(folder / file, content)
     sums = (f"{hashlib.sha256(data).hexdigest()}  {file}\n" for file, data in contents.items())
     write_text(folder / f"{name}.sha256", "".join(sums))
-    for old in _complete_checkpoints(folder, stage)[:-CHECKPOINTS_PER_STAGE]:
-        _remove(folder, old)
+    _remove_old(folder, stage)
 
 
 def read_checkpoint(folder: Path, stage: str) -> Checkpoint | None:
@@ -106,7 +105,9 @@ def last_stage(folder: Path) -> str | None:
 
 
 def remove_incomplete(folder: Path) -> None:
-    """Remove the files of a killed process: temporary files, and checkpoints without checksums."""
+    """Remove what a killed process left: temporary, incomplete and superseded files."""
+    for stage in {name.rpartition("-")[0] for name in _complete_checkpoints(folder)}:
+        _remove_old(folder, stage)
     complete = set(_complete_checkpoints(folder))
     for file, name in _files(folder):
         if file.startswith(".") or name not in complete:
@@ -131,6 +132,11 @@ def _all_damaged_error(folder: Path, names: list[str]) -> UserError:
         f"all checkpoints of stage {names[0].rpartition('-')[0]} in {folder} are damaged: restore "
         f"one from a backup, or delete {files} there to start that stage again"
     )
+
+
+def _remove_old(folder: Path, stage: str) -> None:
+    for old in _complete_checkpoints(folder, stage)[:-CHECKPOINTS_PER_STAGE]:
+        _remove(folder, old)
 
 
 def _remove(folder: Path, name: str) -> None:

@@ -217,11 +217,9 @@ class Retrain:
             return []
 
     def _next_name(self) -> str:
+        # A table alone was left by a server that was killed before it recorded the training.
         workspace, number = self._workspace, 2
-        taken = {file.stem for file in (workspace.run / TABLES).glob("*.csv")}
-        while (name := f"{workspace.run.name}-{number}") in taken or workspace.path_of(
-            name
-        ).exists():
+        while workspace.path_of(name := f"{workspace.run.name}-{number}").exists():
             number += 1
         return name
 
