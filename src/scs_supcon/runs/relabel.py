@@ -4,6 +4,7 @@ Image files are never changed: the result is a table to train on, with the split
 """
 
 import csv
+import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
