@@ -112,10 +112,6 @@ def test_the_outlines_have_the_expected_areas() -> None:
         assert abs(mean[name] / expected[name] - 1) < 0.15
 
 
-def test_the_old_name_of_shapes_keeps_the_image_names_of_old_runs() -> None:
-    old, new = load_images("drawn"), load_images("shapes")
-    assert old.names[0] == "drawn/0001"
-    assert new.names[0] == "shapes/0001"
-    assert old.open(7).tobytes() == new.open(7).tobytes()
+def test_an_unknown_name_lists_the_datasets() -> None:
     with pytest.raises(UserError, match=r"name of a dataset \(digits, shapes, "):
         load_images("nothing-like-it")

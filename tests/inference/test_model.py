@@ -412,9 +412,3 @@ def test_the_licence_follows_the_weights(trained: Trained) -> None:
     for weights, text in (("scratch", "random weights"), (digest, digest), ("pretrained", "none")):
         values["encoder"]["weights"] = weights
         assert text in parts.model(recipe=make_recipe(values)).info.weights_licence
-
-
-def test_the_old_name_of_unknown_is_deprecated(model: Model, photos: list[Path]) -> None:
-    prediction = model.predict(photos[:1]).records[0]
-    with pytest.warns(DeprecationWarning, match=r"use Prediction\.unknown"):
-        assert prediction.none_of_these == prediction.unknown  # vocabulary: ok

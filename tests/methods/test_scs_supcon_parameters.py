@@ -271,13 +271,6 @@ def test_a_device_without_float64_gets_float32() -> None:
     assert loss.t.item() == pytest.approx(10, rel=1e-6)
 
 
-def test_scalars_of_earlier_versions_are_loaded() -> None:
-    loss = SCSSupCon(preset="siglip")
-    loss.load_state_dict({"log_t": torch.tensor(0.5), "b": torch.tensor(2.0)})
-    assert loss.log_t.tolist() == [0.5] and loss.b.tolist() == [2.0]
-    assert loss.t.shape == loss.boundary.shape == ()
-
-
 def test_optimisers_of_other_libraries_do_not_decay_t_and_b() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), SCSSupCon(preset="siglip"))
     expected = {id(model[0].bias), id(model[1].log_t), id(model[1].b)}

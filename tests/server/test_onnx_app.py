@@ -31,7 +31,7 @@ def test_an_exported_model_is_served_without_torch(finished, image_files, tmp_pa
     from scs_supcon.inference.onnx import export_onnx
 
     model, file = scs_supcon.load(finished), tmp_path / "shapes.onnx"
-    with replacing_gallery(finished, model, file):
+    with replacing_gallery(model, file):
         export_onnx(model, file, image_files[:4])
     arguments = ["serve", "--onnx", str(file), "--port", str(unused_port)]
     server = subprocess.Popen([sys.executable, "-c", WITHOUT_TORCH, *arguments])
@@ -93,11 +93,11 @@ def test_a_model_and_its_gallery_change_in_one_step(finished, image_files, tmp_p
     from scs_supcon.inference.onnx import export_onnx
 
     model, file = scs_supcon.load(finished), tmp_path / "shapes.onnx"
-    with replacing_gallery(finished, model, file):
+    with replacing_gallery(model, file):
         export_onnx(model, file, image_files[:2])
     old = len(model.info.image_names)
     model.add_class("dot", image_files[:3])
-    with replacing_gallery(finished, model, file):
+    with replacing_gallery(model, file):
         assert len(load_onnx(file)[0].gallery.names) == old
         export_onnx(model, file, image_files[:2])
         assert len(load_onnx(file)[0].gallery.names) == old + 3
@@ -105,7 +105,7 @@ def test_a_model_and_its_gallery_change_in_one_step(finished, image_files, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         *("shapes.gallery.safetensors", "shapes.onnx"),
     ]
-    with pytest.raises(ZeroDivisionError), replacing_gallery(finished, model, file):
+    with pytest.raises(ZeroDivisionError), replacing_gallery(model, file):
         _ = 1 / 0
     assert len(load_onnx(file)[0].gallery.names) == old + 3
     file.with_name("other.gallery.safetensors").write_bytes(

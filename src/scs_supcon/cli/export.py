@@ -104,7 +104,7 @@ def export(
     model = load(run).with_rejection(false_rejection=false_rejection, threshold=threshold)
     display = Display(quiet)
     result: Quantisation | Parity
-    with replacing_gallery(run, model, file, data) as gallery:
+    with replacing_gallery(model, file, data) as gallery:
         if int8:
             result = _export_int8(run, model, file, data, display)
         else:

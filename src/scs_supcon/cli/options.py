@@ -357,8 +357,6 @@ def with_recipe_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _train_arguments(values: Mapping[str, Any]) -> "TrainArguments":
     arguments = dict(values)
-    if not arguments["unfreeze"]:
-        del arguments["unfreeze"]  # tuning studies of earlier versions do not contain it
     if arguments["transform"] is None:
         del arguments["transform"]  # nor this
     del arguments["allow_code"]  # which its callback has handled

@@ -123,7 +123,7 @@ def shape_factors(per_class: int = 40, seed: int = 0) -> dict[str, NDArray[np.fl
     }
 
 
-def shapes(per_class: int = 40, seed: int = 0, *, name: str = "shapes") -> ImageDataset:
+def shapes(per_class: int = 40, seed: int = 0) -> ImageDataset:
     """Return the synthetic dataset: 6 shapes, `per_class` images of 32 × 32 pixels each."""
     factors = shape_factors(per_class, seed)
     rows = [
@@ -131,13 +131,8 @@ def shapes(per_class: int = 40, seed: int = 0, *, name: str = "shapes") -> Image
     ]
     pixels = np.stack([np.asarray(_render(row)) for row in rows])
     return dataset_from_arrays(
-        name, pixels, factors["shape"].astype(np.int64), SHAPES, SHAPES_VIEWS
+        "shapes", pixels, factors["shape"].astype(np.int64), SHAPES, SHAPES_VIEWS
     )
-
-
-def _shapes_of_version_0_1() -> ImageDataset:
-    """Return `shapes` under the name it had in version 0.1, so that old runs can be resumed."""
-    return shapes(name="drawn")
 
 
 def _render(factor: dict[str, float]) -> Image.Image:
@@ -190,4 +185,3 @@ def _quarter_turns(points: Points, quarters: int) -> Points:
 
 
 BUILT_IN = {"digits": digits, "shapes": shapes}
-BUILT_IN_ALIASES = {"drawn": _shapes_of_version_0_1}

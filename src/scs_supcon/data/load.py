@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scs_supcon.data.archive import is_archive, unpack
 from scs_supcon.data.audit import check_images, keep_duplicates_together, unusable_indices
-from scs_supcon.data.builtin import BUILT_IN, BUILT_IN_ALIASES
+from scs_supcon.data.builtin import BUILT_IN
 from scs_supcon.data.dataset import ImageDataset, KnownHashes, Problem, without
 from scs_supcon.data.folder import read_folder
 from scs_supcon.data.image_io import HEIF_SUFFIXES, SUFFIXES
@@ -61,14 +61,13 @@ def load_images(source: str | Path, *, forgiving: bool = False) -> ImageDataset:
     Raises:
         UserError: The source does not exist, or does not have the expected layout.
     """
-    builtin = BUILT_IN | BUILT_IN_ALIASES
-    if isinstance(source, str) and source in builtin:
+    if isinstance(source, str) and source in BUILT_IN:
         if Path(source).exists():
             raise UserError(
                 f"{source!r} is both a built-in dataset and a path: write ./{source} for the "
                 "path, or run from another folder for the built-in dataset"
             )
-        return builtin[source]()
+        return BUILT_IN[source]()
     if (named := split_source(str(source))) is not None:
         return _load_named(*named)
     if is_packed(source):

@@ -26,7 +26,6 @@ from scs_supcon.evaluation.record import Evaluation, UnknownEvaluation, ViewAgre
 from scs_supcon.evaluation.stored import run_directory, stored_evaluation
 from scs_supcon.inference import Model, load
 from scs_supcon.inference.decision import Decision
-from scs_supcon.inference.gallery import style_vectors
 from scs_supcon.io.records import RecordError, inside, read_json_object
 from scs_supcon.kernels.layout import evenly_spaced
 from scs_supcon.nn.encoder import encoder_key
@@ -149,7 +148,7 @@ def _evaluate(
     compute: Compute,
     display: Display,
 ) -> Evaluation:
-    train = _training_images(model, run)
+    train = _training_images(model)
     agreement = (
         _compare_new_views(model, images, compute, display) if train.style.shape[1] else None
     )
@@ -229,9 +228,9 @@ def _compare_new_views(
     return measure_view_agreement(model, features, images.labels[subset])
 
 
-def _training_images(model: Model, run: Path | None) -> EmbeddedImages:
+def _training_images(model: Model) -> EmbeddedImages:
     """Return the training images in both fields; no columns of style if it is not stored."""
-    style = torch.from_numpy(style_vectors(run, model)).double()
+    style = model.gallery.style.double()
     return EmbeddedImages(model.gallery.labels, model.gallery.vectors.double(), style)
 
 

@@ -1,6 +1,5 @@
 """Results of a model."""
 
-import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,16 +38,6 @@ class Prediction:
     nearest: str
     similarity: float
     threshold: float
-
-    @property
-    def none_of_these(self) -> bool:  # vocabulary: ok
-        """Deprecated name of `unknown`."""
-        warnings.warn(
-            "Prediction.none_of_these is deprecated: use Prediction.unknown",  # vocabulary: ok
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.unknown
 
 
 class Predictions(NamedTuple):

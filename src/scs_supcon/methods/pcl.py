@@ -22,7 +22,7 @@ is a tenth of the epochs (20 of 200 in the original), at least one. The momentum
 first steps.
 """
 
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -127,11 +127,6 @@ class PCL(JointMethod):
     def after_step(self, network: nn.Module, progress: float) -> None:
         average = momentum_encoder(self)
         average.update(network, average.warmup_momentum(self.momentum))
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        # Before version 0.2 the labels were collected from the batches and saved.
-        state_dict.pop(f"{prefix}known", None)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 class Clustering(nn.Module):

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from scs_supcon.evaluation.label_errors import label_scores
 from scs_supcon.inference.model import Model
 from scs_supcon.io.records import RecordError, read_json, read_parquet
 from scs_supcon.io.typed import validate
@@ -116,8 +114,7 @@ def score_images(
     number = {name: index for index, name in enumerate(names)}
     prediction, suggested = np.full(n, -1), np.full(n, -1)
     confidence, own, suspicion = (np.full(n, np.nan, np.float32) for _ in range(3))
-    rows = np.flatnonzero(vectors.known & (vectors.labels >= 0))
-    checked = _label_scores(run, vectors, rows, renamed, number)
+    checked = _label_scores(run, renamed, number)
     for name, values in checked.items():
         row = number[name]
         prediction[row], confidence[row], own[row], suggested[row], suspicion[row] = values
@@ -146,34 +143,15 @@ def score_images(
 
 
 def _label_scores(
-    run: Path,
-    vectors: RunVectors,
-    rows: Ints,
-    renamed: Mapping[str, str],
-    number: Mapping[str, int],
+    run: Path, renamed: Mapping[str, str], number: Mapping[str, int]
 ) -> dict[str, tuple[int, float, float, int, float]]:
-    """Return predicted class, confidence, label probability, suggestion and suspicion by name.
-
-    Runs of older versions did not store them; there they are computed from the common field, which
-    hides some errors, because it was trained on the labels.
-    """
+    """Return predicted class, confidence, label probability, suggestion and suspicion by name."""
     file = run / "label_scores.parquet"
-    if file.is_file():
-        types = {"name": str, "prediction": int, "confidence": float, "label_probability": float}
-        table = read_parquet(file, types | {"suggested": int, "suspicion": float}).to_pydict()
-        names = [renamed.get(name, name) for name in table.pop("name")]
-        stored = zip(names, zip(*table.values(), strict=True), strict=True)
-        return {name: values for name, values in stored if name in number}
-    if not len(rows):
-        return {}
-    scores = label_scores(
-        torch.from_numpy(vectors.common[rows]),
-        torch.from_numpy(vectors.labels[rows]),
-        int(vectors.labels[rows].max()) + 1,
-    )
-    names = list(number)
-    columns = zip(*(column.tolist() for column in scores), strict=True)
-    return {names[row]: values for row, values in zip(rows.tolist(), columns, strict=True)}
+    types = {"name": str, "prediction": int, "confidence": float, "label_probability": float}
+    table = read_parquet(file, types | {"suggested": int, "suspicion": float}).to_pydict()
+    names = [renamed.get(name, name) for name in table.pop("name")]
+    stored = zip(names, zip(*table.values(), strict=True), strict=True)
+    return {name: values for name, values in stored if name in number}
 
 
 def _predictions(run: Path) -> list[tuple[str, str, Any]]:

@@ -11,7 +11,6 @@ from PIL import Image
 from torch import Tensor
 
 from scs_supcon.data.transforms import eval_view
-from scs_supcon.inference.gallery import style_vectors
 from scs_supcon.inference.heat_map import heat_map
 from scs_supcon.inference.loading import load
 from scs_supcon.inference.model import Model
@@ -96,7 +95,7 @@ def load_predictor(
         names=tuple(names.get(name, name) for name in model.info.image_names),
         labels=model.gallery.labels.numpy(),
         common=model.gallery.vectors.numpy(),
-        style=style_vectors(run, model),
+        style=model.gallery.style.numpy(),
     )
     return TorchPredictor(model, gallery)
 

@@ -135,11 +135,7 @@ def _load_optimizer_state(
     entries = {int(index): dict(entry) for index, entry in saved_state.values.items()}
     for name, tensor in tensors.items():
         index, _, key = name.partition("/")
-        parameter = parameters[int(index)]
-        # t and b were scalars in earlier versions.
-        scalar = key != "step" and not tensor.dim() and parameter.numel() == 1
-        value = tensor.reshape(parameter.shape) if scalar else tensor
-        entries[int(index)][key] = _with_strides_of(parameter, value)
+        entries[int(index)][key] = _with_strides_of(parameters[int(index)], tensor)
     for current, saved in zip(optimizer.param_groups, saved_state.groups, strict=True):
         _check_group(current, saved)
     groups = [

@@ -198,15 +198,6 @@ class PairScalars(Method):
                 converted.data = exact[name].to(converted.device, torch.float32)
         return result
 
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Load t' and b; earlier versions stored them as scalars, under other names."""
-        for old, name in ((prefix + old, prefix + name) for old, name in NAMES.items()):
-            if old in state:
-                state[name] = state.pop(old)
-            if isinstance(state.get(name), Tensor) and not state[name].dim():
-                state[name] = state[name].reshape(1)
-        super()._load_from_state_dict(state, prefix, *rest)
-
 
 def _use_float32_if_needed(scalars: Iterable[Tensor], fn: Callable[[Tensor], Tensor]) -> None:
     """Convert float64 scalars if their new device, such as Apple's mps, lacks float64."""
