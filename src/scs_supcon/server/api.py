@@ -18,7 +18,7 @@ from scs_supcon.inference.writing import prediction_row
 from scs_supcon.server.openapi import DESCRIPTION, NUMBER_IN_PATH, OPERATIONS, VERSION
 from scs_supcon.server.parameters import Endpoint, api_route
 from scs_supcon.server.predictor import FieldName, NearImage, Pixels, Predictor, to_prediction
-from scs_supcon.server.service import DecidedImage, ModelService
+from scs_supcon.server.service import DecidedImage, ModelService, NeighbourRow
 from scs_supcon.server.uploads import read_images
 
 JSON_LINES = "application/x-ndjson"
@@ -40,9 +40,7 @@ def api_routes(service: ModelService) -> list[Route]:
         ("GET", "/healthz"): api.health,
         ("GET", "/metrics"): api.metrics,
     }
-    return [
-        api_route(*key, endpoint, OPERATIONS[key].parameters) for key, endpoint in endpoints.items()
-    ]
+    return [api_route(*key, call, OPERATIONS[key].parameters) for key, call in endpoints.items()]
 
 
 class _Api:
@@ -78,8 +76,8 @@ class _Api:
                 "prediction": prediction_row(prediction),
                 "threshold": float(predictor.thresholds[image.decision.nearest]),
                 "boundary": predictor.boundary,
-                "common": self.service.nearest_in("common", image.decision, k, predictor),
-                "style": self.service.nearest_in("style", image.decision, k, predictor),
+                "common": self._near(image, predictor, "common", k),
+                "style": self._near(image, predictor, "style", k),
                 "view": _as_url(image.pixels),
             }
         )
@@ -97,10 +95,7 @@ class _Api:
     async def neighbours_of_upload(self, request: Request, k: int, field: FieldName) -> Response:
         decided, failures, predictor = await self._decide(request)
         rows = [
-            {
-                "image": image.name,
-                "neighbours": self.service.nearest_in(field, image.decision, k, predictor),
-            }
+            {"image": image.name, "neighbours": self._near(image, predictor, field, k)}
             for image in decided
         ]
         return _answer(request, "images", rows, failures)
@@ -169,9 +164,17 @@ class _Api:
 
     async def _decide_one(self, request: Request) -> tuple[DecidedImage, Predictor]:
         decided, failures, predictor = await self._decide(request)
-        if len(decided) != 1:
-            raise HTTPException(422, failures[0].reason if failures else "send one image")
+        if len(decided) + len(failures) != 1:
+            raise HTTPException(422, "send one image")
+        if failures:
+            raise HTTPException(422, failures[0].reason)
         return decided[0], predictor
+
+    def _near(
+        self, image: DecidedImage, predictor: Predictor, field: FieldName, k: int
+    ) -> list[NeighbourRow]:
+        near = predictor.gallery.nearest(image.decision, field, k)
+        return self.service.neighbours(predictor, near)
 
     def _name(self, number: int | str | None) -> str:
         names = self.service.images.names

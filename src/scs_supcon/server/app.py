@@ -42,11 +42,7 @@ def create_app(
 
     app = Starlette(
         routes=[*api_routes(service), *routes, *page_routes(site)],
-        exception_handlers={
-            HTTPException: _http_error,
-            UserError: _user_error,
-            Exception: _server_error,
-        },
+        exception_handlers={HTTPException: _http_error, UserError: _error, Exception: _error},
         lifespan=lifespan,
     )
     paths: dict[object, str] = {
@@ -63,12 +59,13 @@ def create_app(
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == 405:  # a path can have a route for each method
+        routes = [route for route in request.app.routes if route.matches(request.scope)[1]]
+        error.headers = {"allow": ", ".join(sorted({m for r in routes for m in r.methods}))}
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
-async def _user_error(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, 400)
-
-
-async def _server_error(request: Request, error: Exception) -> Response:
+async def _error(request: Request, error: Exception) -> Response:
+    if isinstance(error, UserError):
+        return JSONResponse({"error": str(error)}, 400)
     return JSONResponse({"error": "the server failed: its log says why"}, 500)

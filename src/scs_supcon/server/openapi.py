@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from scs_supcon.io.values import ValueTree
 from scs_supcon.server.parameters import Parameter
+from scs_supcon.server.uploads import Limits
 
 Schema: TypeAlias = ValueTree
 VERSION = version("scs-supcon")
@@ -22,28 +23,24 @@ def _array(items: Schema, **limits: int) -> Schema:
 
 TEXT: Schema = {"type": "string"}
 NUMBER: Schema = {"type": "number"}
-FLAG: Schema = {"type": "boolean"}
 PREDICTION = _object(
-    image=TEXT,
-    label=TEXT,
-    probability=NUMBER,
+    **dict.fromkeys(("image", "label", "nearest"), TEXT),
+    **dict.fromkeys(("probability", "similarity", "threshold"), NUMBER),
     top={"type": "object", "additionalProperties": NUMBER},
-    unknown=FLAG,
-    nearest=TEXT,
-    similarity=NUMBER,
-    threshold=NUMBER,
+    unknown={"type": "boolean"},
 )
 NEIGHBOUR = _object(id={"type": ["integer", "null"]}, image=TEXT, label=TEXT, similarity=NUMBER)
 FAILURES = _array(_object(image=TEXT, reason=TEXT))
-IMAGES: Schema = {
-    "required": True,
-    "content": {
-        "multipart/form-data": {
-            "schema": _object(images=_array({"type": "string", "format": "binary"}, minItems=1))
-        },
-        "image/*": {"schema": {"type": "string", "format": "binary"}},
-    },
-}
+IMAGE: Schema = {"type": "string", "format": "binary"}
+
+
+def _images(at_most: int) -> Schema:
+    form = _object(images=_array(IMAGE, minItems=1, maxItems=at_most))
+    content = {"multipart/form-data": {"schema": form}, "image/*": {"schema": IMAGE}}
+    return {"required": True, "content": content}
+
+
+IMAGES, ONE_IMAGE = _images(Limits.images), _images(1)
 IMAGE_NUMBERS = range(2**31)
 NUMBER_IN_PATH = Parameter("number", "Number of the image.", allowed=IMAGE_NUMBERS)
 K = Parameter("k", "Number of neighbours.", 10, range(1, 101))
@@ -101,18 +98,17 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
                 prediction=PREDICTION,
                 threshold=NUMBER,
                 boundary={"type": ["number", "null"]},
-                common=_array(NEIGHBOUR),
-                style=_array(NEIGHBOUR),
+                **dict.fromkeys(("common", "style"), _array(NEIGHBOUR)),
                 view=TEXT,
             )
         ),
         [replace(K, default=12)],
-        IMAGES,
+        ONE_IMAGE,
     ),
     ("POST", "/api/heat_map"): Operation(
         "Which regions of one image speak for its class; null without PyTorch",
         _json(_object(label=TEXT, heat_map={"type": ["array", "null"], "items": _array(NUMBER)})),
-        body=IMAGES,
+        body=ONE_IMAGE,
     ),
     ("GET", "/api/neighbours"): Operation(
         "Training images most similar to a training image",
@@ -137,6 +133,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("GET", "/healthz"): Operation("Whether the server is ready", _json(_object(status=TEXT))),
     ("GET", "/metrics"): Operation("Metrics in the text format of Prometheus", {"text/plain": {}}),
 }
+PATHS: dict[str, Schema] = {path: {} for _, path in OPERATIONS}
+for (_method, _path), _operation in OPERATIONS.items():
+    PATHS[_path][_method.lower()] = _operation.describe(_path)
 DESCRIPTION: Schema = {
     "openapi": "3.1.0",
     "info": {
@@ -146,12 +145,5 @@ DESCRIPTION: Schema = {
         "several as files of a form; `Accept: application/x-ndjson` returns one line per image.",
     },
     "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
-    "paths": {
-        path: {
-            method.lower(): operation.describe(path)
-            for (method, other), operation in OPERATIONS.items()
-            if other == path
-        }
-        for _, path in OPERATIONS
-    },
+    "paths": PATHS,
 }

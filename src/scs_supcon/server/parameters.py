@@ -63,9 +63,8 @@ def api_route(
         values = {name: parameter.default for name, parameter in known.items()}
         for name, text in request.query_params.multi_items():
             if name not in known or len(request.query_params.getlist(name)) > 1:
-                expected = ", ".join(known) or "none"
-                message = f"parameter {_shorten(name)} is unknown or repeated: expected {expected}"
-                raise HTTPException(400, message)
+                expected = f"unknown or repeated: expected {', '.join(known) or 'none'}"
+                raise HTTPException(400, f"parameter {_shorten(name)} is {expected}")
             values[name] = known[name].value(text)
             if values[name] is None:
                 allowed = known[name].allowed

@@ -5,27 +5,21 @@ A client that does not finish its request, or does not read the answer, must not
 
 import asyncio
 import json
+from http import HTTPStatus
 
 import h11
-from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from scs_supcon.server.security import HEADERS
 
-HEAD_LATE = "the headers of the request did not arrive in time"
 CONNECTIONS = 800  # many systems let a process open 1,024 files
 
 
 class LimitedProtocol(H11Protocol):
-    """HTTP/1.1 with time limits and a limited number of connections.
+    """HTTP/1.1 with time limits and a limited number of connections."""
 
-    Attributes:
-        head_seconds: time for the request line and the headers.
-        body_seconds: time for the body, and for a client that does not read. It is longer than
-            the time of `Limits`, whose error says more.
-    """
-
-    head_seconds = 10.0
-    body_seconds = 60.0
+    head_seconds = 10.0  # for the request line and the headers
+    body_seconds = 40.0  # longer than the time of `Limits`, whose error says more
     _expected: object = None
     _timer: asyncio.TimerHandle | None = None
 
@@ -33,8 +27,7 @@ class LimitedProtocol(H11Protocol):
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS:
             self._refuse(503, "too many connections: try again later")
-        else:
-            self._limit_time()
+        self._limit_time()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -53,7 +46,7 @@ class LimitedProtocol(H11Protocol):
         self._limit_time()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, msg)  # with headers; uvicorn's own has none
+        self._refuse(400, msg)  # with headers, unlike that of uvicorn
 
     def _limit_time(self) -> None:
         """Start the time anew if something else is expected of the client now."""
@@ -66,7 +59,8 @@ class LimitedProtocol(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if expected is h11.IDLE:
-            self._timer = self.loop.call_later(self.head_seconds, self._refuse, 408, HEAD_LATE)
+            late = "the headers of the request did not arrive in time"
+            self._timer = self.loop.call_later(self.head_seconds, self._refuse, 408, late)
         elif expected in ("reading", h11.SEND_BODY):
             self._timer = self.loop.call_later(self.body_seconds, self.transport.abort)
 
@@ -78,12 +72,8 @@ class LimitedProtocol(H11Protocol):
         if self.cycle is not None:
             self.cycle.disconnected = True  # nothing else is sent
         body = json.dumps({"error": message}).encode()
-        headers = {"content-type": "application/json", "content-length": str(len(body)), **HEADERS}
-        response = h11.Response(
-            status_code=status,
-            headers=[*headers.items(), ("connection", "close")],
-            reason=STATUS_PHRASES[status],
-        )
-        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
+        head = {"content-type": "application/json", "content-length": len(body), **HEADERS}
+        lines = [f"{name}: {value}" for name, value in {**head, "connection": "close"}.items()]
+        start = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"
+        self.transport.write("\r\n".join([start, *lines, "", ""]).encode() + body)
         self.transport.close()

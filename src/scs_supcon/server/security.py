@@ -71,13 +71,7 @@ class AccessRules:
 
 
 class AccessControl:
-    """ASGI app around another: rejects requests that the rules do not allow, and adds headers.
-
-    Args:
-        app: answers the other requests.
-        rules: which requests are answered.
-        count: called with the scope of a request and the status of its answer.
-    """
+    """ASGI app around another: rejects requests, adds headers, and counts every answer."""
 
     def __init__(
         self, app: ASGIApp, rules: AccessRules, count: Callable[[Scope, int], None]
@@ -109,9 +103,9 @@ class AccessControl:
             return _error(403, f"Host is {host!r}, expected one of {expected}")
         if scope["method"] not in SAFE_METHODS:
             origin = headers.get("origin")
-            # A server that others can reach may be behind a proxy with TLS.
-            schemes = ("http", "https") if self.rules.hosts is None else ("http",)
-            own = [f"{scheme}://{host}" for scheme in schemes]
+            own = [f"http://{host}"]
+            if self.rules.hosts is None:
+                own.append(f"https://{host}")  # of a proxy with TLS
             if origin is not None and origin.lower() not in own:
                 return _error(403, f"Origin is {origin!r}, expected this server ({own[0]})")
             if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
