@@ -270,6 +270,22 @@ def test_unknown_and_repeated_parameters_are_refused_by_every_route(server):
     assert (status, b"topk" in body) == (400, True)
 
 
+def test_the_document_names_the_limits_of_parameters_and_forms(server):
+    paths = json.loads(server("GET", "/api/openapi.json")[2])["paths"]
+    numbers = {}
+    for methods in paths.values():
+        for operation in methods.values():
+            assert "4XX" in operation["responses"]
+            for parameter in operation.get("parameters", []):
+                if parameter["schema"].get("type") == "integer":
+                    numbers[parameter["name"]] = parameter["schema"]
+    assert numbers.keys() == {"k", "topk", "id", "side", "number"}
+    assert all({"minimum", "maximum"} <= schema.keys() for schema in numbers.values())
+    for path in ("/api/predict", "/api/embed", "/api/explain", "/api/heat_map", "/api/neighbours"):
+        form = paths[path]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+        assert form["properties"]["images"]["minItems"] == 1
+
+
 def test_one_image_means_one_image(server, run):
     content = next((run.parent / "shapes" / "bar").iterdir()).read_bytes()
     part = b'--x\r\nContent-Disposition: form-data; name="i"; filename="a"\r\n\r\n%s\r\n'

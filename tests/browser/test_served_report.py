@@ -12,18 +12,20 @@ async function attempt(name, work) {
   try { results[name] = String(await work()); } catch (error) { results[name] = "blocked"; }
 }
 const body = JSON.stringify({ images: [0], label: null });
-const headers = { "content-type": "application/json" };
+const write = { method: "POST", headers: { "content-type": "application/json" }, body };
+const simple = { method: "POST", mode: "no-cors" };
 Promise.all([
   attempt("read", async () => (await fetch("/api/data")).status),
-  attempt("write", async () => (await fetch("/api/corrections", { method: "POST", headers, body })).status),
-  attempt("simple", async () => (await fetch("/api/corrections/undo", { method: "POST", mode: "no-cors" })).type),
+  attempt("write", async () => (await fetch("/api/corrections", write)).status),
+  attempt("simple", async () => (await fetch("/api/corrections/undo", simple)).type),
   attempt("frame", () => new Promise((done, failed) => {
     const frame = document.createElement("iframe");
     frame.onload = () => { try { done(frame.contentDocument.title); } catch (e) { failed(e); } };
     frame.src = "/data"; document.body.append(frame); setTimeout(failed, 3000);
   })),
   attempt("image", () => new Promise((done, failed) => {
-    const image = new Image(); image.onload = done; image.onerror = failed; image.src = "/api/images/0";
+    const image = new Image();
+    [image.onload, image.onerror, image.src] = [done, failed, "/api/images/0"];
   })),
   attempt("cookie", () => document.cookie),
   attempt("storage", () => localStorage.length),

@@ -80,14 +80,21 @@ Serve = Callable[..., Any]
 @pytest.fixture(scope="session")
 def serve() -> Serve:
     """`with serve(run, **options) as client:` runs a server in a thread."""
+    from scs_supcon.server.protocol import LimitedProtocol
     from scs_supcon.server.run_app import create_run_app
     from scs_supcon.server.security import AccessRules
 
     @contextmanager
-    def start(run: Path, token: str = "", host: str = "127.0.0.1", **options: Any) -> Iterator[Any]:
+    def start(
+        run: Path,
+        token: str = "",
+        host: str = "127.0.0.1",
+        http: type = LimitedProtocol,
+        **options: Any,
+    ) -> Iterator[Any]:
         port = free_port()
         app = create_run_app(run, AccessRules.for_address(host, port, token), **options)
-        server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+        server = uvicorn.Server(uvicorn.Config(app, port=port, http=http, log_level="warning"))
         thread = threading.Thread(target=server.run)
         thread.start()
         while not server.started:
