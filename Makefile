@@ -29,6 +29,11 @@ test-browser: $(READY) ## open reports in a real Chromium (CHROMIUM=path of anot
 test-onnx: $(READY) ## run the steps of docker/onnx.Dockerfile in a new environment without PyTorch
 	$(BIN)/python tools/test_onnx_image.py
 
+test-api: $(READY) ## compare the REST API with its OpenAPI document, by schemathesis
+	-test -x build/api-env/bin/schemathesis || ($(PYTHON) -m venv build/api-env && \
+		build/api-env/bin/python -m pip install --quiet schemathesis)
+	$(BIN)/python -m pytest tests/server/test_openapi.py
+
 test-scale: $(READY) ## test with real SLURM, Dask, PostgreSQL and two network nodes (as root, on Debian)
 	-apt-get install -y -qq slurm-wlm munge postgresql iproute2 > /dev/null
 	$(PIP) --editable '.[all,scale]'
@@ -85,4 +90,4 @@ dist: ## build sdist and wheel in dist/, install the wheel in a new environment 
 	build/dist-env/bin/python -m pip install --quiet --constraint constraints.txt "$$(ls dist/*.whl)[train,paper]"
 	cd build && dist-env/bin/python ../tools/test_wheel.py
 
-.PHONY: help demo test test-fast test-browser test-onnx test-scale test-min check fix bench torture audit docs dist
+.PHONY: help demo test test-fast test-browser test-onnx test-api test-scale test-min check fix bench torture audit docs dist

@@ -75,12 +75,14 @@ def serving(run: Path) -> Iterator[str]:
     """Serve a run in a thread; yield the address."""
     import uvicorn
 
+    from scs_supcon.server.protocol import LimitedProtocol
     from scs_supcon.server.run_app import create_run_app
     from scs_supcon.server.security import AccessRules
 
     port = free_port()
     app = create_run_app(run, AccessRules.for_address("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+    config = uvicorn.Config(app, port=port, http=LimitedProtocol, log_level="warning")
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

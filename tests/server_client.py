@@ -60,7 +60,11 @@ class Client:
 
 @contextmanager
 def serve_run(
-    run: Path, token: str = "", host: str = "127.0.0.1", **options: Any
+    run: Path,
+    token: str = "",
+    host: str = "127.0.0.1",
+    http: type | str = "auto",
+    **options: Any,
 ) -> Iterator[Client]:
     """`with serve_run(run, **options) as client:` runs a server in a thread."""
     import uvicorn
@@ -70,7 +74,7 @@ def serve_run(
 
     port = free_port()
     app = create_run_app(run, AccessRules.for_address(host, port, token), **options)
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(app, port=port, http=http, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:

@@ -122,7 +122,7 @@ def test_pages_fit_the_window(served, browser, width, scheme, name):
 
 def test_a_grid_of_50_000_images_has_few_elements(served, open_page):
     count = 50_000
-    columns = ("prediction", "suggested", "labels", "originals", "duplicate")
+    columns = ("prediction", "suggested", "labels", "originals", "duplicate", "twin")
     data = {name: [0] * count for name in columns}
     data |= {name: [0.5] * count for name in ("confidence", "label_probability", "margin")}
     data |= {name: [0.5] * count for name in ("suspicion", "difference")}
@@ -139,3 +139,32 @@ def test_a_grid_of_50_000_images_has_few_elements(served, open_page):
         page.locator("#grid").press("End")
         page.locator("[aria-posinset='50000']").wait_for()
         assert page.locator(".cell").count() < 150
+
+
+def test_two_copies_with_different_labels_are_shown_and_not_exchanged(served, open_page):
+    """The scores of two images are changed to those of copies that contradict each other."""
+    with serving(served) as address:
+        page = open_page("about:blank")
+
+        def contradict(route):
+            data = route.fetch().json()
+            first, second = 0, 1
+            data["suggested"] = [-1] * len(data["names"])
+            data["twin"] = [-1] * len(data["names"])
+            data["twin"][first], data["twin"][second] = second, first
+            data["labels"][second] = data["originals"][second] = 1
+            data["labels"][first] = data["originals"][first] = 0
+            route.fulfill(json=data)
+
+        page.route("**/api/data", contradict)
+        page.goto(f"{address}/data?show=suspected")
+        page.locator(".cell").first.wait_for()
+        notes = page.locator(".cell small").all_inner_texts()
+        assert sorted(notes) == ["copy: 0", "copy: 1"]
+        before = page.evaluate("fetch('/api/corrections').then(r => r.json())")["corrections"]
+        page.click("#select-all")
+        page.click("#accept")
+        page.locator("#selection", has_text="Nothing selected").wait_for()
+        after = page.evaluate("fetch('/api/corrections').then(r => r.json())")["corrections"]
+        assert after == before
+        assert page.locator(".cell").count() == 2

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,9 @@ Serve = Callable[..., Any]
 @pytest.fixture(scope="session")
 def serve() -> Serve:
     """`with serve(run, **options) as client:` runs a server in a thread."""
-    return serve_run
+    from scs_supcon.server.protocol import LimitedProtocol
+
+    return partial(serve_run, http=LimitedProtocol)
 
 
 @pytest.fixture

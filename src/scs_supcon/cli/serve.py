@@ -13,8 +13,6 @@ from scs_supcon.cli.options import AllowCode, Cache, RunData
 from scs_supcon.errors import UserError
 from scs_supcon.runs.layout import find_model
 
-MANY_CONNECTIONS = 1000
-
 
 @app.command()
 def serve(
@@ -57,6 +55,7 @@ def serve(
     import python_multipart  # noqa: F401 - starlette needs it, and its own error is less clear
     import uvicorn
 
+    from scs_supcon.server.protocol import LimitedProtocol
     from scs_supcon.server.security import AccessRules, is_local
 
     token = os.environ.get("SCS_TOKEN", "")
@@ -88,7 +87,8 @@ def serve(
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=MANY_CONNECTIONS,
+        http=LimitedProtocol,
+        ws="none",
         timeout_keep_alive=15,
         timeout_graceful_shutdown=5,
     )

@@ -68,13 +68,13 @@ def find_gallery(model: Path, digest: object) -> GalleryFile | None:
     Raises:
         UserError: The gallery is damaged, or belongs to another export.
     """
-    found = [path for path in (gallery_path(model), new_gallery_path(model)) if path.exists()]
-    for path in found:
+    candidates = [path for path in (gallery_path(model), new_gallery_path(model)) if path.exists()]
+    for path in candidates:
         gallery = read_gallery(path)
         if digest in (None, gallery_digest(gallery.labels, gallery.common)):
             return gallery
-    if found:
-        raise UserError(f"{found[0]} does not belong to {model}: export the model again")
+    if candidates:
+        raise UserError(f"{candidates[0]} does not belong to {model}: export the model again")
     return None
 
 

@@ -5,7 +5,6 @@ import io
 import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -16,54 +15,39 @@ from starlette.routing import Route
 
 from scs_supcon.inference.types import Failure
 from scs_supcon.inference.writing import prediction_row
-from scs_supcon.server.openapi import DESCRIPTION, VERSION
-from scs_supcon.server.predictor import Pixels, Predictor, to_prediction
+from scs_supcon.server.openapi import DESCRIPTION, NUMBER_IN_PATH, OPERATIONS, VERSION
+from scs_supcon.server.parameters import Endpoint, api_route
+from scs_supcon.server.predictor import FieldName, NearImage, Pixels, Predictor, to_prediction
 from scs_supcon.server.service import DecidedImage, ModelService, NeighbourRow
 from scs_supcon.server.uploads import read_images
 
 JSON_LINES = "application/x-ndjson"
-SIDES = range(16, 1025)
-MAX_NEIGHBOURS = 100
 
 
 def api_routes(service: ModelService) -> list[Route]:
     """Return the routes of the API."""
     api = _Api(service)
-    return [
-        Route("/api/predict", api.predict, methods=["POST"]),
-        Route("/api/embed", api.embed, methods=["POST"]),
-        Route("/api/explain", api.explain, methods=["POST"]),
-        Route("/api/heat_map", api.heat_map, methods=["POST"]),
-        Route("/api/neighbours", api.neighbours_of_known, methods=["GET"]),
-        Route("/api/neighbours", api.neighbours_of_upload, methods=["POST"]),
-        Route("/api/model", api.model, methods=["GET"]),
-        Route("/api/images/{number:int}", api.image, methods=["GET"]),
-        Route("/api/openapi.json", api.openapi, methods=["GET"]),
-        Route("/healthz", api.health, methods=["GET"]),
-        Route("/metrics", api.metrics, methods=["GET"]),
-    ]
-
-
-def whole_number(request: Request, name: str, default: int, allowed: range) -> int:
-    """Return a number of the query.
-
-    Raises:
-        HTTPException: it is not a whole number in the allowed range.
-    """
-    text = request.query_params.get(name, str(default))
-    if not (text.isascii() and text.isdecimal()) or int(text) not in allowed:
-        raise HTTPException(
-            400, f"{name} is {text!r}, expected a number from {allowed[0]} to {allowed[-1]}"
-        )
-    return int(text)
+    endpoints: Mapping[tuple[str, str], Endpoint] = {
+        ("POST", "/api/predict"): api.predict,
+        ("POST", "/api/embed"): api.embed,
+        ("POST", "/api/explain"): api.explain,
+        ("POST", "/api/heat_map"): api.heat_map,
+        ("GET", "/api/neighbours"): api.neighbours_of_known,
+        ("POST", "/api/neighbours"): api.neighbours_of_upload,
+        ("GET", "/api/model"): api.model,
+        ("GET", "/api/images/{number}"): api.image,
+        ("GET", "/api/openapi.json"): api.openapi,
+        ("GET", "/healthz"): api.health,
+        ("GET", "/metrics"): api.metrics,
+    }
+    return [api_route(*key, call, OPERATIONS[key].parameters) for key, call in endpoints.items()]
 
 
 class _Api:
     def __init__(self, service: ModelService) -> None:
         self.service = service
 
-    async def predict(self, request: Request) -> Response:
-        topk = whole_number(request, "topk", 5, range(1, 10_001))
+    async def predict(self, request: Request, topk: int) -> Response:
         decided, failures, predictor = await self._decide(request)
         rows = [
             prediction_row(to_prediction(image.name, image.decision, predictor, topk))
@@ -83,9 +67,8 @@ class _Api:
         ]
         return _answer(request, "embeddings", rows, failures)
 
-    async def explain(self, request: Request) -> Response:
+    async def explain(self, request: Request, k: int) -> Response:
         """Return the prediction and the neighbours of one image."""
-        k = whole_number(request, "k", 12, range(1, MAX_NEIGHBOURS + 1))
         image, predictor = await self._decide_one(request)
         prediction = to_prediction(image.name, image.decision, predictor, 5)
         return JSONResponse(
@@ -109,8 +92,7 @@ class _Api:
         rounded = None if values is None else np.round(values, 4).tolist()
         return JSONResponse({"label": predictor.classes[label], "heat_map": rounded})
 
-    async def neighbours_of_upload(self, request: Request) -> Response:
-        k, field = self._k_and_field(request)
+    async def neighbours_of_upload(self, request: Request, k: int, field: FieldName) -> Response:
         decided, failures, predictor = await self._decide(request)
         rows = [
             {"image": image.name, "neighbours": self._near(image, predictor, field, k)}
@@ -118,30 +100,23 @@ class _Api:
         ]
         return _answer(request, "images", rows, failures)
 
-    async def neighbours_of_known(self, request: Request) -> Response:
+    async def neighbours_of_known(
+        self, request: Request, id: int, k: int, field: FieldName
+    ) -> Response:
         """Return the neighbours of a training image, without the image itself."""
-        k, field = self._k_and_field(request)
         if not self.service.images.names:
             raise HTTPException(404, "the gallery beside the model is missing: export it again")
-        number = whole_number(request, "id", 0, range(len(self.service.images.names)))
-        name, predictor = self.service.images.names[number], self.service.predictor
-        gallery = predictor.gallery
+        predictor = self.service.predictor
+        gallery, name = predictor.gallery, self._name(id)
         if name not in gallery.names:
-            raise HTTPException(404, f"image {number} is not a training image of this model")
+            raise HTTPException(404, f"image {id} is not a training image of this model")
         row = gallery.names.index(name)
         vectors = gallery.common if field == "common" else gallery.style
         similarities = vectors @ vectors[row] if vectors.shape[1] else np.zeros(0)
         order = [int(i) for i in np.argsort(-similarities, kind="stable") if i != row][:k]
-        near = [
-            {
-                "id": self.service.images.number(gallery.names[i]),
-                "image": gallery.names[i],
-                "label": predictor.classes[gallery.labels[i]],
-                "similarity": float(similarities[i]),
-            }
-            for i in order
-        ]
-        return JSONResponse({"id": number, "image": name, "neighbours": near})
+        near = [NearImage(i, float(similarities[i])) for i in order]
+        rows = self.service.neighbours(predictor, near)
+        return JSONResponse({"id": id, "image": name, "neighbours": rows})
 
     async def model(self, request: Request) -> Response:
         predictor = self.service.predictor
@@ -159,11 +134,9 @@ class _Api:
             }
         )
 
-    async def image(self, request: Request) -> Response:
-        number = int(request.path_params["number"])
-        side = whole_number(request, "side", 160, SIDES)
-        if number >= len(self.service.images.names):
-            raise HTTPException(404, f"there is no image {number}")
+    async def image(self, request: Request, side: int) -> Response:
+        number = NUMBER_IN_PATH.value(request.path_params["number"])
+        self._name(number)
         jpeg = await self.service.in_time(
             self.service.in_thread(self.service.images.jpeg, number, side)
         )
@@ -193,20 +166,23 @@ class _Api:
 
     async def _decide_one(self, request: Request) -> tuple[DecidedImage, Predictor]:
         decided, failures, predictor = await self._decide(request)
-        if len(decided) != 1:
-            raise HTTPException(422, failures[0].reason if failures else "send one image")
+        if len(decided) + len(failures) != 1:
+            raise HTTPException(422, "send one image")
+        if failures:
+            raise HTTPException(422, failures[0].reason)
         return decided[0], predictor
 
     def _near(
-        self, image: DecidedImage, predictor: Predictor, field: Any, k: int
+        self, image: DecidedImage, predictor: Predictor, field: FieldName, k: int
     ) -> list[NeighbourRow]:
-        return self.service.nearest_in(field, image.decision, k, predictor)
+        near = predictor.gallery.nearest(image.decision, field, k)
+        return self.service.neighbours(predictor, near)
 
-    def _k_and_field(self, request: Request) -> tuple[int, str]:
-        field = request.query_params.get("field", "common")
-        if field not in ("common", "style"):
-            raise HTTPException(400, f"field is {field!r}, expected common or style")
-        return whole_number(request, "k", 10, range(1, MAX_NEIGHBOURS + 1)), field
+    def _name(self, number: int | str | None) -> str:
+        names = self.service.images.names
+        if not isinstance(number, int) or number >= len(names):
+            raise HTTPException(404, "there is no image of this number")
+        return names[number]
 
 
 def _answer(

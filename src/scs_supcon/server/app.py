@@ -1,20 +1,17 @@
 """The web application: API, pages, errors and access control in one ASGI app."""
 
-import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
 from scs_supcon.errors import UserError
 from scs_supcon.server.api import api_routes
-from scs_supcon.server.monitor import Monitor
 from scs_supcon.server.pages import SiteFacts, page_routes
 from scs_supcon.server.security import AccessControl, AccessRules
 from scs_supcon.server.service import ModelService
@@ -26,7 +23,7 @@ def create_app(
     site: SiteFacts,
     routes: Sequence[Route] = (),
     on_close: Callable[[], None] = lambda: None,
-) -> Starlette:
+) -> ASGIApp:
     """Return the application.
 
     Args:
@@ -43,40 +40,32 @@ def create_app(
         await service.close()
         on_close()
 
-    return Starlette(
+    app = Starlette(
         routes=[*api_routes(service), *routes, *page_routes(site)],
-        middleware=[
-            Middleware(_CountRequests, monitor=service.monitor),
-            Middleware(AccessControl, rules=rules),
-        ],
-        exception_handlers={HTTPException: _http_error, UserError: _user_error},
+        exception_handlers={HTTPException: _http_error, UserError: _error, Exception: _error},
         lifespan=lifespan,
     )
+    paths: dict[object, str] = {
+        route.endpoint: route.path_format for route in app.routes if isinstance(route, Route)
+    }
 
+    def count(scope: Scope, status: int) -> None:
+        # By route, because there is no limit to the paths that can be asked for.
+        service.monitor.requests[paths.get(scope.get("endpoint"), "other"), status] += 1
 
-class _CountRequests:
-    """ASGI middleware that counts requests by route and status."""
-
-    def __init__(self, app: ASGIApp, monitor: Monitor) -> None:
-        self.app, self.monitor = app, monitor
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def count(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                # Any path can be asked for; known ones only get a counter.
-                known = "other" if status in (403, 404, 405) else scope["path"]
-                route = re.sub(r"/\d+$", "/{number}", re.sub(r'["\\\n]', "", known))
-                self.monitor.requests[route, status] += 1
-            await send(message)
-
-        await self.app(scope, receive, count if scope["type"] == "http" else send)
+    # Not a middleware of the application: its answer to an unexpected error passes none.
+    return AccessControl(app, rules, count)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == 405:  # a path can have a route for each method
+        routes = [route for route in request.app.routes if route.matches(request.scope)[1]]
+        error.headers = {"allow": ", ".join(sorted({m for r in routes for m in r.methods}))}
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
-async def _user_error(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, 400)
+async def _error(request: Request, error: Exception) -> Response:
+    if isinstance(error, UserError):
+        return JSONResponse({"error": str(error)}, 400)
+    return JSONResponse({"error": "the server failed: its log says why"}, 500)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from scs_supcon.server.app import create_app
 from scs_supcon.server.pages import SiteFacts
@@ -22,7 +22,7 @@ def create_run_app(
     unlabelled: Path | None = None,
     cache: Path | None = None,
     limits: Limits | None = None,
-) -> Starlette:
+) -> ASGIApp:
     """Return the application of a run, with the model that was promoted last.
 
     Args:

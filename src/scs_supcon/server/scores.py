@@ -20,6 +20,7 @@ Ints = NDArray[np.int64]
 REFERENCES = 5000  # images that each image is compared with, to find how different it is
 MAP_IMAGES = 3000  # images that t-SNE places; the others follow their neighbours
 ROWS = 2000  # per matrix product
+SAME = 0.9999  # similarity of images that look the same
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class ImageScores:
             another class: near 0 at the boundary of two classes.
         difference: 1 − similarity to the most similar other image.
         duplicate: whether the data checks found a duplicate or near duplicate of the image.
+        twin: a suspected image that looks the same and has the label that would be suggested, which
+            is not, because the labels would only be exchanged; −1 if there is none.
     """
 
     prediction: Ints
@@ -47,6 +50,7 @@ class ImageScores:
     margin: Floats
     difference: Floats
     duplicate: NDArray[np.bool_]
+    twin: Ints
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the scores for JSON, rounded; missing numbers are None."""
@@ -130,6 +134,8 @@ def score_images(
     for name in _duplicates(run):
         if (at := number.get(renamed.get(name, name))) is not None:
             duplicate[at] = True
+    twin = _twins(vectors, suggested)
+    suggested[twin >= 0] = -1
     return ImageScores(
         prediction,
         confidence,
@@ -139,6 +145,7 @@ def score_images(
         _margins(model, vectors),
         _differences(vectors),
         duplicate,
+        twin,
     )
 
 
@@ -168,6 +175,20 @@ def _duplicates(run: Path) -> list[str]:
     except RecordError:
         return []
     return [p["name"] for p in problems if "name" in p and "duplicate" in p.get("kind", "")]
+
+
+def _twins(vectors: RunVectors, suggested: Ints) -> Ints:
+    """Return the suspected image with the suggested label that looks the same; −1 if none does."""
+    twins = np.full(len(suggested), -1)
+    for label in np.unique(suggested[suggested >= 0]):
+        others = np.flatnonzero((vectors.labels == label) & (suggested >= 0))
+        wanted = np.flatnonzero((suggested == label) & vectors.known)
+        for start in range(0, len(wanted) if len(others) else 0, ROWS):
+            rows = wanted[start : start + ROWS]
+            similarities = vectors.common[rows] @ vectors.common[others].T
+            same = similarities.max(1) > SAME
+            twins[rows[same]] = others[similarities.argmax(1)[same]]
+    return twins
 
 
 def _margins(model: Model, vectors: RunVectors) -> Floats:

@@ -6,7 +6,7 @@ carry another Origin (or the attacker's name as Host, if it resolves to 127.0.0.
 
 import hmac
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
@@ -21,6 +21,14 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+# A report can come from anyone. Its scripts run without an origin, so that they cannot use the API,
+# and without a network. It needs no other permission: its links stay in the page, and the browser
+# prints it.
+REPORT_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
 )
 HEADERS: Mapping[str, str] = {
     "content-security-policy": POLICY,
@@ -63,10 +71,12 @@ class AccessRules:
 
 
 class AccessControl:
-    """ASGI middleware: rejects requests that the rules do not allow, and adds headers."""
+    """ASGI app around another: rejects requests, adds headers, and counts every answer."""
 
-    def __init__(self, app: ASGIApp, rules: AccessRules) -> None:
-        self.app, self.rules = app, rules
+    def __init__(
+        self, app: ASGIApp, rules: AccessRules, count: Callable[[Scope, int], None]
+    ) -> None:
+        self.app, self.rules, self.count = app, rules, count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -79,6 +89,7 @@ class AccessControl:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
+                self.count(scope, message["status"])
             await send(message)
 
         rejection = self._rejection(scope)
@@ -92,8 +103,11 @@ class AccessControl:
             return _error(403, f"Host is {host!r}, expected one of {expected}")
         if scope["method"] not in SAFE_METHODS:
             origin = headers.get("origin")
-            if origin is not None and origin.lower().partition("://")[2] != host:
-                return _error(403, f"Origin is {origin!r}, expected this server ({host})")
+            own = [f"http://{host}"]
+            if self.rules.hosts is None:
+                own.append(f"https://{host}")  # of a proxy with TLS
+            if origin is not None and origin.lower() not in own:
+                return _error(403, f"Origin is {origin!r}, expected this server ({own[0]})")
             if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
                 return _error(403, "requests from pages of other sites are rejected")
         if self.rules.token and scope["path"] != "/healthz":
@@ -101,8 +115,10 @@ class AccessControl:
         return None
 
     def _check_token(self, scope: Scope, headers: Headers) -> Response | None:
-        given = headers.get("authorization", "").removeprefix("Bearer ")
-        if self._matches(given) or self._matches(_cookie(headers)):
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            given = _cookie(headers)
+        if self._matches(given):
             return None
         in_address = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["method"] == "GET" and self._matches(in_address):

@@ -12,7 +12,7 @@ from scs_supcon.data.image_io import ImageError, open_image
 from scs_supcon.inference.types import Failure
 from scs_supcon.server.batching import Batcher, Overloaded
 from scs_supcon.server.monitor import Monitor
-from scs_supcon.server.predictor import FieldName, ImageDecision, NearImage, Pixels, Predictor
+from scs_supcon.server.predictor import ImageDecision, NearImage, Pixels, Predictor
 from scs_supcon.server.uploads import Limits, Upload
 
 Value = TypeVar("Value")
@@ -140,12 +140,6 @@ class ModelService:
             }
             for position, similarity in near
         ]
-
-    def nearest_in(
-        self, field: FieldName, decision: ImageDecision, k: int, predictor: Predictor
-    ) -> list[NeighbourRow]:
-        """Return the nearest training images of a decided image as JSON."""
-        return self.neighbours(predictor, predictor.gallery.nearest(decision, field, k))
 
     async def close(self) -> None:
         """Stop the threads."""

@@ -67,6 +67,8 @@ async def read_images(request: Request, limits: Limits) -> list[Upload]:
     except MultiPartException as error:
         status = 413 if "Too many" in error.message else 400
         raise HTTPException(status, f"the form cannot be read: {error.message}") from error
+    except UnicodeError as error:  # of a charset such as "undefined"
+        raise HTTPException(400, f"the form cannot be read: {error}") from error
     if not uploads:
         raise HTTPException(400, "the form has no files: send images as files of the form")
     return uploads

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.runs.corrections import NOT_USED
 from scs_supcon.server.comparison import RunComparison, compare_predictions, read_predictions
 from scs_supcon.server.label_queue import LabelQueue
+from scs_supcon.server.parameters import Parameter, api_route
 from scs_supcon.server.retrain import Retrain
 from scs_supcon.server.scores import RunVectors, place_on_map, read_vectors, score_images
 from scs_supcon.server.service import ModelService
@@ -25,7 +26,6 @@ from scs_supcon.server.uploads import Limits, read_body
 from scs_supcon.server.workspace import Workspace
 
 Value = TypeVar("Value")
-Endpoint = Callable[[Request], Awaitable[Response]]
 JSON_LIMITS = Limits(bytes=4 * 2**20)
 
 
@@ -61,26 +61,21 @@ class WorkspaceApi:
     def routes(self) -> list[Route]:
         """Return the routes."""
 
-        def get(path: str, endpoint: Endpoint) -> Route:
-            return Route(path, endpoint, methods=["GET"])
-
-        def post(path: str, endpoint: Endpoint) -> Route:
-            return Route(path, endpoint, methods=["POST"])
-
+        runs = (Parameter("old", "A run."), Parameter("new", "Another run."))
         return [
-            get("/api/data", self.data),
-            get("/api/data/map", self.data_map),
-            get("/api/corrections", self.list_corrections),
-            post("/api/corrections", self.correct),
-            post("/api/corrections/undo", self.undo),
-            get("/api/queue", self.next_images),
-            get("/api/retrain", self.training_status),
-            post("/api/retrain", self.start_training),
-            post("/api/retrain/stop", self.stop_training),
-            post("/api/retrain/resume", self.resume_training),
-            get("/api/runs", self.list_runs),
-            get("/api/compare", self.compare),
-            post("/api/promote", self.promote),
+            api_route("GET", "/api/data", self.data),
+            api_route("GET", "/api/data/map", self.data_map),
+            api_route("GET", "/api/corrections", self.list_corrections),
+            api_route("POST", "/api/corrections", self.correct),
+            api_route("POST", "/api/corrections/undo", self.undo),
+            api_route("GET", "/api/queue", self.next_images),
+            api_route("GET", "/api/retrain", self.training_status),
+            api_route("POST", "/api/retrain", self.start_training),
+            api_route("POST", "/api/retrain/stop", self.stop_training),
+            api_route("POST", "/api/retrain/resume", self.resume_training),
+            api_route("GET", "/api/runs", self.list_runs),
+            api_route("GET", "/api/compare", self.compare, runs),
+            api_route("POST", "/api/promote", self.promote),
         ]
 
     async def data(self, request: Request) -> Response:
@@ -144,23 +139,22 @@ class WorkspaceApi:
     async def list_runs(self, request: Request) -> Response:
         return JSONResponse({"runs": self.workspace.runs(), "current": self.workspace.current})
 
-    async def compare(self, request: Request) -> Response:
+    async def compare(self, request: Request, old: str | None, new: str | None) -> Response:
         """Return two finished runs side by side."""
         workspace, names = self.workspace, self.workspace.runs()
-        chosen = [request.query_params.get(side, default) for side, default in
-                  (("old", names[0]), ("new", names[-1]))]  # fmt: skip
+        chosen = [names[0] if old is None else old, names[-1] if new is None else new]
         for name in chosen:
             if name not in names:
                 raise HTTPException(404, f"there is no finished run {name!r}")
 
         def compute() -> RunComparison:
-            old, new = (
+            before, after = (
                 read_predictions(workspace.path_of(name), workspace.names_in(name))
                 for name in chosen
             )
             labels = {image.name: image.label for image in workspace.images}
             edited = workspace.edited_test_images()
-            result = compare_predictions(old, new, labels, workspace.classes, edited)
+            result = compare_predictions(before, after, labels, workspace.classes, edited)
             for row in result["changed"]:
                 row["id"] = workspace.number(row["image"])
             return result

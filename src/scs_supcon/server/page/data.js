@@ -14,7 +14,11 @@ let originals;
 const grid = new ImageGrid(byId("grid"), describe, selectionChanged);
 const labelName = (label) => (label < 0 ? "not used" : data.classes[label]);
 const isCorrected = (image) => data.labels[image] !== originals[image];
-const isSuspected = (image) => data.suggested[image] >= 0 && !isCorrected(image);
+// The same image with another label: there is no suggestion, somebody must compare the two.
+const isContradicted = (image) =>
+  data.twin[image] >= 0 && data.labels[image] !== data.labels[data.twin[image]];
+const hasSuggestion = (image) => data.suggested[image] >= 0 && !isCorrected(image);
+const isSuspected = (image) => hasSuggestion(image) || isContradicted(image);
 const isWrong = (image) =>
   data.prediction[image] >= 0 && data.labels[image] >= 0 &&
   data.prediction[image] !== data.labels[image];
@@ -39,7 +43,8 @@ const SORT_KEYS = {
 };
 
 function describe(image) {
-  const suggested = isSuspected(image) ? `→ ${labelName(data.suggested[image])}` : "";
+  const copy = isContradicted(image) ? `copy: ${labelName(data.labels[data.twin[image]])}` : "";
+  const suggested = hasSuggestion(image) ? `→ ${labelName(data.suggested[image])}` : copy;
   const corrected = isCorrected(image) ? `was ${labelName(originals[image])}` : "";
   const predicted = isWrong(image) ? `predicted ${labelName(data.prediction[image])}` : "";
   const note = corrected || suggested || predicted;
@@ -156,7 +161,7 @@ async function relabel(images, label) {
 
 // Each image gets the class that was suggested for it; one request per class.
 async function acceptSuggestions() {
-  const groups = groupBy(grid.chosen.filter(isSuspected), (image) => data.suggested[image]);
+  const groups = groupBy(grid.chosen.filter(hasSuggestion), (image) => data.suggested[image]);
   for (const [label, images] of groups) {
     apply(await request("/api/corrections", { images, label: data.classes[label] }), false);
   }

@@ -76,13 +76,6 @@ export class ImageGrid {
     this.mark();
   }
 
-  // Describe the visible images again, after their labels changed.
-  refresh() {
-    for (const cell of this.cells.values()) cell.remove();
-    this.cells.clear();
-    this.draw();
-  }
-
   makeCell(position) {
     const image = this.images[position];
     const { label, note, className, name } = this.describe(image);
