@@ -146,7 +146,7 @@ def test_a_report_runs_without_an_origin_and_without_a_network(server):
     assert headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_report_that_is_a_link_out_of_the_run_is_refused(server, run, tmp_path):
+def test_a_report_that_is_a_link_out_of_the_run_is_rejected(server, run, tmp_path):
     report, secret = run / "report.html", tmp_path / "secret"
     secret.write_text("a secret")
     kept = report.rename(tmp_path / "report.html")
@@ -259,7 +259,7 @@ def test_what_is_not_http_gets_the_headers_of_every_answer(server):
     assert b"nosniff" in answer
 
 
-def test_unknown_and_repeated_parameters_are_refused_by_every_route(server):
+def test_unknown_and_repeated_parameters_are_rejected_by_every_route(server):
     for path in ("/api/model", "/api/neighbours", "/api/images/0", "/api/data", "/api/runs",
                  "/api/compare", "/api/corrections", "/healthz"):  # fmt: skip
         status, headers, body = server("GET", f"{path}?false_rejection=0.01")

@@ -122,7 +122,7 @@ def test_pages_fit_the_window(served, browser, width, scheme, name):
 
 def test_a_grid_of_50_000_images_has_few_elements(served, open_page):
     count = 50_000
-    columns = ("prediction", "suggested", "labels", "originals", "duplicate", "twin")
+    columns = ("prediction", "suggested", "labels", "originals", "duplicate", "copy")
     data = {name: [0] * count for name in columns}
     data |= {name: [0.5] * count for name in ("confidence", "label_probability", "margin")}
     data |= {name: [0.5] * count for name in ("suspicion", "difference")}
@@ -150,8 +150,8 @@ def test_two_copies_with_different_labels_are_shown_and_not_exchanged(served, op
             data = route.fetch().json()
             first, second = 0, 1
             data["suggested"] = [-1] * len(data["names"])
-            data["twin"] = [-1] * len(data["names"])
-            data["twin"][first], data["twin"][second] = second, first
+            data["copy"] = [-1] * len(data["names"])
+            data["copy"][first], data["copy"][second] = second, first
             data["labels"][second] = data["originals"][second] = 1
             data["labels"][first] = data["originals"][first] = 0
             route.fulfill(json=data)

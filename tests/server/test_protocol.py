@@ -102,7 +102,7 @@ def test_a_broken_body_after_the_answer_ends_the_connection(client, connection):
     assert read_all(connection) == b""
 
 
-def test_too_many_connections_are_refused_until_others_end(client, monkeypatch):
+def test_too_many_connections_are_rejected_until_others_end(client, monkeypatch):
     monkeypatch.setattr(protocol, "CONNECTIONS", 5)
     with ExitStack() as stack:
         address = ("127.0.0.1", client.port)

@@ -74,7 +74,7 @@ def test_images_that_were_not_placed_are_beside_their_most_similar_one(vectors, 
         assert math.dist(points[row], points[nearest]) < 0.03
 
 
-def test_a_twin_looks_the_same_and_has_the_suggested_label_but_is_suspected_too(monkeypatch):
+def test_a_copy_looks_the_same_and_has_the_suggested_label_but_is_suspected_too(monkeypatch):
     """Rows 0 and 1 would exchange their labels; 2, 3 and 4 would pass them on in a circle."""
     monkeypatch.setattr(scores, "ROWS", 1)
     labels = np.array([0, 1, 0, 1, 2, 0, 1, 0, -1])
@@ -82,4 +82,4 @@ def test_a_twin_looks_the_same_and_has_the_suggested_label_but_is_suspected_too(
     places = [0, 0, 1, 1, 1, 2, 2, 3, 0]  # equal places: the same image
     vectors = RunVectors(labels >= 0, np.eye(4, dtype=np.float32)[places], labels)
     # Row 5: the copy with the suggested label is not suspected. Row 7: no copy. Row 8: not known.
-    assert scores._twins(vectors, suggested).tolist() == [1, 0, 3, 4, 2, -1, -1, -1, -1]
+    assert scores._copies(vectors, suggested).tolist() == [1, 0, 3, 4, 2, -1, -1, -1, -1]

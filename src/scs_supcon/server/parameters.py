@@ -53,7 +53,7 @@ class Parameter:
 def api_route(
     method: str, path: str, endpoint: Endpoint, parameters: Sequence[Parameter] = ()
 ) -> Route:
-    """Return a route that refuses unknown, repeated and invalid parameters of the query.
+    """Return a route that rejects unknown, repeated and invalid parameters of the query.
 
     The endpoint is called with the request, and with the parameters by name.
     """

@@ -26,7 +26,7 @@ class LimitedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > CONNECTIONS:
-            self._refuse(503, "too many connections: try again later")
+            self._reject(503, "too many connections: try again later")
         self._limit_time()
 
     def data_received(self, data: bytes) -> None:
@@ -46,7 +46,7 @@ class LimitedProtocol(H11Protocol):
         self._limit_time()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, msg)  # with headers, unlike that of uvicorn
+        self._reject(400, msg)  # with headers, unlike that of uvicorn
 
     def _limit_time(self) -> None:
         """Start the time anew if something else is expected of the client now."""
@@ -60,11 +60,11 @@ class LimitedProtocol(H11Protocol):
             self._timer.cancel()
         if expected is h11.IDLE:
             late = "the headers of the request did not arrive in time"
-            self._timer = self.loop.call_later(self.head_seconds, self._refuse, 408, late)
+            self._timer = self.loop.call_later(self.head_seconds, self._reject, 408, late)
         elif expected in ("reading", h11.SEND_BODY):
             self._timer = self.loop.call_later(self.body_seconds, self.transport.abort)
 
-    def _refuse(self, status: int, message: str) -> None:
+    def _reject(self, status: int, message: str) -> None:
         """Answer with an error, unless an answer was sent already, and close the connection."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()

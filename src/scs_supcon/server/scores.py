@@ -38,7 +38,7 @@ class ImageScores:
             another class: near 0 at the boundary of two classes.
         difference: 1 − similarity to the most similar other image.
         duplicate: whether the data checks found a duplicate or near duplicate of the image.
-        twin: a suspected image that looks the same and has the label that would be suggested, which
+        copy: a suspected image that looks the same and has the label that would be suggested, which
             is not, because the labels would only be exchanged; −1 if there is none.
     """
 
@@ -50,7 +50,7 @@ class ImageScores:
     margin: Floats
     difference: Floats
     duplicate: NDArray[np.bool_]
-    twin: Ints
+    copy: Ints
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the scores for JSON, rounded; missing numbers are None."""
@@ -134,8 +134,8 @@ def score_images(
     for name in _duplicates(run):
         if (at := number.get(renamed.get(name, name))) is not None:
             duplicate[at] = True
-    twin = _twins(vectors, suggested)
-    suggested[twin >= 0] = -1
+    copy = _copies(vectors, suggested)
+    suggested[copy >= 0] = -1
     return ImageScores(
         prediction,
         confidence,
@@ -145,7 +145,7 @@ def score_images(
         _margins(model, vectors),
         _differences(vectors),
         duplicate,
-        twin,
+        copy,
     )
 
 
@@ -177,9 +177,9 @@ def _duplicates(run: Path) -> list[str]:
     return [p["name"] for p in problems if "name" in p and "duplicate" in p.get("kind", "")]
 
 
-def _twins(vectors: RunVectors, suggested: Ints) -> Ints:
+def _copies(vectors: RunVectors, suggested: Ints) -> Ints:
     """Return the suspected image with the suggested label that looks the same; −1 if none does."""
-    twins = np.full(len(suggested), -1)
+    copies = np.full(len(suggested), -1)
     for label in np.unique(suggested[suggested >= 0]):
         others = np.flatnonzero((vectors.labels == label) & (suggested >= 0))
         wanted = np.flatnonzero((suggested == label) & vectors.known)
@@ -187,8 +187,8 @@ def _twins(vectors: RunVectors, suggested: Ints) -> Ints:
             rows = wanted[start : start + ROWS]
             similarities = vectors.common[rows] @ vectors.common[others].T
             same = similarities.max(1) > SAME
-            twins[rows[same]] = others[similarities.argmax(1)[same]]
-    return twins
+            copies[rows[same]] = others[similarities.argmax(1)[same]]
+    return copies
 
 
 def _margins(model: Model, vectors: RunVectors) -> Floats:

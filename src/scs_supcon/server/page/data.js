@@ -16,7 +16,7 @@ const labelName = (label) => (label < 0 ? "not used" : data.classes[label]);
 const isCorrected = (image) => data.labels[image] !== originals[image];
 // The same image with another label: there is no suggestion, somebody must compare the two.
 const isContradicted = (image) =>
-  data.twin[image] >= 0 && data.labels[image] !== data.labels[data.twin[image]];
+  data.copy[image] >= 0 && data.labels[image] !== data.labels[data.copy[image]];
 const hasSuggestion = (image) => data.suggested[image] >= 0 && !isCorrected(image);
 const isSuspected = (image) => hasSuggestion(image) || isContradicted(image);
 const isWrong = (image) =>
@@ -43,8 +43,8 @@ const SORT_KEYS = {
 };
 
 function describe(image) {
-  const copy = isContradicted(image) ? `copy: ${labelName(data.labels[data.twin[image]])}` : "";
-  const suggested = hasSuggestion(image) ? `→ ${labelName(data.suggested[image])}` : copy;
+  const other = isContradicted(image) ? `copy: ${labelName(data.labels[data.copy[image]])}` : "";
+  const suggested = hasSuggestion(image) ? `→ ${labelName(data.suggested[image])}` : other;
   const corrected = isCorrected(image) ? `was ${labelName(originals[image])}` : "";
   const predicted = isWrong(image) ? `predicted ${labelName(data.prediction[image])}` : "";
   const note = corrected || suggested || predicted;
