@@ -46,6 +46,12 @@ def seed_torch() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def restore_safe_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what a command sets for its child processes; scripts of tests import modules beside."""
+    monkeypatch.setenv("PYTHONSAFEPATH", "")
+
+
 Arrays = dict[str, np.ndarray]
 OnRanks = Callable[[str, int], list[Arrays]]
 
@@ -164,7 +170,6 @@ def scs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     def run(*arguments: str | Path) -> CommandResult:
         capsys.readouterr()
         monkeypatch.setattr(sys, "argv", ["scs", *map(str, arguments)])
-        monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as `main` sets it, but not for other tests
         try:
             main()
             code = 0

@@ -148,7 +148,7 @@ def test_a_file_that_is_not_an_image_is_an_error_with_its_name(tmp_path: Path) -
         ("empty.png", "is empty"),
         ("other.ppm", "not a JPEG"),
         ("missing.png", "does not exist"),
-        (".", "is not a regular file"),
+        (".", "Is a directory"),
     ]:
         with pytest.raises(UserError, match=reason) as caught:
             open_image(tmp_path / name)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import scs_supcon
-from scs_supcon.inference.gallery import export_gallery
+from scs_supcon.inference.gallery import replacing_gallery
 from server_processes import free_port, server_processes, wait_for
 
 FOLDER = Path(__file__).resolve().parents[2]
@@ -43,8 +43,8 @@ def test_the_server_of_an_exported_model_does_what_the_document_says(
     from scs_supcon.inference.onnx import export_onnx
 
     model, file, port = scs_supcon.load(finished), tmp_path / "shapes.onnx", free_port()
-    export_onnx(model, file, image_files[:4])
-    export_gallery(finished, model, file)
+    with replacing_gallery(model, file):
+        export_onnx(model, file, image_files[:4])
     command = [sys.executable, "-m", "scs_supcon", "serve", "--onnx", str(file)]
     server = subprocess.Popen([*command, "--port", str(port)])
     try:

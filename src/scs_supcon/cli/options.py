@@ -357,6 +357,8 @@ def with_recipe_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _train_arguments(values: Mapping[str, Any]) -> "TrainArguments":
     arguments = dict(values)
+    if not arguments["unfreeze"]:
+        del arguments["unfreeze"]  # a table of a comparison has it for each column
     if arguments["transform"] is None:
         del arguments["transform"]  # nor this
     del arguments["allow_code"]  # which its callback has handled
