@@ -16,7 +16,7 @@ QUICK = (
     *("--set", "probe.epochs=3", "--set", "probe.views=1"),
 )
 # Part of a path, and the latest access to such a file at which the process is killed.
-WHOLE = (("pretrain-", 30), ("features", 8), ("linear-", 20), ("model/", 8))
+WHOLE = (("pretrain-", 30), ("features", 8), ("linear-", 20), ("/.model.", 5))
 FROZEN = (("feature_cache", 8), ("pretrain-", 30), ("probe-", 20), ("finished.json", 2))
 UNFREEZE = (("head-", 20), ("metrics.csv", 1), ("pretrain-", 30), ("probe-", 20))
 FINE_TUNING = ("pretrain.head_epochs=2", "pretrain.ema=0.9", "pretrain.patience=2")

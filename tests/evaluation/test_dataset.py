@@ -84,6 +84,6 @@ def test_at_least_one_readable_image_is_needed(shapes, tmp_path):
 
 
 def test_built_in_datasets_can_be_evaluated():
-    images = load_evaluation_set("drawn", CLASSES, 1, QUIET)
+    images = load_evaluation_set("shapes", CLASSES, 1, QUIET)
     assert images.unknown_classes == ["star", "triangle"]
     assert np.array_equal(images.indices, np.arange(240))

@@ -274,19 +274,6 @@ def test_the_state_restores_the_clusters() -> None:
     assert other.training_step(example, network) == method.training_step(example, network)
 
 
-def test_states_saved_before_version_0_2_load() -> None:
-    """Such states hold the labels, which were collected from the batches."""
-    method, network, _ = set_up()
-    state = method.state_dict() | {"known": LABELS}
-    assert not {"known", "labels"} & method.state_dict().keys()
-    other, _, _ = set_up()
-    other.load_state_dict(state)
-    assert torch.equal(other.labels, LABELS)
-    batch_of_four = batch(torch.arange(4))
-    expected = method.training_step(batch_of_four, network)
-    assert other.training_step(batch_of_four, network) == expected
-
-
 def test_forward_is_supcon() -> None:
     z, labels = torch.randn(6, 4), torch.tensor([0, 1, 1, 0, 2, 2])
     assert torch.equal(PCL()(z, labels), SupCon(0.1)(z, labels))

@@ -182,7 +182,6 @@ def _commands_that_change_files(given: Inputs) -> list[Scenario]:
             "pack",
             lambda folder: ("pack", images, folder / "packed", "--workers", "0", "--quiet"),
             _all_files,
-            done="already holds a packed dataset",
         ),
         Scenario("relabel", relabel, _all_files, prepare=corrections),
         Scenario("add-class", add_class, _model_files, (run,), done="not in use"),
@@ -231,7 +230,8 @@ def _run_files(folder: Path) -> Files:
 # How a page states the duration of runs, which differs: in tables, with at most one digit after
 # the point (metrics have two), and in total.
 DURATIONS = re.compile(
-    rb"(?<=\| )\d+ (?=\| \[pred)|<td data-value=\"[\d.]+\">\d+(\.\d)?</td>|\d+ s in t"
+    rb"(?<=\| )\d+ (?=\| \[pred)|<td data-value=\"[\d.]+\">\d+(\.\d)?</td>"
+    rb"|(less than a second|[\d.]+ (s|min|h)) in t"
 )
 SECONDS = ("seconds", "seconds_extraction", "seconds_without_extraction")
 

@@ -1,4 +1,4 @@
-"""The result of a run: typed, read from files of this and the first version, and as text."""
+"""The result of a run: typed, read from its files, and as text."""
 
 import json
 import shutil
@@ -9,29 +9,27 @@ from scs_supcon.errors import UserError
 from scs_supcon.inference import load
 from scs_supcon.training.result import ResultSummary, RunResult, describe, headline
 
-FORMAT_1 = {  # finished.json of version 0.1
+CONTENT = {
     "accuracy": 0.875,
     "interval": [0.8, 0.93],
-    "pictures": 1048,  # vocabulary: ok
-    "judged_on": "test",  # vocabulary: ok
-    "metrics": {"acc1": 0.875},
-    "baselines": {"kNN on the readout": 0.5, "linear probe of the encoder": 0.25},  # vocabulary: ok
-    "bank": [
+    "images": 1048,
+    "split": "test",
+    "baselines": {"knn_on_probe_input": 0.5, "linear_probe_of_encoder": 0.25},
+    "probe_heads": [
         {"lr": 3.0, "weight_decay": 0.0, "plain": True, "own": False}
         | {"val_accuracy": 0.7, "val_nll": 1.0, "chosen": False},
         {"lr": 1.0, "weight_decay": 0.0, "plain": False, "own": False}
         | {"val_accuracy": 0.9, "val_nll": 0.5, "chosen": True},
     ],
-    "boundary": {"rule": "boundary", "threshold": 0.25, "val_rejected": 0.0},
-    "refused": 0.021,  # vocabulary: ok
-    "model": "runs/x/model",
-    "run": "runs/x",
+    "threshold": 0.25,
+    "rejected": 0.021,
+    "path": "runs/x",
     "seconds": 12.5,
 }
-SUMMARY = ResultSummary.model_validate(FORMAT_1)
+SUMMARY = ResultSummary.model_validate(CONTENT)
 
 
-def test_a_summary_of_the_first_version_is_read_by_its_old_keys():
+def test_a_summary_is_read():
     assert (SUMMARY.accuracy, SUMMARY.images, SUMMARY.split) == (0.875, 1048, "test")
     assert (SUMMARY.rejected, SUMMARY.threshold) == (0.021, 0.25)
     assert (SUMMARY.path, SUMMARY.seconds) == ("runs/x", 12.5)

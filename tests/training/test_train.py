@@ -409,7 +409,7 @@ def test_bad_data_is_an_error_and_creates_no_directory(make, message, train_smal
         ({"device": "cuba"}, "device 'cuba' is not available"),
         ({"recipe": "gone.toml"}, "cannot read the recipe: gone.toml does not exist"),
         ({"init_from": "gone"}, "gone does not exist"),
-        ({"weights": "gone.safetensors"}, "cannot read gone.safetensors"),
+        ({"weights": "gone.safetensors"}, "gone.safetensors does not exist"),
     ],
 )
 def test_bad_options_are_an_error_and_create_no_directory(

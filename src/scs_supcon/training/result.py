@@ -5,8 +5,6 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import AliasChoices, Field
-
 from scs_supcon.data.splits import NO_TEST_SPLIT, SPLIT_TITLES
 from scs_supcon.errors import UserError
 from scs_supcon.evaluation.format import BASELINE_TITLES, linear_probe_command
@@ -36,7 +34,7 @@ class ProbeHeadScore(EvaluationRecord):
 class ResultSummary(Headline):
     """Headline numbers of a finished run: the content of `finished.json`."""
 
-    path: str = Field(validation_alias=AliasChoices("path", "run"))
+    path: str
     """The run directory."""
     seconds: float = 0.0
     """Duration of the last call; earlier, interrupted calls are not included."""
