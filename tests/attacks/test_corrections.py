@@ -52,6 +52,20 @@ def test_a_line_break_in_a_file_name_loses_no_correction(run_copy, shapes, tmp_p
         assert client.get("/api/corrections").json()["corrections"] == 6
 
 
+def test_corrections_of_images_that_are_missing_now_are_undone(run_copy, shapes, tmp_path):
+    unlabelled = tmp_path / "unlabelled"
+    unlabelled.mkdir()
+    (unlabelled / "new.png").write_bytes(next(shapes.rglob("*.png")).read_bytes())
+    with serve_run(run_copy, unlabelled=unlabelled) as client:
+        label_images(client, [6, 24])
+    with serve_run(run_copy) as client:
+        answer = client.post("/api/corrections/undo", {})
+        assert answer.status == 200
+        assert answer.json()["changed"] == {}
+        assert list(client.post("/api/corrections/undo", {}).json()["changed"]) == ["6"]
+        assert not client.get("/api/corrections").json()["can_undo"]
+
+
 def test_an_empty_file_of_a_full_disk_does_not_stop_the_next_start(run_copy):
     with serve_run(run_copy) as client:
         label_images(client, [6])

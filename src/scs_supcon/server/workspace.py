@@ -124,8 +124,12 @@ class Workspace:
         return [self._number[row.image] for row in rows]
 
     def undo(self) -> list[int]:
-        """Undo the last action and return the numbers of the changed images."""
-        return [self._number[row.image] for row in self.corrections.undo()]
+        """Undo the last action and return the numbers of the changed images.
+
+        Corrected images may be missing now, such as those of a folder of unlabelled ones.
+        """
+        images = [row.image for row in self.corrections.undo()]
+        return [self._number[image] for image in images if image in self._number]
 
     def edited_test_images(self) -> set[str]:
         """Return the test images whose label was corrected or that are not used any more."""
