@@ -54,8 +54,8 @@ def add_class(
     is_run = target == source and (source.parent / "recipe.toml").exists()
     with Lock(source.parent / ".lock") if is_run else nullcontext():
         if name is None:
-            restore_previous(target)
-            echo(f"{target}: restored the model before the last change; --undo again reverses it")
+            classes = len(restore_previous(target).classes)
+            echo(f"{target} has {classes} classes again; --undo once more reverses it")
             return
         remove_abandoned(target)
         model = load(run)

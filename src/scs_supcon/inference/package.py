@@ -153,8 +153,8 @@ def keep_previous(directory: Path) -> None:
     keep_copy(directory, previous_model(directory))
 
 
-def restore_previous(directory: Path) -> None:
-    """Exchange a model with the one before it; doing it twice changes nothing.
+def restore_previous(directory: Path) -> ModelInfo:
+    """Exchange a model with the one before it, and return its facts.
 
     Raises:
         UserError: there is no previous model.
@@ -162,8 +162,9 @@ def restore_previous(directory: Path) -> None:
     previous = previous_model(directory)
     if not (previous / INFO).is_file():
         raise UserError(f"{directory} has no previous model: expected it in {previous}")
-    read_package(previous)
+    info, _ = read_package(previous)
     exchange_folders(previous, previous.with_name(directory.resolve().name))
+    return info
 
 
 def read_package(path: str | Path) -> tuple[ModelInfo, dict[str, Tensor]]:
