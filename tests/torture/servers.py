@@ -18,7 +18,6 @@ from command_processes import Processes
 
 from .kills import Log
 from .outcome import Outcome, resumed
-from .scenarios import without_columns
 
 CORRECTIONS = 60  # of a run, until its server may stop
 START_SECONDS = 60  # in which a server has to start
@@ -30,7 +29,7 @@ def server_kills(
     """Kill servers `count` times, before a random write or at a random time, and restart them.
 
     Labels are corrected one by one, in an order that depends on what is stored only, so that
-    `corrections.csv` must be that of a server that was not killed, except for the times.
+    `corrections.jsonl` must be that of a server that was not killed, except for the times.
     """
     chance = random.Random(seed)
     tried = 0
@@ -54,16 +53,16 @@ def server_kills(
 
 def _correct(
     processes: Processes, run: Path, chance: random.Random, *, kill: bool
-) -> tuple[bytes | None, str]:
+) -> tuple[list[Any] | None, str]:
     """Start a server and correct labels until it is killed or all corrections are made.
 
     Returns:
-        The content of corrections.csv without times, or None if the server was killed; and what
+        The corrections that are stored, without times, or None if the server was killed; and what
         went wrong, if something did.
     """
     port = free_port()
     count, at_write = chance.randint(1, 8), chance.random() < 0.5
-    signal_at = (SIGKILL, "corrections.csv", count) if kill and at_write else None
+    signal_at = (SIGKILL, "corrections.jsonl", count) if kill and at_write else None
     process = processes.start("serve", run, "--port", str(port), signal_at=signal_at)
     timer = threading.Timer(chance.uniform(0, 0.03), _kill, [process])
     acknowledged, problem = 0, ""
@@ -79,14 +78,14 @@ def _correct(
         problem = "" if kill else f"{type(error).__name__}: {error}"
     timer.cancel()
     result = processes.wait()
-    stored = _rows(run)
+    stored = len(_actions(run))
     if "Traceback" in result.err:
         problem = result.err.strip()[-300:]
     elif not acknowledged <= stored <= acknowledged + 1:
         problem = f"{acknowledged} corrections were acknowledged, {stored} are stored"
     if problem or result.code == -SIGKILL:
         return None, problem
-    return without_columns((run / "corrections.csv").read_bytes(), "time"), ""
+    return _actions(run), ""
 
 
 def wait_for(port: int, has_ended: Callable[[], bool] = lambda: False) -> int:
@@ -126,10 +125,11 @@ def request(port: int, method: str, path: str, document: Any = None) -> Any:
     return json.loads(content)
 
 
-def _rows(run: Path) -> int:
-    """Return the number of complete rows of corrections.csv."""
-    file = run / "corrections.csv"
-    return max(0, file.read_bytes().count(b"\n") - 1) if file.exists() else 0
+def _actions(run: Path) -> list[Any]:
+    """Return the complete records of corrections.jsonl without their times and the header."""
+    file = run / "corrections.jsonl"
+    lines = file.read_bytes().split(b"\n")[1:-1] if file.exists() else []
+    return [json.loads(line)["record"][1:] for line in lines]
 
 
 def copy_run(run: Path, folder: Path) -> Path:
