@@ -75,8 +75,8 @@ def test_an_action_that_a_crash_cut_off_is_dropped(file, cut):
     file.write_bytes(file.read_bytes()[:-cut])
     again = Corrections(file, LABELS)
     assert again.changes() == {"a.png": "dog"}
-    assert file.read_bytes() == complete
     again.relabel(["b.png"], "cat")
+    assert file.read_bytes().startswith(complete)
     assert Corrections(file, LABELS).changes() == {"a.png": "dog", "b.png": "cat"}
 
 

@@ -2,8 +2,9 @@
 
 A journal is a text file with one JSON object per line: `{"crc32": "…", "record": …}`. The first
 line is a header, which is written together with the first record. A record is on the disk before
-`append` returns. What a crash cut off at the end is removed when the journal is opened again; a
-line that is damaged anywhere else is an error, and the file is left as it is.
+`append` returns. What a crash cut off at the end is ignored, and removed before the next record is
+written: opening changes nothing, because another process may be appending. A line that is damaged
+anywhere else is an error.
 """
 
 import json
@@ -44,8 +45,7 @@ class Journal:
         except MissingRecord:
             content = b""
         self._size = _complete_size(content)
-        if self._size < len(content):
-            _truncate(file, self._size)
+        self._cut_off = len(content) - self._size
         self.records: list[Any] = list(self._parse(content[: self._size]))
 
     def append(self, record: Any) -> None:
@@ -80,11 +80,14 @@ class Journal:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
         handle = os.open(self.file, flags, 0o666)
         try:
-            if os.fstat(handle).st_size != self._size:
+            if os.fstat(handle).st_size != self._size + self._cut_off:
                 raise RecordError(
                     f"{self.file} was changed by another program: start this one again"
                 )
             try:
+                if self._cut_off:
+                    os.ftruncate(handle, self._size)
+                    self._cut_off = 0
                 if os.write(handle, content) != len(content):
                     raise OSError(28, "the disk is full")
                 os.fsync(handle)
@@ -145,12 +148,3 @@ def _complete_size(content: bytes) -> int:
     end = content.rfind(b"\n") + 1
     last = content.rfind(b"\n", 0, max(0, end - 1)) + 1
     return last if b"\0" in content[last:end] else end
-
-
-def _truncate(file: Path, size: int) -> None:
-    try:
-        with file.open("r+b") as stream:
-            stream.truncate(size)
-            os.fsync(stream.fileno())
-    except OSError as error:
-        raise write_error(error, file) from error
