@@ -2,11 +2,11 @@
 
 python benchmarks/arrangements.py            # writes the table of docs/guide/distributed.md
 
-Each process has half of a batch. `SCSSupCon(preset="siglip", gather_across_devices=True)` is placed
-outside or inside the wrapper of a library, one step of SGD with learning rate 1 is taken, and the
-change of the encoder, t' and b is divided by the change that one process with the whole batch
-makes: 1 is exact, 0.5 would be half the gradient. The table needs every library; the test leaves
-out those that are not installed.
+Each process has half of a batch. `SCSSupCon(preset="learned", gather_across_devices=True)` is
+placed outside or inside the wrapper of a library, one step of SGD with learning rate 1 is taken,
+and the change of the encoder, t' and b is divided by the change that one process with the whole
+batch makes: 1 is exact, 0.5 would be half the gradient. The table needs every library; the test
+leaves out those that are not installed.
 
 The script starts itself as `arrangements.py RANK WORLD FOLDER`, once per process.
 """
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from scs_supcon import SCSSupCon
-from scs_supcon.kernels import sum_gradients
+from scs_supcon.kernels import Gather, sum_gradients
 
 PAGE = Path(__file__).parent.parent / "docs" / "guide" / "distributed.md"
 BEGIN, END = "<!-- arrangements: begin -->", "<!-- arrangements: end -->"
@@ -58,7 +58,7 @@ class Model(nn.Module):
         torch.manual_seed(0)
         self.encoder = nn.Sequential(nn.Linear(WIDTH, 16), nn.ReLU(), nn.Linear(16, 8)).to(dtype)
         options = {"gather_across_devices": True} | options
-        self.loss = SCSSupCon(preset="siglip", t0=5.0, b0=1.0, beta=0.1, **options)
+        self.loss = SCSSupCon(preset="learned", t0=5.0, b0=1.0, beta=0.1, **options)
 
     def forward(self, points: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of a batch."""
@@ -95,7 +95,7 @@ def one_process() -> Model:
 
 def by_hand(rank: int, world: int, reduction: str) -> Model:
     """No wrapper: the gradients of the encoder are summed or averaged by hand."""
-    model = Model(gradient_reduction=reduction)
+    model = Model(gather_across_devices=Gather(gradient_reduction=reduction))
     model(*share(rank, world)).backward()
     for parameter in model.encoder.parameters():
         assert parameter.grad is not None

@@ -27,7 +27,7 @@ THEIRS = "pytorch-metric-learning SupCon"
 MEMORIES: dict[str, Callable[[], torch.nn.Module]] = {
     THEIRS: lambda: losses.CrossBatchMemory(losses.SupConLoss(), WIDTH, MEMORY),
     "SCSSupCon, b solved": lambda: ours(SCSSupCon(common_dim=192)),
-    "SCSSupCon, b learned": lambda: ours(SCSSupCon(common_dim=192, preset="siglip")),
+    "SCSSupCon, b learned": lambda: ours(SCSSupCon(common_dim=192, preset="learned")),
     "SupCon": lambda: ours(SupCon()),
     "CSSupCon": lambda: ours(CSSupCon(common_dim=192)),
 }

@@ -27,11 +27,10 @@ SPREAD, VIEW_NOISE = 1.0, 0.15
 VARIANTS: dict[str, Callable[[], Method]] = {
     "SupCon, temperature 0.1": lambda: SupCon(temperature=0.1),
     "`paper`": lambda: SCSSupCon(COMMON, preset="paper"),
-    "`paper`, t and b frozen at (0.1, 0)": lambda: SCSSupCon(COMMON, preset="paper", learn=()),
+    "`paper`, t and b frozen at (0.1, 0)": lambda: SCSSupCon(COMMON, preset="paper", bias="fixed"),
     '`paper`, `pairs="balanced"`': lambda: SCSSupCon(COMMON, preset="paper", pairs="balanced"),
-    '`paper`, `scale="divide"`': lambda: SCSSupCon(COMMON, preset="paper", scale="divide"),
-    "scale 10, b = 0, both fixed": lambda: SCSSupCon(COMMON, preset="paper", t0=10, learn=()),
-    "`siglip`": lambda: SCSSupCon(COMMON, preset="siglip"),
+    "scale 10, b = 0, both fixed": lambda: SCSSupCon(COMMON, preset="paper", t0=10, bias="fixed"),
+    "`learned`": lambda: SCSSupCon(COMMON, preset="learned"),
     "t0 = 10, b0 = ln 19, learned": lambda: SCSSupCon(
         COMMON, preset="paper", t0=10, b0=math.log(CLASSES - 1)
     ),

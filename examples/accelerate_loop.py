@@ -15,7 +15,7 @@ def main() -> None:
     """Train on 40 batches and print the decision boundary and the accuracy on new points."""
     accelerator = Accelerator(cpu=True)
     network = encoder()
-    loss = SCSSupCon(common_dim=COMMON, preset="siglip", gather_across_devices=True)
+    loss = SCSSupCon(common_dim=COMMON, preset="learned", gather_across_devices=True)
     optimizer = torch.optim.SGD(
         [{"params": network.parameters()}, *loss.param_groups(lr=0.05)], lr=0.5, momentum=0.9
     )

@@ -34,7 +34,7 @@ def train(rank: int, world_size: int) -> tuple[float, Tensor]:
     """Train on rows rank, rank + world_size, … of each batch; return last loss and weights."""
     torch.manual_seed(0)
     encoder = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 32))
-    loss = SCSSupCon(common_dim=24, preset="siglip", gather_across_devices=world_size > 1)
+    loss = SCSSupCon(common_dim=24, preset="learned", gather_across_devices=world_size > 1)
     network: nn.Module = encoder
     if world_size > 1:
         network = DistributedDataParallel(encoder)

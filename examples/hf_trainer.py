@@ -21,7 +21,7 @@ class Embedder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = encoder()
-        self.loss = SCSSupCon(common_dim=COMMON, preset="siglip", gather_across_devices=True)
+        self.loss = SCSSupCon(common_dim=COMMON, preset="learned", gather_across_devices=True)
 
     def forward(self, points: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """Return the loss and the embeddings."""

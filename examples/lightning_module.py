@@ -21,7 +21,7 @@ class Embedder(L.LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = encoder()
-        self.loss = SCSSupCon(common_dim=COMMON, preset="siglip", gather_across_devices=True)
+        self.loss = SCSSupCon(common_dim=COMMON, preset="learned", gather_across_devices=True)
 
     def training_step(self, batch: list[Tensor], _: int) -> Tensor:
         """Return the loss of a batch of points and labels."""

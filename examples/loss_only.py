@@ -34,7 +34,7 @@ def main() -> None:
     test_points, test_labels = sample(1000, centres, mixing)
 
     encoder = nn.Sequential(nn.Linear(16, 128), nn.ReLU(), nn.Linear(128, 32))
-    loss = SCSSupCon(common_dim=COMMON, preset="siglip")  # this preset learns t and b
+    loss = SCSSupCon(common_dim=COMMON, preset="learned")  # this preset learns t and b
     optimizer = torch.optim.SGD(
         [{"params": encoder.parameters()}, *loss.param_groups(lr=0.05)], lr=0.5, momentum=0.9
     )

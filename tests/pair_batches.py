@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from scs_supcon.kernels import Pairs, Sides
+
 Rows = tuple[Tensor, Tensor]  # rows and labels
 Vectors = list[list[float]]
 
@@ -30,6 +32,22 @@ def labelled_rows(draw: st.DrawFn, least: int = 0, most: int = 9) -> Rows:
     if n > 2 and draw(st.booleans()):
         x[1], x[2] = x[0], 0  # a duplicate and a zero row
     return x, torch.tensor(labels, dtype=torch.long)
+
+
+def by_label(
+    x: Tensor,
+    labels: Tensor,
+    references: Tensor | None = None,
+    reference_labels: Tensor | None = None,
+    **settings: Any,
+) -> tuple[Sides, Pairs]:
+    """Return both sides of the pairs, and the pairs, which are positive if labels are equal."""
+    pairs = Pairs.of(labels, reference_labels, references=references, **settings)
+    return Sides(x, references), pairs
+
+
+def scalar(x: float, grad: bool = False) -> Tensor:
+    return torch.tensor(x, dtype=torch.float64, requires_grad=grad)
 
 
 def same_width(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,6 +74,19 @@ def check_second_derivative_is_an_error(loss: Callable[[Tensor], Tensor], x: Ten
     x.requires_grad_()
     with pytest.raises(RuntimeError, match="twice"):
         torch.autograd.grad(loss(x) + x.pow(3).sum(), x, create_graph=True)[0].sum().backward()
+
+
+def check_second_derivatives(loss: Callable[..., Tensor], *leaves: Tensor) -> None:
+    """Check them, and that `create_graph=True` does not change the first derivatives."""
+    for x in leaves:
+        x.requires_grad_()
+    once, twice = (
+        torch.autograd.grad(loss(*leaves).sum(), leaves, create_graph=again)
+        for again in (False, True)
+    )
+    for one, other in zip(once, twice, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-13)
+    assert torch.autograd.gradgradcheck(loss, leaves)
 
 
 class LargestTensor(TorchDispatchMode):

@@ -212,7 +212,7 @@ def test_absurd_numbers_are_errors_before_training(scs, shapes, tmp_path, settin
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("option", ["learn=3", "style_t='x'", "t0='x'", "beta=[1]"])
+@pytest.mark.parametrize("option", ["bias=3", "pairs=[1]", "t0='x'", "beta=[1]"])
 def test_options_of_a_wrong_type_are_errors(scs, shapes, tmp_path, option):
     (tmp_path / "r.toml").write_text(f"[method]\nname = 'scs_supcon'\noptions = {{ {option} }}\n")
     result = scs("train", shapes, "--recipe", tmp_path / "r.toml", "--print-recipe")

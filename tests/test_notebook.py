@@ -1,6 +1,7 @@
 """The quick-start notebook runs from top to bottom, and is stored without outputs."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     assert "accuracy" in text
     assert "rejected as unknown" in text
     assert "decision boundary" in text
+    by_hand, ours = re.search(r"by hand (\S+), SCSSupCon (\S+)", text).groups()
+    assert by_hand == ours
 
 
 def test_the_notebook_is_stored_without_outputs() -> None:

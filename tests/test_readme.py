@@ -30,7 +30,7 @@ def test_code_with_the_loss_runs(block, capsys):
     assert value.ndim == 0
     assert value.isfinite()
     if "optimizer" in names:
-        before = type(names["loss"])(common_dim=192, preset="siglip").scalars()
+        before = type(names["loss"])(common_dim=192, preset="learned").scalars()
         learned = names["loss"].scalars()
         assert learned["t"] != before["t"]
         assert learned["b"] != before["b"]

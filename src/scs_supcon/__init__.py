@@ -9,13 +9,17 @@ if TYPE_CHECKING:
     from scs_supcon.evaluation.evaluate import evaluate
     from scs_supcon.evaluation.record import Evaluation, UnknownEvaluation
     from scs_supcon.inference import Model, Prediction, load
-    from scs_supcon.methods import LossMethod, Method
+    from scs_supcon.kernels import Gather
+    from scs_supcon.methods import Method
     from scs_supcon.methods.cs_supcon import CSSupCon
     from scs_supcon.methods.cs_supcon_overlap import CSSupConOverlap
     from scs_supcon.methods.scs_supcon import SCSSupCon
-    from scs_supcon.methods.shared.weight_decay import weight_decay_groups
+    from scs_supcon.methods.shared.loss_method import LossMethod
+    from scs_supcon.methods.shared.memory_bank import MemoryBank
+    from scs_supcon.methods.shared.pair_scalars import weight_decay_groups
     from scs_supcon.methods.simclr import SimCLR
     from scs_supcon.methods.supcon import SupCon
+    from scs_supcon.nn.network import large_batch_step
     from scs_supcon.plugins import allow_code
     from scs_supcon.pml import MetricLearningLoss
     from scs_supcon.recipe import Recipe
@@ -29,12 +33,15 @@ __version__ = "0.2.0"
 
 _MODULES = {
     "Method": "methods",
-    "LossMethod": "methods",
+    "LossMethod": "methods.shared.loss_method",
     "SCSSupCon": "methods.scs_supcon",
     "SupCon": "methods.supcon",
     "SimCLR": "methods.simclr",
     "CSSupCon": "methods.cs_supcon",
     "CSSupConOverlap": "methods.cs_supcon_overlap",
+    "MemoryBank": "methods.shared.memory_bank",
+    "Gather": "kernels",
+    "large_batch_step": "nn.network",
     "MetricLearningLoss": "pml",
     "ContrastiveClassifier": "sklearn",
     "Evaluation": "evaluation.record",
@@ -51,7 +58,7 @@ _MODULES = {
     "tune": "tuning.api",
     "SearchResult": "tuning.tune",
     "allow_code": "plugins",
-    "weight_decay_groups": "methods.shared.weight_decay",
+    "weight_decay_groups": "methods.shared.pair_scalars",
 }
 
 __all__ = [
@@ -60,7 +67,9 @@ __all__ = [
     "ComparisonReport",
     "ContrastiveClassifier",
     "Evaluation",
+    "Gather",
     "LossMethod",
+    "MemoryBank",
     "Method",
     "MetricLearningLoss",
     "Model",
@@ -75,6 +84,7 @@ __all__ = [
     "allow_code",
     "compare",
     "evaluate",
+    "large_batch_step",
     "load",
     "train",
     "tune",
@@ -97,3 +107,8 @@ def __getattr__(name: str) -> Any:
             f"pip install 'scs-supcon[{extra}]'. The losses need only PyTorch and NumPy."
         ) from error
     return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names, also of modules that are not imported yet."""
+    return sorted({*globals(), *__all__})

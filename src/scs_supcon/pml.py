@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from scs_supcon.errors import UserError
+from scs_supcon.kernels import Pairs
 from scs_supcon.methods.shared.base import Method, flatten, flatten_embeddings, total
 from scs_supcon.methods.shared.pair_loss import PairLoss
 from scs_supcon.methods.shared.pair_scalars import PairScalars
@@ -57,37 +59,53 @@ class MetricLearningLoss(losses.BaseMetricLossFunction):  # type: ignore[misc]
         ref_labels: Tensor | None = None,
     ) -> Tensor:
         """Return the loss of all pairs, or of the pairs in `indices_tuple`."""
-        if ref_emb is not None:
-            ref_emb, ref_labels = _check_references(
-                embeddings, ref_emb, ref_labels, listed=indices_tuple is not None
-            )
         if indices_tuple is not None:
-            return total(self._loss_on_pairs, embeddings, labels, indices_tuple, ref_emb)
-        if ref_emb is None or ref_labels is None:
+            return total(self._listed_terms, embeddings, labels, indices_tuple, ref_emb)
+        if ref_emb is None:
             return total(self.method.loss_terms, embeddings, labels)
-        terms = pair_loss(self, "ref_emb").loss_with_references
-        return total(terms, embeddings, labels, ref_emb, ref_labels)
+        if ref_labels is None:
+            raise UserError("ref_emb is given without ref_labels: give one integer per reference")
+        method = pair_loss(self, "ref_emb")
+        return total(
+            method.loss_terms, embeddings, labels, references=ref_emb, reference_labels=ref_labels
+        )
 
-    def _loss_on_pairs(
+    def _listed_terms(
         self,
         embeddings: Tensor,
         labels: Tensor | None,
         indices: IndicesTuple,
         ref_emb: Tensor | None,
     ) -> dict[str, Tensor]:
-        method: PairLoss = pair_loss(self, "indices_tuple")
+        """Return the terms over listed pairs.
+
+        A list does not contain pairs (u, u). If they belong to the loss, they are weighted by the
+        share of positive pairs that are listed, so that a list of all pairs changes nothing.
+        """
+        method = pair_loss(self, "indices_tuple")
         if len(indices) == 3:
             anchors, positives, negatives = indices
             negative_anchors = anchors
         else:
             anchors, positives, negative_anchors, negatives = indices
-        if labels is None:
-            rows = flatten_embeddings(embeddings)
-        else:
+        rows = flatten_embeddings(embeddings)
+        if labels is not None:
             rows, labels = flatten(embeddings, labels)
-        references = rows if ref_emb is None else ref_emb
         lists = (anchors, positives), (negative_anchors, negatives)
-        return method.loss_on_lists(rows, *lists, references, labels)
+        settings = method.pair_settings()
+        if ref_emb is not None:
+            if ref_emb.shape[-1] != rows.shape[1]:
+                raise UserError(
+                    f"ref_emb has {ref_emb.shape[-1]} columns but embeddings have "
+                    f"{rows.shape[1]}: both must have the same number"
+                )
+            settings["references"] = flatten_embeddings(ref_emb)
+        elif method.include_self and labels is not None:
+            same = Pairs.of(labels, self_weight=0.0).layout.count(include_self=False)[1]
+            listed = torch.unique(anchors * len(rows) + positives)
+            settings["self_weight"] = len(listed) / same if same else 1.0
+        terms: dict[str, Tensor] = method.terms(rows, Pairs.listed(len(rows), *lists, **settings))
+        return terms
 
 
 class CrossBatchMemory(losses.CrossBatchMemory):  # type: ignore[misc]
@@ -178,20 +196,3 @@ def pair_loss(loss: Any, what: str) -> Any:
             "CSSupCon"
         )
     return loss.method
-
-
-def _check_references(
-    embeddings: Tensor, ref_emb: Tensor, ref_labels: Tensor | None, *, listed: bool
-) -> tuple[Tensor, Tensor | None]:
-    if ref_labels is None and not listed:
-        raise UserError("ref_emb is given without ref_labels: give one integer per reference")
-    if ref_labels is None:
-        references, labels = flatten_embeddings(ref_emb), None
-    else:
-        references, labels = flatten(ref_emb, ref_labels)
-    if references.shape[1] != embeddings.shape[-1]:
-        raise UserError(
-            f"ref_emb has {references.shape[1]} columns but embeddings have "
-            f"{embeddings.shape[-1]}: both must have the same number"
-        )
-    return references, labels

@@ -1,5 +1,6 @@
-"""The plain formulas give the values and gradients of the tiled kernels."""
+"""The plain formulas, and small batches, give the values and gradients of the tiled kernels."""
 
+import math
 from typing import Any
 
 import pytest
@@ -8,14 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pair_batches import Rows, labelled_rows
-from scs_supcon.kernels import sigmoid_pair_loss, softmax_pair_loss, style_distance
-from scs_supcon.kernels.dense import (
-    dense_sigmoid_loss,
-    dense_softmax_loss,
-    dense_style_distance,
+from pair_batches import Rows, by_label, labelled_rows, scalar
+from scs_supcon.kernels import (
+    mean_distance,
     positives,
+    scs_loss,
+    sigmoid_pairs,
+    softmax_pairs,
+)
+from scs_supcon.kernels.dense import (
+    dense_distance,
+    dense_softmax,
+    sigmoid_cost,
     similarities,
+    softplus,
 )
 
 
@@ -29,27 +36,20 @@ def gradients(value: Tensor, *leaves: Tensor) -> list[Tensor]:
     st.sampled_from(["all", "balanced", "positives"]),
     st.booleans(),
     st.sampled_from([(1.0, 0.3), (10.0, 5.0), (50.0, None), (10.0, None)]),
-    st.sampled_from([0.0, 0.2]),
 )
 def test_sigmoid_loss_dense_and_tiled(
-    batch: Rows,
-    weighting: Any,
-    include_self: bool,
-    scalars: tuple[float, float | None],
-    margin: float,
+    batch: Rows, divide_by: Any, include_self: bool, scalars: tuple[float, float | None]
 ) -> None:
     x, labels = batch
     x.requires_grad_()
-    t = torch.tensor(scalars[0], dtype=torch.float64, requires_grad=True)
-    b = None
-    if scalars[1] is not None:
-        b = torch.tensor(scalars[1], dtype=torch.float64, requires_grad=True)
-    options = {"weighting": weighting, "include_self": include_self, "margin": margin}
-    dense, dense_b = dense_sigmoid_loss(x, labels, t, b, **options)
-    _, solved = sigmoid_pair_loss(x, labels, t, b, tile=7, **options)
+    t = scalar(scalars[0], True)
+    b = None if scalars[1] is None else scalar(scalars[1], True)
+    pairs = by_label(x, labels, divide_by=divide_by, self_weight=float(include_self))
+    dense, dense_b = sigmoid_pairs(*pairs, t, b)
+    _, solved = sigmoid_pairs(*pairs, t, b, tile=7)
     assert dense_b.item() == pytest.approx(solved.item(), abs=1e-6)
     # A solved b agrees to 1e-6; everything else holds at the same b.
-    tiled, _ = sigmoid_pair_loss(x, labels, t, dense_b, tile=7, **options)
+    tiled, _ = sigmoid_pairs(*pairs, t, dense_b, tile=7)
     torch.testing.assert_close(dense, tiled, rtol=1e-11, atol=1e-14)
     leaves = (x, t) if b is None else (x, t, b)
     for one, other in zip(gradients(dense, *leaves), gradients(tiled, *leaves), strict=True):
@@ -60,17 +60,18 @@ def test_sigmoid_loss_dense_and_tiled(
 def test_softmax_loss_dense_and_tiled(batch: Rows, temperature: float) -> None:
     x, labels = batch
     x.requires_grad_()
-    dense = dense_softmax_loss(x, labels, temperature)
-    tiled = softmax_pair_loss(x, labels, temperature, tile=7)
+    dense = dense_softmax(x, labels, temperature) / len(x)
+    tiled = softmax_pairs(*by_label(x, labels), temperature, tile=7)
     torch.testing.assert_close(dense, tiled, rtol=1e-10, atol=1e-13)
     torch.testing.assert_close(*gradients(dense, x), *gradients(tiled, x), rtol=1e-8, atol=1e-11)
 
 
 @given(labelled_rows(1, 40), st.sampled_from([5, 1 << 19]))
-def test_style_distance_dense_and_tiled(batch: Rows, piece: int) -> None:
+def test_distance_dense_and_tiled(batch: Rows, piece: int) -> None:
     x, labels = batch
     x.requires_grad_()
-    dense, tiled = dense_style_distance(x, labels), style_distance(x, labels, piece=piece)
+    dense = dense_distance(x, labels) / len(x)
+    tiled = mean_distance(*by_label(x, labels), piece=piece)
     torch.testing.assert_close(dense, tiled, rtol=1e-11, atol=1e-14)
     torch.testing.assert_close(*gradients(dense, x), *gradients(tiled, x), rtol=1e-9, atol=1e-12)
 
@@ -85,7 +86,7 @@ def test_distances_of_near_duplicates_in_float32(gap: float) -> None:
     results = []
     for dtype in (torch.float32, torch.float64):
         rows = x.to(dtype, copy=True).requires_grad_()
-        value = dense_style_distance(rows, labels)
+        value = dense_distance(rows, labels)
         results.append((value.detach().double(), torch.autograd.grad(value, rows)[0].double()))
     (value, grad), (exact, exact_grad) = results
     eps = torch.finfo(torch.float32).eps
@@ -99,14 +100,41 @@ def test_nothing_jumps_where_the_path_changes(rows: int, classes: int) -> None:
     x = torch.nn.functional.normalize(torch.randn(rows, 8))
     x.requires_grad_()
     labels = torch.arange(rows) % classes
-    t, b = (torch.tensor(v, dtype=torch.float64) for v in (10.0, 5.0))
+    pairs, t, b = by_label(x, labels), scalar(10.0), scalar(5.0)
     for one, other in [
-        (sigmoid_pair_loss(x, labels, t, b)[0], sigmoid_pair_loss(x, labels, t, b, tile=512)[0]),
-        (softmax_pair_loss(x, labels, 0.1), softmax_pair_loss(x, labels, 0.1, tile=512)),
-        (style_distance(x, labels), style_distance(x, labels, piece=1 << 19)),
+        (sigmoid_pairs(*pairs, t, b)[0], sigmoid_pairs(*pairs, t, b, tile=512)[0]),
+        (softmax_pairs(*pairs, 0.1), softmax_pairs(*pairs, 0.1, tile=512)),
+        (mean_distance(*pairs), mean_distance(*pairs, piece=1 << 19)),
     ]:
         torch.testing.assert_close(one, other, rtol=2e-6, atol=0)
         torch.testing.assert_close(*gradients(one, x), *gradients(other, x), rtol=1e-4, atol=1e-7)
+
+
+@given(labelled_rows(1, 40))
+def test_the_loss_on_one_screen_is_that_of_the_kernels(batch: Rows) -> None:
+    x, labels = batch
+    x.requires_grad_()
+    contrast, style = scs_loss(x, x, labels[:, None] == labels, 3.0, 0.7, beta=0.5)
+    divided, pairs = (by_label(x, labels, divide_by=by) for by in ("positives", "all"))
+    expected, _ = sigmoid_pairs(*divided, scalar(3.0), scalar(0.7))
+    torch.testing.assert_close(contrast, expected, rtol=1e-12, atol=1e-14)
+    # Of many rows, `cdist` computes distances from a Gram matrix.
+    torch.testing.assert_close(style, -0.5 * mean_distance(*pairs), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        *gradients(contrast, x), *gradients(expected, x), rtol=1e-10, atol=1e-13
+    )
+
+
+@pytest.mark.parametrize("a", [-800.0, -45.0, -3.0, 0.0, 0.5, 19.9, 20.1, 39.9, 40.1, 800.0])
+@pytest.mark.parametrize("q", [0.0, 0.3, 1.0])
+def test_the_cost_of_a_pair(a: float, q: float) -> None:
+    positive, negative = (max(x, 0) + math.log1p(math.exp(-abs(x))) for x in (-a, a))
+    expected = 2 * q * positive + 3 * (1 - q) * negative
+    assert softplus(scalar(a)).item() == pytest.approx(negative, rel=1e-14)
+    assert sigmoid_cost(scalar(a), scalar(q), 2.0, 3.0).item() == pytest.approx(expected, rel=1e-14)
+    if q != 0.3:
+        cost = sigmoid_cost(scalar(a), torch.tensor(bool(q)), 2.0, 3.0)
+        assert cost.item() == pytest.approx(expected, rel=1e-14)
 
 
 @given(labelled_rows())

@@ -7,6 +7,7 @@ hook `sum_gradients` is tested in tests/methods/test_across_processes.py.
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from scs_supcon.kernels import (
+    Pairs,
+    Sides,
     gather_rows,
-    sigmoid_pair_loss,
-    softmax_pair_loss,
-    style_distance,
+    mean_distance,
+    sigmoid_pairs,
+    softmax_pairs,
 )
 
 Arrays = dict[str, np.ndarray]
@@ -49,34 +52,35 @@ BATCHES = {
     ],
 }
 
-Loss = Callable[..., Tensor]
-LOSSES: dict[str, Loss] = {
-    f"sigmoid {weighting}{'' if include_self else ' without self'}": (
-        lambda x, labels, t, b, w=weighting, s=include_self, **options: sigmoid_pair_loss(
-            x, labels, t, b, weighting=w, include_self=s, tile=4, **options
-        )[0]
+Loss = Callable[..., Tensor]  # of rows, pairs, t, b
+LOSSES: dict[str, tuple[Loss, dict[str, Any]]] = {
+    f"sigmoid {divide_by}{'' if self_weight else ' without self'}": (
+        lambda x, pairs, t, b: sigmoid_pairs(Sides(x), pairs, t, b, tile=4)[0],
+        {"divide_by": divide_by, "self_weight": self_weight},
     )
-    for weighting in ("all", "balanced", "positives")
-    for include_self in (True, False)
+    for divide_by in ("all", "balanced", "positives")
+    for self_weight in (1.0, 0.0)
 }
-LOSSES["solved"] = lambda x, labels, t, b, **options: sigmoid_pair_loss(
-    x, labels, t, None, tile=4, **options
-)[0]
-LOSSES["margin"] = lambda x, labels, t, b, **options: sigmoid_pair_loss(
-    x, labels, t, b, margin=0.2, tile=4, **options
-)[0]
-LOSSES["solved with a margin"] = lambda x, labels, t, b, **options: sigmoid_pair_loss(
-    x, labels, t, None, margin=0.2, include_self=False, tile=4, **options
-)[0]
-LOSSES["softmax"] = lambda x, labels, t, b, **options: softmax_pair_loss(
-    x, labels, 0.2, tile=4, **options
-)
-LOSSES["softmax far"] = lambda x, labels, t, b, **options: softmax_pair_loss(
-    x, labels, 0.01, tile=4, **options
-)
-LOSSES["distances"] = lambda x, labels, t, b, **options: style_distance(
-    x, labels, piece=9, **options
-)
+for self_weight in (1.0, 0.0):
+    LOSSES[f"solved{'' if self_weight else ' without self'}"] = (
+        lambda x, pairs, t, b: sigmoid_pairs(Sides(x), pairs, t, None, tile=4)[0],
+        {"self_weight": self_weight},
+    )
+for anchors in ("all", "with positives"):
+    LOSSES |= {
+        f"softmax {anchors}": (
+            lambda x, pairs, t, b: softmax_pairs(Sides(x), pairs, 0.2, tile=4),
+            {"anchors": anchors},
+        ),
+        f"softmax far {anchors}": (
+            lambda x, pairs, t, b: softmax_pairs(Sides(x), pairs, 0.01, tile=4),
+            {"anchors": anchors},
+        ),
+        f"distances {anchors}": (
+            lambda x, pairs, t, b: mean_distance(Sides(x), pairs, piece=9),
+            {"anchors": anchors},
+        ),
+    }
 
 
 def joined_batch(sizes: tuple[int, ...], labels: str) -> tuple[Tensor, Tensor]:
@@ -107,10 +111,10 @@ def on_this_rank(rank: int, world: int) -> Arrays:
         (all_rows, all_labels), gathered = gather_rows(x[local].requires_grad_(), y[local])
         assert gathered == local and not all_rows.requires_grad
         results[f"{k} rows"], results[f"{k} labels"] = all_rows.numpy(), all_labels.numpy()
-        for name, loss in LOSSES.items():
+        for name, (loss, settings) in LOSSES.items():
             x = joined_batch(sizes, labels)[0][local].requires_grad_()
             t, b = scalars()
-            value = loss(x, y[local], t, b, gather=True)
+            value = loss(x, Pairs.of(y[local], gather=True, **settings), t, b)
             for key, v in zip("vxtb", numbers(value, x, t, b), strict=True):
                 results[f"{k} {name} {key}"] = v
     return results
@@ -131,7 +135,8 @@ def test_several_processes(world: int, on_ranks: Callable[..., list[Arrays]]) ->
 def equal_to_one_process(ranks: list[Arrays], k: int, name: str, x: Tensor, y: Tensor) -> None:
     x = x.clone().requires_grad_()
     t, b = scalars()
-    value, grad, by_t, by_b = numbers(LOSSES[name](x, y, t, b), x, t, b)
+    loss, settings = LOSSES[name]
+    value, grad, by_t, by_b = numbers(loss(x, Pairs.of(y, **settings), t, b), x, t, b)
     close(np.concatenate([rank[f"{k} {name} x"] for rank in ranks]), grad, f"{k} {name} x")
     for rank in ranks:
         for key, expected in (("v", value), ("t", by_t), ("b", by_b)):

@@ -23,6 +23,8 @@ if os.environ.get("TRITON_INTERPRET") != "1":
         assert "passed" in done.stdout and "skipped" not in done.stdout
 
 else:
+    import warnings
+    from collections.abc import Iterator
     from typing import Any
 
     import torch
@@ -30,13 +32,28 @@ else:
     from hypothesis import strategies as st
     from torch import Tensor
 
-    from pair_batches import Rows, labelled_rows
-    from scs_supcon.kernels import sigmoid_pair_loss
-    from scs_supcon.kernels.dense import dense_sigmoid_loss
-    from scs_supcon.kernels.triton_sigmoid import supported, triton_sigmoid_loss
+    from pair_batches import Rows, by_label, labelled_rows, scalar
+    from scs_supcon.kernels import Pairs, Sides, sigmoid, sigmoid_pairs, triton_sigmoid
+    from scs_supcon.kernels.dense import sigmoid_cost
+    from scs_supcon.kernels.layout import Layout, SortedLabels
+    from scs_supcon.kernels.pairs import pair_weights
+    from scs_supcon.kernels.triton_sigmoid import supported, works
+
+    def dense(
+        x: Tensor, labels: Tensor, t: Tensor, b: Tensor, divide_by: Any, include_self: bool = True
+    ) -> Tensor:
+        """Return the loss from whole matrices."""
+        same = labels[:, None] == labels
+        counted = torch.ones_like(same)
+        if not include_self:
+            counted.fill_diagonal_(False)
+        totals = float(counted.sum()), float((same & counted).sum())
+        return (
+            sigmoid_cost(t * (x @ x.T) - b, same, *pair_weights(*totals, divide_by)) * counted
+        ).sum()
 
     def compare(
-        x: Tensor, labels: Tensor, t: float, b: float, weighting: Any, **options: Any
+        x: Tensor, labels: Tensor, t: float, b: float, divide_by: Any, include_self: bool
     ) -> None:
         """Compare value and gradients of float32 rows with the dense formula in float64.
 
@@ -45,11 +62,9 @@ else:
         results = []
         for dtype in (torch.float64, torch.float32):
             y = x.detach().float().to(dtype).requires_grad_()
-            tt, bb = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (t, b))
-            if dtype == torch.float64:
-                value, _ = dense_sigmoid_loss(y, labels, tt, bb, weighting=weighting, **options)
-            else:
-                value = by_kernel(y, labels, tt, bb, weighting, **options)
+            tt, bb = scalar(t, True), scalar(b, True)
+            compute = dense if dtype == torch.float64 else by_kernel
+            value = compute(y, labels, tt, bb, divide_by, include_self)
             value.backward()
             results.append([v.detach().double() for v in (value, y.grad, tt.grad, bb.grad)])
         longest = float(x.norm(dim=1).max()) if len(x) else 0.0
@@ -59,15 +74,14 @@ else:
             assert torch.linalg.vector_norm(found - exact) <= bound * max(size, 1e-2)
 
     def by_kernel(
-        x: Tensor, labels: Tensor, t: Tensor, b: Tensor, weighting: Any, **options: Any
+        x: Tensor, labels: Tensor, t: Tensor, b: Tensor, divide_by: Any, include_self: bool = True
     ) -> Tensor:
-        from scs_supcon.kernels.dense import pair_weights
-        from scs_supcon.kernels.layout import PairLabels, SortedLabels
-
-        pairs = PairLabels(SortedLabels(labels.sort().values))
-        total, positive = pairs.count(options.get("include_self", True))
-        weights = tuple(torch.tensor(w) for w in pair_weights(total, positive, weighting))
-        return triton_sigmoid_loss(x, None, labels, labels, None, t, b, weights, **options)
+        sides, pairs = by_label(x, labels)
+        queries, others = pairs.layout.arrange(*sides)
+        weights = pair_weights(*pairs.layout.count_on_device(include_self), divide_by)
+        return triton_sigmoid.triton_sigmoid(
+            queries, others, pairs.layout, t, b, weights, include_self
+        )
 
     @settings(max_examples=25)
     @given(
@@ -76,12 +90,11 @@ else:
         st.sampled_from([-3.0, 0.0, 5.0, 50.0]),
         st.sampled_from(["all", "balanced", "positives"]),
         st.booleans(),
-        st.sampled_from([0.0, 0.2]),
     )
     def test_small_batches(
-        batch: Rows, t: float, b: float, weighting: Any, include_self: bool, margin: float
+        batch: Rows, t: float, b: float, divide_by: Any, include_self: bool
     ) -> None:
-        compare(*batch, t, b, weighting, include_self=include_self, margin=margin)
+        compare(*batch, t, b, divide_by, include_self)
 
     @pytest.mark.parametrize(
         ("n", "d", "classes", "t", "b"),
@@ -94,14 +107,14 @@ else:
         x = torch.nn.functional.normalize(torch.randn(n, d, dtype=torch.float64))
         x[3] = 0
         labels = torch.arange(n) % classes
-        compare(x, labels, t, b, "all", include_self=include_self)
+        compare(x, labels, t, b, "all", include_self)
 
     def test_a_tiny_loss_keeps_its_digits() -> None:
         x = torch.eye(4, dtype=torch.float64).repeat(3, 1)
         labels = torch.arange(4).repeat(3)
-        t, b = (torch.tensor(v, dtype=torch.float64) for v in (100.0, 50.0))
+        t, b = scalar(100.0), scalar(50.0)
         value = by_kernel(x.float(), labels, t, b, "all")
-        exact, _ = dense_sigmoid_loss(x, labels, t, b)
+        exact = dense(x, labels, t, b, "all")
         assert 0 < exact < 1e-20
         assert value.item() == pytest.approx(exact.item(), rel=1e-4)
 
@@ -110,34 +123,38 @@ else:
         labels = torch.arange(40) % 3
         t, b = torch.tensor(10.0), torch.tensor(2.0)
         value = by_kernel(x, labels, t, b, "all")
-        exact, _ = dense_sigmoid_loss(x.double(), labels, t.double(), b.double())
+        exact = dense(x.double(), labels, t.double(), b.double(), "all")
         assert value.item() == pytest.approx(exact.item(), rel=1e-2)  # the value is bfloat16
         assert not supported(x, None) and supported(x.float(), None)
+
+    def test_what_the_kernel_supports() -> None:
+        x, r = torch.zeros(3, 4), torch.zeros(2, 4)
+        assert supported(x, None) and supported(x, r)
+        assert not supported(x, r.requires_grad_())
+        assert supported(torch.zeros(3, 256), None)
+        for width in (0, 257):
+            assert not supported(torch.zeros(3, width), None)
+
+    class GatheredBefore(Layout):
+        """The rows of several processes, whose sums are not added here."""
+
+        one_set = True
 
     @pytest.mark.parametrize("one_set", [False, True])
     def test_references_and_positions(one_set: bool) -> None:
         """Rows 0 to 19 of 50 as queries, as on one of several processes."""
         x = torch.nn.functional.normalize(torch.randn(50, 8))
-        labels = torch.arange(50) % 4
-        t, b = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (5.0, 1.0))
+        labels = torch.arange(50) // 13
+        t, b = scalar(5.0, True), scalar(1.0, True)
         q = x[:20].clone().requires_grad_()
         weights = torch.tensor(0.5), torch.tensor(0.25)
-        position = torch.arange(20) if one_set else None
-        value = triton_sigmoid_loss(
-            q,
-            x,
-            labels[:20],
-            labels,
-            position,
-            t,
-            b,
-            weights,
-            include_self=not one_set,
-            one_set=one_set,
-        )
+        right = SortedLabels(labels, torch.arange(20) if one_set else None)
+        layout = GatheredBefore if one_set else Layout
+        pairs = layout(SortedLabels(labels[:20]), torch.arange(20), right)
+        value = triton_sigmoid.triton_sigmoid(q, x, pairs, t, b, weights, include_self=not one_set)
         value.backward()
         y = x[:20].double().requires_grad_()
-        tt, bb = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (5.0, 1.0))
+        tt, bb = scalar(5.0, True), scalar(1.0, True)
         same = labels[:20, None] == labels
         a = tt * (y @ x.double().T) - bb
         cost = torch.nn.functional.softplus(torch.where(same, -a, a)) * torch.where(same, 0.5, 0.25)
@@ -150,15 +167,125 @@ else:
         torch.testing.assert_close((t.grad, b.grad), (tt.grad, bb.grad), rtol=1e-5, atol=1e-7)
 
     def test_the_loss_selects_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-        from scs_supcon.kernels import sigmoid
-
         x = torch.nn.functional.normalize(torch.randn(150, 12))
         labels = torch.arange(150) % 7
-        t = torch.tensor(10.0, dtype=torch.float64)
-        plain = sigmoid_pair_loss(x, labels, t, None, weighting="positives")
+        pairs, t = by_label(x, labels, divide_by="positives"), scalar(10.0)
+        plain = sigmoid_pairs(*pairs, t, None)
         monkeypatch.setattr(sigmoid, "_use_triton", lambda *_: True)
         monkeypatch.setattr(sigmoid, "reads_are_free", lambda _: False)
         monkeypatch.setattr("scs_supcon.kernels.bias.reads_are_free", lambda _: False)
-        fused = sigmoid_pair_loss(x, labels, t, None, weighting="positives")
+        fused = sigmoid_pairs(*pairs, t, None)
         torch.testing.assert_close(fused[1].double(), plain[1].double(), rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(fused[0], plain[0], rtol=1e-5, atol=0)
+
+    # The check of the kernel before its first use
+
+    CPU = torch.device("cpu")
+
+    @pytest.fixture
+    def unchecked() -> Iterator[None]:
+        """Forget the results of earlier checks, before and after a test."""
+        works.cache_clear()
+        yield
+        works.cache_clear()
+
+    class OnGPU(Tensor):
+        """A tensor of the CPU, where the interpreter runs the kernel, that says it is on a GPU."""
+
+        is_cuda = True
+
+    def batch_on_gpu() -> tuple[Sides, Pairs]:
+        """A batch that is not computed by the path for small batches on a CPU."""
+        x = torch.nn.functional.normalize(torch.randn(30, 6)).as_subclass(OnGPU)
+        return Sides(x), Pairs.of(torch.arange(30) % 4, gather=True)
+
+    class Calls:
+        """Count the launches of the kernel."""
+
+        def __init__(self, kernel: Any) -> None:
+            self.kernel, self.number = kernel, 0
+
+        def __getitem__(self, grid: Any) -> Any:
+            self.number += 1
+            return self.kernel[grid]
+
+    @pytest.fixture
+    def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+        counted = Calls(triton_sigmoid._pairs_kernel)
+        monkeypatch.setattr(triton_sigmoid, "_pairs_kernel", counted)
+        return counted
+
+    def break_kernel(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        if how == "raises":
+            monkeypatch.setattr(triton_sigmoid, "_pairs_kernel", None)  # cannot be launched
+            return
+        kernel = triton_sigmoid.triton_sigmoid
+
+        def wrong(*arguments: Any) -> Tensor:
+            queries, others, layout, t, b, weights, *rest = arguments
+            if how == "a wrong gradient":
+                t = t.detach()  # of t alone; the value is right
+                return kernel(queries, others, layout, t, b, weights, *rest) + 0 * arguments[3]
+            b = b + (0.01 if how == "a wrong value" else torch.nan)
+            return kernel(queries, others, layout, t, b, weights, *rest)
+
+        monkeypatch.setattr(triton_sigmoid, "triton_sigmoid", wrong)
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_the_kernel_works_and_is_checked_once(calls: Calls) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert works(CPU)
+            assert calls.number == 1
+            assert works(torch.device("cpu"))
+        assert calls.number == 1
+        with pytest.warns(RuntimeWarning, match="meta"):  # another device is checked, too
+            assert not works(torch.device("meta"))
+
+    @pytest.mark.usefixtures("unchecked")
+    @pytest.mark.parametrize("mode", ["autocast", "no_grad", "inference_mode"])
+    def test_the_check_does_not_depend_on_the_mode_of_the_first_call(mode: str) -> None:
+        autocast = torch.autocast("cpu", dtype=torch.bfloat16)
+        context = autocast if mode == "autocast" else getattr(torch, mode)()
+        with warnings.catch_warnings(), context:
+            warnings.simplefilter("error")
+            assert works(CPU)
+
+    @pytest.mark.usefixtures("unchecked")
+    @pytest.mark.parametrize("how", ["raises", "a wrong value", "a wrong gradient", "NaN"])
+    def test_a_kernel_that_fails_is_not_used(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        sides, pairs = batch_on_gpu()
+        t, b = scalar(10.0), scalar(3.0)
+        plain, _ = sigmoid_pairs(sides, pairs, t, b, tile=512)
+        break_kernel(how, monkeypatch)
+        with pytest.warns(RuntimeWarning, match="Triton") as caught:
+            first, _ = sigmoid_pairs(sides, pairs, t, b)
+            second, _ = sigmoid_pairs(sides, pairs, t, b)
+        assert len(caught) == 1
+        assert torch.equal(first, plain) and torch.equal(second, plain)
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_a_kernel_that_works_is_used(calls: Calls) -> None:
+        sides, pairs = batch_on_gpu()
+        plain, _ = sigmoid_pairs(sides, pairs, scalar(10.0), scalar(3.0), tile=512)
+        assert calls.number == 0
+        fused, _ = sigmoid_pairs(sides, pairs, scalar(10.0), scalar(3.0))
+        assert calls.number == 2  # the check and the loss
+        sigmoid_pairs(sides, pairs, scalar(10.0), scalar(3.0))
+        assert calls.number == 3
+        torch.testing.assert_close(fused, plain, rtol=1e-5, atol=0)
+
+    @pytest.mark.usefixtures("unchecked")
+    @pytest.mark.parametrize("case", ["SCS_TRITON=0", "a CPU", "float64"])
+    def test_when_the_kernel_is_not_used(
+        case: str, calls: Calls, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (x, _), pairs = batch_on_gpu()
+        if case == "SCS_TRITON=0":
+            monkeypatch.setenv("SCS_TRITON", "0")
+        elif case == "a CPU":
+            x = x.as_subclass(Tensor)
+        else:
+            x = x.double()
+        sigmoid_pairs(Sides(x), pairs, scalar(10.0), scalar(3.0))
+        assert calls.number == 0

@@ -18,9 +18,8 @@ from scs_supcon.methods import Method
 
 LOSSES: dict[str, Callable[[], Method]] = {
     "solved": SCSSupCon,
-    "siglip": lambda: SCSSupCon(preset="siglip"),
-    "margin": lambda: SCSSupCon(preset="siglip", margin=0.1, pairs="balanced"),
-    "instance": lambda: SCSSupCon(style="instance", style_weight=0.5),
+    "learned": lambda: SCSSupCon(preset="learned"),
+    "balanced": lambda: SCSSupCon(preset="learned", pairs="balanced"),
     "supcon": SupCon,
     "simclr": SimCLR,
     "cs_supcon": CSSupCon,
@@ -58,7 +57,7 @@ def test_no_operation_needs_float64(name: str, rows: int, monkeypatch: pytest.Mo
     torch.testing.assert_close(narrow_grad, grad, rtol=1e-3, atol=1e-5 * float(grad.abs().max()))
 
 
-@pytest.mark.parametrize("name", ["siglip", "solved", "supcon"])
+@pytest.mark.parametrize("name", ["learned", "solved", "supcon"])
 @pytest.mark.parametrize("case", ["weights", "several labels"])
 def test_weights_and_several_labels(name: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = torch.Generator().manual_seed(1)

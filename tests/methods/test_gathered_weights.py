@@ -15,12 +15,13 @@ from torch import Tensor
 
 from scs_supcon import CSSupCon, SCSSupCon, SupCon
 from scs_supcon.errors import UserError
+from scs_supcon.kernels import Gather
 from scs_supcon.methods.shared.pair_loss import PairLoss
 
 SIZES = [(5, 8), (0, 7)]
 WEIGHTS = [1.0, 0.5, 2.0, 0.25]
 LOSSES: dict[str, Callable[..., PairLoss]] = {
-    "siglip": lambda **options: SCSSupCon(preset="siglip", beta=0.2, **options),
+    "learned": lambda **options: SCSSupCon(preset="learned", beta=0.2, **options),
     "solved": SCSSupCon,
     "supcon": SupCon,
     "cs_supcon": CSSupCon,
@@ -42,7 +43,7 @@ def results(sizes: tuple[int, ...], rank: int | None, reduction: str) -> dict[st
     start = 0 if rank is None else sum(sizes[:rank])
     rows = slice(start, sum(sizes) if rank is None else start + sizes[rank])
     part = {name: x[rows] for name, x in batch(sum(sizes)).items()}
-    gather = {"gather_across_devices": rank is not None, "gradient_reduction": reduction}
+    gather = Gather(gradient_reduction=reduction) if rank is not None else False
     arrays = {}
     for name, make in LOSSES.items():
         for case, options, arguments in (
@@ -54,7 +55,7 @@ def results(sizes: tuple[int, ...], rank: int | None, reduction: str) -> dict[st
             ),
             ("several labels", {}, (part["hot"], part["weights"])),
         ):
-            loss = make(**options, **gather)
+            loss = make(**options, gather_across_devices=gather)
             z = part["z"].clone().requires_grad_()
             labels, *weights = arguments
             value = loss(z, labels, sample_weights=weights[0] if weights else None)

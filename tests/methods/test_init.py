@@ -65,6 +65,7 @@ def test_an_unknown_preset_is_an_error() -> None:
 
 def variants() -> list[tuple[str, str | None]]:
     presets = [(name, preset) for name in available() for preset in method_class(name).presets]
+    presets = [(name, preset) for name, preset in presets if preset != "siglip"]  # deprecated
     return [(name, None) for name in available()] + presets
 
 
@@ -87,23 +88,28 @@ def is_option(value: object) -> bool:
 
 
 def test_defaults_contain_the_values_of_the_preset() -> None:
-    assert method_defaults("supcon") == {"temperature": 0.1, "loss_scale": 1.0}
+    assert method_defaults("supcon") == {
+        "temperature": 0.1,
+        "loss_scale": 1.0,
+        "anchors": "all",
+    }
     assert method_defaults("simclr")["temperature"] == 0.5
     solved, paper = method_defaults("scs_supcon"), method_defaults("oscs_supcon", "paper")
-    assert (solved["t0"], solved["pairs"], solved["learn"]) == (10.0, "positives", [])
-    assert (paper["t0"], paper["pairs"], paper["learn"]) == (0.1, "all", ["t", "b"])
+    assert (solved["t0"], solved["pairs"], solved["bias"]) == (10.0, "positives", "solve")
+    assert "b0" not in solved
+    assert (paper["t0"], paper["b0"], paper["pairs"], paper["bias"]) == (0.1, 0.0, "all", "learn")
     assert paper["weight"] == 0.01
     with pytest.raises(UserError, match=r"preset must be .*, got 'papper'"):
         method_defaults("scs_supcon", "papper")
 
 
 @pytest.mark.parametrize(
-    "options", [{"bias": "learn"}, {"learn": ["b"]}, {"bias": "fixed"}], ids=str
+    "options", [{"bias": "learn"}, {"bias": "solve"}, {"bias": "fixed"}], ids=str
 )
 @pytest.mark.parametrize("preset", ["solved", "paper"])
 def test_defaults_follow_the_given_options(preset: str, options: dict[str, Any]) -> None:
     full = method_defaults("scs_supcon", preset, **options)
     expected, completed = (build_method("scs_supcon", preset, **o) for o in (options, full))
     assert isinstance(expected, SCSSupCon) and isinstance(completed, SCSSupCon)
-    assert (completed.bias, completed.learn) == (expected.bias, expected.learn)
+    assert (completed.bias, completed.b.item()) == (expected.bias, expected.b.item())
     assert method_defaults("scs_supcon", preset, **full) == full

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from scs_supcon import SCSSupCon
 from scs_supcon.errors import UserError
+from scs_supcon.kernels import Pairs
 from scs_supcon.methods import build_method
 from scs_supcon.methods.oscs_supcon import (
     Orthogonality,
@@ -154,10 +155,10 @@ def test_references_and_listed_pairs_keep_the_orthogonality() -> None:
     source = torch.Generator().manual_seed(0)
     z, others = (torch.randn(6, 8, generator=source, dtype=torch.float64) for _ in range(2))
     labels = torch.arange(6) % 2
-    loss = OSCSSupCon(5, weight=3.0, preset="siglip")
+    loss = OSCSSupCon(5, weight=3.0, preset="learned")
     expected = loss.loss_terms(z, labels)["orthogonality"].item()
-    assert loss.loss_with_references(z, labels, others, labels)["orthogonality"].item() == expected
-    pairs = torch.tensor([0, 1]), torch.tensor([2, 5])
-    same = torch.tensor([True, True])
-    listed = loss.loss_on_pairs(z, pairs, same, others)["orthogonality"].item()
-    assert listed == pytest.approx(expected, rel=1e-12)
+    terms = loss.loss_terms(z, labels, references=others, reference_labels=labels)
+    assert terms["orthogonality"].item() == expected
+    positives = torch.tensor([0, 1]), torch.tensor([2, 5])
+    pairs = Pairs.listed(6, positives, (positives[0][:0],) * 2, references=others)
+    assert loss.terms(z, pairs)["orthogonality"].item() == pytest.approx(expected, rel=1e-12)

@@ -70,10 +70,9 @@ def test_gold_values_per_anchor() -> None:
     z, labels = T4
     for i, expected in enumerate([0.3089573461, 1.0271230573, 1.0271230573, 0.3089573461]):
         others = torch.arange(4) != i
-        terms = SupCon(0.5).loss_with_references(
-            z[i : i + 1], labels[i : i + 1], z[others], labels[others]
-        )
-        assert terms["contrast"].item() == pytest.approx(expected, abs=1e-9)
+        references = {"references": z[others], "reference_labels": labels[others]}
+        value = SupCon(0.5)(z[i : i + 1], labels[i : i + 1], **references)
+        assert value.item() == pytest.approx(expected, abs=1e-9)
 
 
 def test_loss_scale_gives_the_values_of_the_original_code() -> None:
@@ -102,9 +101,9 @@ def test_the_loss_with_references_equals_the_reference(
     losses = reference(
         z.tolist(), labels.tolist(), temperature, ref_z.tolist(), ref_labels.tolist()
     )
-    terms = SupCon(temperature).loss_with_references(z, labels, ref_z, ref_labels)
+    value = SupCon(temperature)(z, labels, references=ref_z, reference_labels=ref_labels)
     expected = math.fsum(losses) / max(len(losses), 1)
-    assert terms["contrast"].item() == pytest.approx(expected, rel=1e-10, abs=1e-13)
+    assert value.item() == pytest.approx(expected, rel=1e-10, abs=1e-13)
 
 
 @settings(max_examples=25)
@@ -147,7 +146,7 @@ def test_gradcheck(temperature: float) -> None:
     loss = SupCon(temperature)
 
     def value(z: Tensor, refs: Tensor) -> Tensor:
-        return loss(z, labels) + loss.loss_with_references(z, labels, refs, ref_labels)["contrast"]
+        return loss(z, labels) + loss(z, labels, references=refs, reference_labels=ref_labels)
 
     assert torch.autograd.gradcheck(value, (z, refs), eps=1e-7, rtol=1e-4)
 
@@ -158,6 +157,53 @@ def test_an_anchor_without_positives_contributes_zero_to_the_mean() -> None:
     anchors = reference(with_single[0].tolist(), with_single[1].tolist(), 0.5)
     assert anchors[-1] == 0
     assert SupCon(0.5)(*with_single).item() == pytest.approx(math.fsum(anchors) / 5, rel=1e-12)
+
+
+@given(batches(), batches(), temperatures)
+def test_the_mean_over_anchors_with_positives(
+    batch: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor], temperature: float
+) -> None:
+    """The convention of pytorch-metric-learning; with weights, too."""
+    (z, labels), (ref_z, ref_labels) = batch, others
+    loss = SupCon(temperature, anchors="with positives")
+
+    def mean(losses: list[float], classes: list[int], right: list[int], itself: int) -> float:
+        number = sum(right.count(y) > itself for y in classes)
+        return math.fsum(losses) / max(number, 1)
+
+    y, ref_y = labels.tolist(), ref_labels.tolist()
+    expected = mean(reference(z.tolist(), y, temperature), y, y, 1)
+    assert loss(z, labels).item() == pytest.approx(expected, rel=1e-10, abs=1e-13)
+    weighted = loss(z, labels, sample_weights=torch.ones(len(z)))
+    assert weighted.item() == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    losses = reference(z.tolist(), y, temperature, ref_z.tolist(), ref_y)
+    value = loss(z, labels, references=ref_z, reference_labels=ref_labels)
+    assert value.item() == pytest.approx(mean(losses, y, ref_y, 0), rel=1e-10, abs=1e-13)
+
+
+def test_the_default_reducer_of_pytorch_metric_learning() -> None:
+    source = torch.Generator().manual_seed(0)
+    z = torch.randn(7, 6, generator=source, dtype=torch.float64)
+    labels = torch.tensor([0, 0, 1, 1, 1, 5, 6])
+    ours = SupCon(0.2, anchors="with positives")(z, labels)
+    torch.testing.assert_close(ours, SupConLoss(0.2)(z, labels), rtol=1e-10, atol=0)
+
+
+def test_one_anchor_per_image() -> None:
+    """`contrast_mode="one"` of the original code: the first views are anchors."""
+    source = torch.Generator().manual_seed(0)
+    z = torch.randn(5, 3, 6, generator=source, dtype=torch.float64)
+    labels = torch.tensor([0, 1, 0, 2, 1])
+    every = z.transpose(0, 1).flatten(0, 1)
+    value = SupCon(0.5)(
+        z[:, 0],
+        labels,
+        references=every,
+        reference_labels=labels.repeat(3),
+        pair_weights=~torch.eye(5, 15, dtype=torch.bool),
+    )
+    anchors = reference(every.tolist(), labels.repeat(3).tolist(), 0.5)[:5]
+    assert value.item() == pytest.approx(math.fsum(anchors) / 5, rel=1e-10)
 
 
 def test_float32_from_raw_embeddings() -> None:

@@ -13,7 +13,6 @@ from scs_supcon.nn.head import (
     ProjectionHeads,
     fields,
     join_heads,
-    remove_erased_style,
     split,
     unit,
 )
@@ -39,19 +38,6 @@ def test_projection_is_linear_relu_linear() -> None:
     expected = torch.relu(x @ first.weight.T + first.bias) @ second.weight.T + second.bias
     torch.testing.assert_close(head(x), expected)
     assert [tuple(p.shape) for p in head.parameters()] == [(7, 5), (7,), (3, 7), (3,)]
-
-
-@pytest.mark.parametrize("centre", [False, True])
-def test_removing_an_erased_style_field_leaves_the_common_field(centre: bool) -> None:
-    head = Projection(5, 7, centre=centre, erased_dim=3)
-    x = torch.randn(20, 5)
-    head(x)
-    before = head.eval()(x)
-    remove_erased_style(head)
-    assert torch.equal(head(x), before[:, :4])
-    plain = Projection(5, 3)
-    remove_erased_style(plain)
-    assert plain(x).shape == (20, 3)
 
 
 def test_hidden_0_means_the_width_of_the_features() -> None:

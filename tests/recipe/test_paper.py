@@ -55,7 +55,7 @@ def test_the_text_on_training():
     options = recipe.method.options
     assert (recipe.method.name, recipe.method.preset) == ("scs_supcon", "paper")
     assert (options["t0"], options["b0"], options["beta"]) == (0.1, 0.0, 0.001)
-    assert (options["learn"], options["pairs"]) == (["t", "b"], "all")
+    assert (options["bias"], options["pairs"]) == ("learn", "all")
     assert recipe.data.flip and recipe.data.jitter > 0 and recipe.data.grayscale == 0
 
 

@@ -27,8 +27,7 @@ def test_the_default_has_four_heads_fused_with_the_whitened_features():
     recipe = resolve()
     assert recipe.encoder.frozen
     assert (recipe.head.heads, recipe.fusion.whitened, recipe.fusion.folds) == (4, True, 5)
-    assert recipe.head.style_input == "erased"
-    assert recipe.method.options["style"] == "instance"
+    assert recipe.head.style == "fitted"
     assert recipe.method.preset == "solved"
 
 
@@ -36,7 +35,7 @@ def test_a_trained_encoder_has_one_head_and_chooses_on_validation_images():
     recipe = resolve(SMALL)
     assert not recipe.encoder.frozen
     assert (recipe.head.heads, recipe.fusion.whitened, recipe.fusion.folds) == (1, True, 0)
-    assert recipe.head.style_input == "erased"
+    assert recipe.head.style == "fitted"
 
 
 @pytest.mark.parametrize("options", [{"from_scratch": True}, {"unfreeze": True}, {"frozen": False}])
@@ -83,7 +82,7 @@ def test_a_frozen_encoder_has_no_cross_entropy():
 def test_other_methods_and_presets_are_plain(method):
     recipe = resolve(method=method)
     assert (recipe.head.heads, recipe.fusion.whitened) == (1, False)
-    assert recipe.method.options.get("style", "distance") == "distance"
+    assert recipe.head.style == "trained"
 
 
 def test_the_name_without_a_preset_is_the_default():
@@ -94,11 +93,11 @@ def test_options_and_files_override_single_settings():
     recipe = resolve(
         recipe={"head": {"heads": 2}},
         epochs=7,
-        settings=("fusion.folds=0", "method.options.style_weight=0.5"),
+        settings=("fusion.folds=0", "method.options.t0=5"),
     )
     assert (recipe.head.heads, recipe.pretrain.epochs, recipe.fusion.folds) == (2, 7, 0)
-    assert recipe.method.options["style_weight"] == 0.5
-    assert recipe.head.style_input == "erased"
+    assert recipe.method.options["t0"] == 5
+    assert recipe.head.style == "fitted"
 
 
 def test_a_method_in_a_recipe_file_keeps_its_meaning():
@@ -124,8 +123,8 @@ def test_resolving_the_default_again_does_not_change_it(facts, options):
     assert write_toml(again) == text, "the same order"
 
 
-HEADS = {"heads": 4, "hidden": 512, "common_dim": 128, "style_dim": 32, "style_input": "erased"}
-ONE_HEAD = {"style_input": "erased"}
+HEADS = {"heads": 4, "hidden": 512, "common_dim": 128, "style_dim": 32, "style": "fitted"}
+ONE_HEAD = {"style": "fitted"}
 FOLDS = {"whitened": True, "folds": 5}
 MEANS = {"whitened": True, "folds": 0}
 LINEAR = {"whitened": True, "folds": 0, "classifier": "linear"}
@@ -142,10 +141,8 @@ EXPECTED = {
 @pytest.mark.parametrize("start", EXPECTED)
 def test_the_values_of_the_recommended_recipe(start):
     head, pretrain, fusion = EXPECTED[start]
-    method = {"options": {"style": "instance", "style_weight": 0.0}}
     assert recommended_values(start == "frozen", start == "unfreeze") == {
         "head": head,
-        "method": method,
         "pretrain": pretrain,
         "fusion": fusion,
     }

@@ -173,9 +173,10 @@ def test_another_method_drops_preset_and_options_of_the_file(images, tmp_path):
     assert resolve(images, recipe=file, method="supcon").method.options == {
         "temperature": 0.1,
         "loss_scale": 1.0,
+        "anchors": "all",
     }
-    same = resolve(images, recipe=file, method="scs_supcon@siglip").method
-    assert (same.preset, same.options["t0"], same.options["b0"]) == ("siglip", 5.0, 10.0)
+    same = resolve(images, recipe=file, method="scs_supcon@learned").method
+    assert (same.preset, same.options["t0"], same.options["b0"]) == ("learned", 5.0, 10.0)
 
 
 def test_a_complete_recipe_file_is_not_changed(images, tmp_path):
@@ -324,7 +325,7 @@ SETTINGS = [
     "head.common_dim=32",
     "probe.epochs=3",
 ]
-METHODS = ["scs_supcon", "scs_supcon@paper", "oscs_supcon@siglip", "supcon", "pcl", "byol"]
+METHODS = ["scs_supcon", "scs_supcon@paper", "oscs_supcon@learned", "supcon", "pcl", "byol"]
 
 
 @given(

@@ -121,7 +121,7 @@ def test_later_layers_override_earlier_ones() -> None:
         ("method.preset=paper", {"method": {"preset": "paper"}}),
         ("method.options.t0=3.5", {"method": {"options": {"t0": 3.5}}}),
         ("method.options.bias=solve", {"method": {"options": {"bias": "solve"}}}),
-        ("method.options.learn=['t']", {"method": {"options": {"learn": ["t"]}}}),
+        ("method.options.granularities=[1, 2]", {"method": {"options": {"granularities": [1, 2]}}}),
         ("seed=4", {"seed": 4}),
     ],
 )

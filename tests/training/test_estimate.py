@@ -300,31 +300,6 @@ if __name__ == "__main__":
     estimate_on_rank(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
 
 
-@pytest.mark.parametrize(
-    ("frozen", "weight", "style_input", "expected"),
-    [
-        (True, 0.0, "erased", True),
-        (True, 0.1, "erased", False),
-        (False, 0.1, "erased", True),
-        (False, 0.0, "features", False),
-    ],
-)
-def test_a_style_field_is_fitted_unless_it_is_trained_on_final_features(
-    frozen, weight, style_input, expected
-):
-    recipe = make_recipe(
-        {
-            "data": {"source": "birds"},
-            "encoder": {"frozen": frozen},
-            "head": {"style_input": style_input},
-            "method": {"options": {"style": "instance", "style_weight": weight}},
-        }
-    )
-    assert estimate.fits_style(recipe) is expected
-
-
 def test_the_input_of_the_style_field_is_described():
-    assert estimate.describe_erasure(None, 5, 128, fitted=True).endswith("fitted after stage 1")
-    assert "8 directions are erased" in estimate.describe_erasure(8, 5, 128, fitted=False)
-    assert "too many to erase" in estimate.describe_erasure(0, 900, 1280, fitted=True)
-    assert "too many to erase" in estimate.describe_erasure(None, 100, 128, fitted=True)
+    assert estimate.describe_style(5, 128).endswith("fitted after stage 1")
+    assert "100 classes are too many to erase" in estimate.describe_style(100, 128)

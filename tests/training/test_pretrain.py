@@ -288,7 +288,7 @@ def train(folder, network, method, settings, training_set=None, display=None):
 
 
 def test_network_and_method_are_trained_and_left_in_eval_mode(tmp_path):
-    network, method = small_network(), build_method("scs_supcon", "siglip", common_dim=192)
+    network, method = small_network(), build_method("scs_supcon", "learned", common_dim=192)
     before = [p.detach().clone() for p in (*network.parameters(), *method.parameters())]
     display = RecordingDisplay()
     train(tmp_path, network, method, recipe(), display=display)

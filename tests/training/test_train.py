@@ -22,7 +22,7 @@ from scs_supcon.recipe import from_toml, write_toml
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.train import resolved_recipe, train
 
-PRESETS = ("scs_supcon@solved", "scs_supcon@paper", "scs_supcon@siglip")
+PRESETS = ("scs_supcon@solved", "scs_supcon@paper", "scs_supcon@learned")
 
 
 def rows_of(run, split):
@@ -194,16 +194,25 @@ def test_every_method_trains_and_predicts(method, frozen, shapes, weights, train
             assert torch.equal(trained[f"encoder/body.{name}"], tensor), "unchanged"
 
 
-def test_style_is_projected_from_features_without_the_class(
-    shapes, weights, train_small, tmp_path, capsys
+@pytest.mark.parametrize("frozen", [True, False])
+def test_style_is_fitted_to_features_without_the_class(
+    frozen, shapes, weights, train_small, tmp_path, capsys
 ):
-    options = {"encoder": "tiny", "weights": weights, "quiet": False, "method": "scs_supcon@solved"}
-    train_small(shapes, tmp_path / "run", ["head.style_input=erased"], **options)
-    assert "from features without the class (6 directions are erased)" in capsys.readouterr().err
-    trained = load_file(tmp_path / "run" / "model" / "weights.safetensors")
-    assert trained["head/style.erasure.left"].shape == (128, 6)
-    images = sorted(shapes.rglob("*.png"))
+    options = {"weights": weights, "frozen": True} if frozen else {}
+    options |= {"encoder": "tiny", "quiet": False, "method": "scs_supcon@solved"}
+    train_small(shapes, tmp_path / "run", ["head.style=fitted"], **options)
+    assert "from features without the class, fitted after stage 1" in capsys.readouterr().err
+    with (tmp_path / "run" / "metrics.csv").open(newline="") as file:
+        names = {row["metric"] for row in csv.DictReader(file)}
+    assert "contrast" in names
+    assert "style" not in names, "stage 1 does not see the style field"
     model = load(tmp_path / "run")
+    trained = load_file(tmp_path / "run" / "model" / "weights.safetensors")
+    features = model.features([shapes / name for name in model.info.image_names])
+    style = features @ trained["head/style.weight"].T + trained["head/style.bias"]
+    means = torch.stack([style[model.gallery.labels == label].mean(0) for label in range(4)])
+    assert (means - means.mean(0)).abs().max() < 1e-3 * style.abs().max()
+    images = sorted(shapes.rglob("*.png"))
     parity = export_onnx(model, tmp_path / "model.onnx", images)
     assert parity.embedding < 1e-4
     model.save(tmp_path / "copy")
@@ -219,14 +228,18 @@ def test_a_constant_style_field_is_reported_at_the_end(shapes, train_small, tmp_
     assert "The style field is constant" in (tmp_path / "run" / "report.html").read_text()
 
 
-def test_the_class_is_erased_after_stage_1_if_the_encoder_is_trained(
-    shapes, train_small, tmp_path, capsys
+@pytest.mark.parametrize(
+    "method", ["supcon", "cs_supcon", "oscs_supcon", "circle", "byol", "pcl", "cross_entropy_mlp"]
+)
+def test_a_fitted_style_field_can_be_used_with_any_method(
+    method, shapes, weights, train_small, tmp_path
 ):
-    train_small(shapes, tmp_path / "run", ["head.style_input=erased"], epochs=1, quiet=False)
-    assert "from features without the class, fitted after stage 1" in capsys.readouterr().err
-    trained = load_file(tmp_path / "run" / "model" / "weights.safetensors")
-    assert trained["head/style.erasure.left"].shape == (128, 6)
-    assert trained["head/centre.mean"][-64:-48].abs().max() < 1e-3, "fitted anew"
+    options = {"encoder": "tiny", "weights": weights, "frozen": True, "method": method}
+    settings = ["head.style=fitted", "head.common_dim=24", "head.style_dim=8"]
+    train_small(shapes, tmp_path / "run", settings, epochs=1, **options)
+    embedded = load(tmp_path / "run").embed(sorted(shapes.rglob("*.png")))
+    assert embedded.common.shape == (len(embedded.names), 24)
+    assert embedded.style.shape == (len(embedded.names), 8)
 
 
 def test_training_makes_no_network_connection(shapes, weights, train_small, tmp_path, monkeypatch):

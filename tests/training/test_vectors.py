@@ -5,6 +5,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits, make_blobs
 
+from scs_supcon.evaluation.leakage import purity
 from scs_supcon.training.probe import choose_classifier
 from scs_supcon.training.vectors import resolve_vector_recipe, train_on_vectors
 
@@ -64,6 +65,24 @@ def test_scale_and_shift_of_columns_hardly_matter():
         m.decide(m.features(x)).probabilities for m, x in ((first, vectors), (second, moved))
     ]
     assert torch.allclose(*probabilities, atol=1e-3)
+
+
+def test_a_fitted_style_field_tells_less_about_the_class():
+    vectors, labels = load_digits(return_X_y=True)
+    purities = {}
+    for style in ("trained", "fitted"):
+        model = fit(vectors, labels, requested=QUICK | {"head": QUICK["head"] | {"style": style}})
+        _, field = model.fields(model.features(vectors))
+        purities[style] = purity(field, torch.from_numpy(labels))
+    assert purities["fitted"] < 0.8 * purities["trained"]
+
+
+def test_a_method_without_fields_can_have_a_fitted_style_field():
+    vectors, labels = make_blobs(60, 4, centers=3, random_state=0)
+    head = QUICK["head"] | {"style": "fitted"}
+    model = fit(vectors, labels, requested=QUICK | {"head": head, "method": {"name": "supcon"}})
+    common, style = model.fields(model.features(vectors))
+    assert (common.shape, style.shape) == ((60, 16), (60, 8))
 
 
 @pytest.mark.parametrize("rows", [2, 3])

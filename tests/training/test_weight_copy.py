@@ -18,7 +18,7 @@ from scs_supcon.training.weight_copy import FinalWeights, WeightCopy, describe_b
 def modules(seed=0):
     torch.manual_seed(seed)
     network = Network(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 192))
-    return network, build_method("scs_supcon", "siglip")
+    return network, build_method("scs_supcon", "learned")
 
 
 def test_the_average_is_the_recursion_of_its_formula():

@@ -31,7 +31,7 @@ def test_ranges_and_choices_are_parsed():
             "method.options.b0=-5..2.5",
             "seed=1..3",
         ],
-        "scs_supcon@siglip",
+        "scs_supcon@learned",
     )
     assert axes == (
         Range("method.options.t0", 0.05, 100, log=True, whole=False),
@@ -74,7 +74,7 @@ def test_a_solved_bias_is_not_varied():
         "beta",
         "lr",
     ]
-    assert any("b0" in axis for axis in default_space("scs_supcon@siglip"))
+    assert any("b0" in axis for axis in default_space("scs_supcon@learned"))
 
 
 @pytest.mark.parametrize(

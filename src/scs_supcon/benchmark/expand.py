@@ -8,7 +8,7 @@ from pathlib import Path
 from scs_supcon.benchmark.pairwise import RunKey
 from scs_supcon.benchmark.table import READOUTS, Column, Row, Table
 from scs_supcon.data.dataset import ImageDataset
-from scs_supcon.methods import is_plugin
+from scs_supcon.plugins import is_plugin
 from scs_supcon.recipe import Recipe, make_recipe, merge
 from scs_supcon.recipe.resolve import DatasetFacts, InputFiles, TrainOptions, resolve_recipe
 from scs_supcon.runs.address import StoredRun, recipe_key, run_address, stored_runs

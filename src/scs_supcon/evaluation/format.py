@@ -117,10 +117,10 @@ def leakage_sentence(leakage: Leakage) -> str:
 def pair_warnings(pairs: PairStatistics) -> tuple[str, ...]:
     """Return a sentence for each way in which the classification of pairs has failed."""
     warnings = []
-    # Presets and `learn` change t and b only if the method has them; others are fitted later.
+    # Presets and `bias` change t and b only if the method has them; others are fitted later.
     learned = pairs.rule == "boundary"
     if pairs.t is not None and pairs.t < LOW_TEMPERATURE:
-        fix = "fix t (learn without t)" if learned else "train for longer"
+        fix = 'fix t and b (bias = "fixed")' if learned else "train for longer"
         warnings.append(
             f"The temperature t has run towards 0 ({pairs.t:.2g}): similarities hardly change "
             f"the probability of a pair. Lower the learning rate, or {fix}."
@@ -128,7 +128,7 @@ def pair_warnings(pairs: PairStatistics) -> tuple[str, ...]:
     if pairs.t is not None and learned and pairs.t > HIGH_TEMPERATURE:
         warnings.append(
             f"The temperature t has run to its limit ({pairs.t:.3g}): almost every pair is "
-            "certain. Lower the learning rate, or fix t (learn without t)."
+            'certain. Lower the learning rate, or fix t and b (bias = "fixed").'
         )
     if not -1 <= pairs.threshold <= 1:
         fix = "use the preset solved" if learned else "lower the learning rate"
@@ -160,7 +160,7 @@ def style_warnings(leakage: Leakage) -> tuple[str, ...]:
         sentences.append(
             f"The style field is almost empty: it uses {leakage.style_rank:.1f} of "
             f"{leakage.style_dim} directions. If it was trained, give the style term more "
-            "weight, or set style_floor = 0.1."
+            "weight, or use the recommended recipe, which fits the field."
         )
     if leakage.excess > FULL_OF_CLASS and leakage.class_from_common > leakage.chance + 0.05:
         sentences.append(

@@ -93,8 +93,7 @@ def _check_shapes(path: str | Path, info: ModelInfo, tensors: Mapping[str, Tenso
             continue  # not stored
         for name, shape in shapes.items():
             stored = tensors.get(f"{part}/{name}")
-            # An empty tensor gets its size from the weights: those of an erasure.
-            if stored is None or (stored.shape != shape and 0 not in shape):
+            if stored is None or stored.shape != shape:
                 actual = "missing" if stored is None else tuple(stored.shape)
                 raise UserError(
                     f"{path}: the weights do not fit the {part}: {name} is {actual}, expected "

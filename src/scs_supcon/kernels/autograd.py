@@ -17,7 +17,7 @@ def forbid_double_backward() -> None:
     if torch.is_grad_enabled():
         raise RuntimeError(
             "this loss cannot be differentiated twice with so many rows: its gradient is computed "
-            "in closed form. Use at most 64 rows, or leave out create_graph=True."
+            "in closed form. Use at most 512 rows, or leave out create_graph=True."
         )
 
 
@@ -34,6 +34,14 @@ def transformed(x: Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
+def vmapped(x: Tensor) -> bool:
+    """Return whether x belongs to `torch.vmap` outside of `torch.compile`.
+
+    PyTorch 2.4 cannot compile `is_batchedtensor`.
+    """
+    return not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(x)
+
+
 def reads_are_free(x: Tensor) -> bool:
     """Return whether numbers of x can be read without waiting for a GPU or breaking a graph."""
     return x.device.type == "cpu" and not traced(x)
@@ -46,10 +54,20 @@ def wide(x: Tensor | torch.device) -> torch.dtype:
 
 
 def scale_gradient(saved: Tensor, grad: Tensor) -> Tensor:
-    """Return the saved gradient times the incoming gradient, without a copy if the latter is 1."""
+    """Return the saved gradient times the incoming gradient, without a copy if the latter is 1.
+
+    The incoming gradient is a number, or has one number for each matrix of `saved`.
+    """
+    if grad.dim():
+        return saved * grad.view(-1, *[1] * (saved.dim() - 1))
     if reads_are_free(grad) and float(grad) == 1.0:
         return saved
     return saved * grad
+
+
+def sum_to(x: Tensor, like: Tensor) -> Tensor:
+    """Return x, summed if needed, with the shape and type of a scalar."""
+    return (x if x.numel() == like.numel() else x.sum()).to(like.dtype).view_as(like)
 
 
 def full_precision(x: Tensor) -> AbstractContextManager[object]:

@@ -23,57 +23,122 @@ from scs_supcon.kernels.autograd import (
     traced,
     wide,
 )
-from scs_supcon.kernels.dense import dense_style_distance
-from scs_supcon.kernels.gather import Group, arrange_pairs, several_processes
-from scs_supcon.kernels.layout import PairLabels, members
+from scs_supcon.kernels.dense import dense_distance, positive_pairs
+from scs_supcon.kernels.layout import Layout, members
+from scs_supcon.kernels.pairs import Pairs, Sides
 
 DENSE_ROWS = 128  # up to this size the dense form is faster, unless there are 2 classes (measured)
 PIECE = 1 << 19  # pairs held at once: 4 MiB of float64
 TINY = 1e-37  # below any distance of two different rows; its inverse is a finite float32
-LISTED = 1 << 20  # numbers in the differences of listed pairs: 4 MiB of float32
+LISTED = 1 << 18  # numbers in the differences of listed pairs: 1 MiB of float32
 LISTED_ON_GPU = 1 << 26
+LISTED_IN_BANDS = 1 << 22
 
 
-def style_distance(
-    style: Tensor,
-    labels: Tensor,
+def mean_distance(
+    s: Sides,  # (n, d), (m, d)
+    pairs: Pairs,
     *,
-    references: Tensor | None = None,
-    reference_labels: Tensor | None = None,
-    gather: bool = False,
-    group: Group = None,
     piece: int | None = None,
-) -> Tensor:
+) -> Tensor:  # (), or (n,) if pairs.per_row
     """Return the mean over rows of the mean distance to their positives; 0 for rows without any.
 
+    Distances are weighted by w q. Pairs (u, u) never count.
+
     Args:
-        style: `(n, d)` rows, in any order.
-        labels: `(n,)`.
-        references: `(m, d)` rows that hold the positives; default: the rows themselves.
-        reference_labels: `(m,)`.
-        gather: use the positives of all processes. The value is then the same on all processes.
-        group: the processes; default: all.
+        s: both sides of the pairs, in any order.
+        pairs: their targets and weights, and the rows to average over.
         piece: pairs held in memory at once; affects speed and memory, not the result.
     """
-    gather = gather and several_processes(group)
-    small = style.shape[0] <= DENSE_ROWS or traced(style)
-    if piece is None and references is None and not gather and small:
-        return dense_style_distance(style, labels)
-    queries, others, pairs = arrange_pairs(
-        style, labels, references, reference_labels, gather, group=group
-    )
-    distance: Tensor = _StyleDistance.apply(queries, others, pairs, piece or PIECE)
+    style = s.rows
+    if not pairs.by_label or traced(style):
+        return _in_bands(s, pairs)
+    assert pairs.labels is not None
+    small = style.shape[0] <= DENSE_ROWS and s.references is None and not pairs.gather
+    anchors = pairs.anchor_count()
+    if piece is None and small:
+        value: Tensor = _SmallDistances.apply(style, pairs.labels, anchors)
+        return value
+    layout = pairs.layout
+    queries, others = layout.arrange(*s)
+    distance: Tensor = _Distances.apply(queries, others, layout, anchors, piece or PIECE)
     return distance
 
 
-class _StyleDistance(torch.autograd.Function):
+def _in_bands(s: Sides, pairs: Pairs) -> Tensor:
+    """Return the mean distance from targets and weights of pairs, with a gradient by autograd."""
+    x, y = s.rows, pairs.join(*s)
+    positive = pairs.over_rows(lambda rows: pairs.positives(rows, x.dtype).sum(1), x)
+
+    def distances(rows: slice) -> Tensor:
+        q = pairs.positives(rows, x.dtype)
+        share = q.sum(1, keepdim=True)
+        weights = q / torch.where(share > 0, share, 1)
+        if traced(x):  # lists have no fixed length
+            return (_differences(x[rows], y) * weights).sum(1)
+        u, v = weights.nonzero().unbind(1)
+        if len(u) * x.shape[1] <= LISTED_IN_BANDS:  # most often few pairs are positive
+            gap = x[rows].index_select(0, u) - y.index_select(0, v)
+            parts = torch.linalg.vector_norm(gap, dim=1) * weights[u, v]
+            sums: Tensor = parts.new_zeros(len(weights)).index_add(0, u, parts)
+            return sums
+        # A Gram matrix would be inaccurate: two views of an image are near-duplicates.
+        exact = "donot_use_mm_for_euclid_dist"
+        return (torch.cdist(x[rows], y, compute_mode=exact) * weights).sum(1)
+
+    with full_precision(x):
+        return pairs.average(pairs.over_rows(distances, x), positive)
+
+
+def _differences(x: Tensor, y: Tensor) -> Tensor:
+    """Return all distances; those of equal rows have no gradient."""
+    square = (x[:, None] - y).square().sum(2)
+    zero = square == 0
+    return torch.where(zero, 0, torch.where(zero, 1, square).sqrt())
+
+
+class _SmallDistances(torch.autograd.Function):
+    """The distances of a small batch, from a list of positive pairs in any order."""
+
+    @staticmethod
+    def forward(ctx: Any, style: Tensor, labels: Tensor, anchors: int) -> Tensor:
+        u, v, weight = positive_pairs(labels, style.dtype)
+        gap = style.index_select(0, u).sub_(style.index_select(0, v))
+        distance = torch.linalg.vector_norm(gap, dim=1)
+        value = torch.dot(distance, weight).div_(anchors)
+        grad = None
+        if ctx.needs_input_grad[0]:
+            # A distance of 0 has no gradient, even if the gap is not 0: its squares can underflow.
+            gap.mul_(weight.div_(distance).masked_fill_(distance == 0, 0)[:, None])
+            grad = torch.zeros_like(style).index_add_(0, u, gap).index_add_(0, v, gap, alpha=-1)
+            grad.div_(anchors)
+        ctx.save_for_backward(style, labels, grad)
+        ctx.anchors = anchors
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None]:
+        style, labels, grad = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True
+            value = dense_distance(style, labels) / ctx.anchors
+            (grad,) = torch.autograd.grad(value, style, grad_output, create_graph=True)
+            return grad, None, None
+        return scale_gradient(grad, grad_output), None, None
+
+
+class _Distances(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, queries: Tensor, references: Tensor | None, pairs: PairLabels, piece: int
+        ctx: Any,
+        queries: Tensor,
+        references: Tensor | None,
+        layout: Layout,
+        anchors: int,
+        piece: int,
     ) -> Tensor:
-        sums = _DistanceSums(queries, references, pairs, *ctx.needs_input_grad[:2])
+        sums = _DistanceSums(queries, references, layout, *ctx.needs_input_grad[:2])
         with full_precision(queries):
-            spans = _spans(pairs)
+            spans = _spans(layout, anchors)
             number = int((spans.stop - spans.first).sum())
             most = LISTED // max(queries.shape[1], 1)
             if not reads_are_free(queries):  # blocks of classes would read sizes many times
@@ -81,23 +146,27 @@ class _StyleDistance(torch.autograd.Function):
             if number <= min(piece, most):
                 sums.add_listed(*_list_pairs(spans, number))
             else:
-                for block in class_blocks(pairs, piece):
+                for block in class_blocks(layout, anchors, piece):
                     sums.add_block(block)
-        if pairs.joined:
-            dist.all_reduce(sums.total, group=pairs.group)
-        ctx.save_for_backward(sums.grad, sums.grad_references)
+        if layout.joined:
+            dist.all_reduce(sums.total, group=layout.group)
+        ctx.save_for_backward(queries, sums.grad, sums.grad_references)
+        ctx.layout, ctx.anchors = layout, anchors
         return sums.total.to(queries.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        forbid_double_backward()
-        grad, grad_references = ctx.saved_tensors
+        queries, grad, grad_references = ctx.saved_tensors
         need_queries, need_references, *_ = ctx.needs_input_grad
+        if torch.is_grad_enabled() and ctx.layout.symmetric:  # create_graph=True
+            value = dense_distance(queries, ctx.layout.rows.labels) / ctx.anchors
+            (again,) = torch.autograd.grad(value, queries, grad_output, create_graph=True)
+            return again, *[None] * 4
+        forbid_double_backward()
         return (
             scale_gradient(grad, grad_output) if need_queries else None,
             scale_gradient(grad_references, grad_output) if need_references else None,
-            None,
-            None,
+            *[None] * 3,
         )
 
 
@@ -108,11 +177,11 @@ class _DistanceSums:
         self,
         queries: Tensor,
         references: Tensor | None,
-        pairs: PairLabels,
+        layout: Layout,
         need_queries: bool,
         need_references: bool,
     ) -> None:
-        self.queries, self.pairs = queries, pairs
+        self.queries, self.layout = queries, layout
         self.others = queries if references is None else references
         self.total = torch.zeros((), dtype=wide(queries), device=queries.device)
         any_gradient = need_queries or need_references
@@ -129,8 +198,8 @@ class _DistanceSums:
         # The gap of equal rows is 0, so their gradient is 0 with any finite divisor.
         inverse = weight.div_(distance.clamp_min_(TINY)).to(gap.dtype)
         gap.mul_(inverse[:, None])
-        self.grad.index_add_(0, u, gap, alpha=2 if self.pairs.joined else 1)
-        target = self.grad if self.pairs.symmetric else self.grad_references
+        self.grad.index_add_(0, u, gap, alpha=2 if self.layout.joined else 1)
+        target = self.grad if self.layout.symmetric else self.grad_references
         if target is not None:
             target.index_add_(0, v, gap, alpha=-1)
 
@@ -141,7 +210,7 @@ class _DistanceSums:
             self.queries, self.others, block, self.grad is not None, need_others
         )
         self.total += value
-        _scatter(self.grad, block.rows, grad, 2 if self.pairs.contains_self else 1)
+        _scatter(self.grad, block.rows, grad, 2 if self.layout.one_set else 1)
         _scatter(self.grad_references, block.columns, grad_others, 1)
 
 
@@ -156,13 +225,13 @@ class _Spans(NamedTuple):
     weight: Tensor  # of a distance
 
 
-def _spans(pairs: PairLabels) -> _Spans:
-    labels, columns = pairs.rows.labels, pairs.right.labels
+def _spans(layout: Layout, anchors: int) -> _Spans:
+    labels, columns = layout.rows.labels, layout.right.labels
     first = torch.searchsorted(columns, labels)
     stop = torch.searchsorted(columns, labels, right=True)
-    count = stop - first - int(pairs.contains_self)
-    weight = 1 / (len(pairs.left) * count.clamp_min(1).to(wide(count)))
-    if pairs.symmetric:
+    count = stop - first - int(layout.contains_self)
+    weight = 1 / (anchors * count.clamp_min(1).to(wide(count)))
+    if layout.symmetric:
         first = torch.arange(1, len(labels) + 1, device=first.device)
         weight *= 2
     return _Spans(first, stop, weight)
@@ -191,19 +260,19 @@ class Block(NamedTuple):
     real: Tensor | None  # (k, m, p): pairs that are not padding; None: all of them
 
 
-def class_blocks(pairs: PairLabels, piece: int) -> Iterator[Block]:
+def class_blocks(layout: Layout, anchors: int, piece: int) -> Iterator[Block]:
     """Yield blocks of classes of similar size; a class too large for a piece is cut into bands."""
-    rows, columns = pairs.rows, pairs.right
+    rows, columns = layout.rows, layout.right
     classes, counts = rows.counts
     stops = counts.cumsum(0)
     column_counts = members(classes, columns)
-    positives = column_counts - int(pairs.contains_self)
+    positives = column_counts - int(layout.contains_self)
     column_starts = torch.searchsorted(columns.labels, classes)
     (order,) = torch.where(positives > 0)
     order = order[torch.argsort(column_counts[order])]
     row_spans = torch.stack([stops - counts, stops], 1)[order]
     column_spans = torch.stack([column_starts, column_starts + column_counts], 1)[order]
-    weights = 1 / (len(pairs.left) * positives[order].to(wide(order)))
+    weights = 1 / (anchors * positives[order].to(wide(order)))
     heights, widths = counts[order].tolist(), column_counts[order].tolist()
     for start, stop in _similar_sizes(heights, widths, piece):
         spans = row_spans[start:stop]

@@ -5,16 +5,37 @@ rows is that of the whole batch, so the gradients of an encoder have to be *summ
 Most training loops average them: `scale_for_reduction` makes up for that.
 """
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from scs_supcon.kernels.layout import PairLabels, sort_joined, sort_rows
+from scs_supcon.errors import UserError
 
 GradientReduction = Literal["mean", "sum"]
 Group = Any  # a `torch.distributed.ProcessGroup`, or None for all processes
+
+
+@dataclass(frozen=True)
+class Gather:
+    """How a loss is gathered from several processes.
+
+    Attributes:
+        group: the processes; None: all.
+        gradient_reduction: how the training loop combines the gradients of the processes: "mean"
+            (DistributedDataParallel, FSDP, Lightning, Accelerate, Hugging Face Trainer) or "sum".
+    """
+
+    group: Group = None
+    gradient_reduction: GradientReduction = "mean"
+
+    def __post_init__(self) -> None:
+        if self.gradient_reduction not in ("mean", "sum"):
+            raise UserError(
+                f"gradient_reduction must be 'mean' or 'sum', got {self.gradient_reduction!r}"
+            )
 
 
 def several_processes(group: Group = None) -> bool:
@@ -30,60 +51,48 @@ def gather_rows(*tensors: Tensor, group: Group = None) -> tuple[list[Tensor], sl
     Returns:
         The joined tensors, and the slice that holds the rows of this process.
     """
-    n, rank = len(tensors[0]), dist.get_rank(group)
-    sizes = torch.zeros(dist.get_world_size(group), dtype=torch.long, device=tensors[0].device)
-    sizes[rank] = n
+    sizes, local = gather_sizes(tensors[0], group)
+    return [gather_padded(x.detach(), sizes, group) for x in tensors], local
+
+
+def gather_sizes(x: Tensor, group: Group) -> tuple[tuple[int, ...], slice]:
+    """Return the lengths of x in all processes, and the slice of this process among them."""
+    rank = dist.get_rank(group)
+    sizes = torch.zeros(dist.get_world_size(group), dtype=torch.long, device=x.device)
+    sizes[rank] = len(x)
     dist.all_reduce(sizes, group=group)
-    counts = sizes.tolist()
+    counts = tuple(sizes.tolist())
     start = sum(counts[:rank])
-    joined = [_gather_padded(x.detach(), counts, group) for x in tensors]
-    return joined, slice(start, start + n)
+    return counts, slice(start, start + len(x))
 
 
-def _gather_padded(x: Tensor, counts: list[int], group: Group) -> Tensor:
-    padded = x.new_zeros((max(counts), *x.shape[1:]))
+def gather_padded(
+    x: Tensor,  # (n, ...)
+    sizes: tuple[int, ...],
+    group: Group,
+) -> Tensor:  # (sum(sizes), ...)
+    """Return the rows of all processes, given their numbers."""
+    padded = x.new_zeros((max(sizes), *x.shape[1:]))
     padded[: len(x)] = x
-    received = [torch.empty_like(padded) for _ in counts]
+    received = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(received, padded, group=group)
-    return torch.cat([rows[:count] for rows, count in zip(received, counts, strict=True)])
+    return torch.cat([rows[:size] for rows, size in zip(received, sizes, strict=True)])
 
 
-def arrange_pairs(
-    x: Tensor,
-    labels: Tensor,
-    references: Tensor | None = None,
-    reference_labels: Tensor | None = None,
-    gather: bool = False,
-    *,
+def join_rows(
+    rows: Tensor,  # (n, ...)
+    views: int = 1,
     group: Group = None,
-    include_rows: bool = False,
-) -> tuple[Tensor, Tensor | None, PairLabels]:
-    """Sort both sides of the pairs by label; return queries, references and their labels.
-
-    Args:
-        x: `(n, d)` queries.
-        labels: `(n,)`.
-        references: `(m, d)` right side of the pairs; default: the queries themselves.
-        reference_labels: `(m,)`.
-        gather: use the rows of all processes as references, without gradient.
-        group: the processes; default: all.
-        include_rows: whether the queries are references, too.
-    """
-    queries, rows = sort_rows(x, labels)
-    if references is not None:
-        assert reference_labels is not None and not gather
-        if include_rows:
-            joined = torch.cat([queries, references.to(queries.dtype)])
-            joined_labels = torch.cat([rows.labels, reference_labels])
-            others, columns = sort_joined(joined, joined_labels, slice(0, len(queries)))
-        else:
-            others, columns = sort_rows(references, reference_labels)
-        return queries, others, PairLabels(rows, columns)
-    if not (gather and several_processes(group)):
-        return queries, None, PairLabels(rows)
-    (others, other_labels), local = gather_rows(queries, rows.labels, group=group)
-    others, columns = sort_joined(others, other_labels, local)
-    return queries, others, PairLabels(rows, columns, joined=True, group=group)
+) -> Tensor:  # (rows of all processes, ...)
+    """Return the rows of all processes, view-major; those of this process keep their gradient."""
+    if not several_processes(group):
+        return rows
+    tail = rows.shape[1:]
+    packed = rows.reshape(views, len(rows) // views, *tail).transpose(0, 1).flatten(1)
+    (joined,), local = gather_rows(packed, group=group)
+    if rows.requires_grad:
+        joined = torch.cat([joined[: local.start], packed, joined[local.stop :]])
+    return joined.view(len(joined), views, *tail).transpose(0, 1).flatten(0, 1)
 
 
 def scale_for_reduction(rows: Tensor, reduction: GradientReduction, group: Group = None) -> Tensor:

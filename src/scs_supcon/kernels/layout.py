@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from scs_supcon.kernels.gather import Group, gather_padded, gather_sizes, several_processes
+
 TILE = 512  # 1 MiB of float32: a tile stays in a core's cache between its passes
 
 
@@ -53,20 +55,31 @@ class SortedLabels:
 
 
 @dataclass(frozen=True)
-class PairLabels:
-    """Labels of both sides of the pairs.
+class Layout:
+    """Both sides of the pairs in the order of their labels.
 
     Attributes:
         rows: labels of the queries.
+        row_order: `(n,)` indices of the queries.
         columns: labels of the references; None if queries are paired among themselves.
-        joined: whether the references are the rows of all processes, the queries among them.
+        column_order: `(m,)` indices of the references.
+        with_rows: the queries come before the references on the right side.
+        sizes: numbers of rows of the processes, if the references are the rows of all of them.
         group: the processes; None: all.
     """
 
     rows: SortedLabels
+    row_order: Tensor
     columns: SortedLabels | None = None
-    joined: bool = False
-    group: Any = None
+    column_order: Tensor | None = None
+    with_rows: bool = False
+    sizes: tuple[int, ...] = ()
+    group: Group = None
+
+    @property
+    def joined(self) -> bool:
+        """Whether the references are the rows of all processes, the queries among them."""
+        return len(self.sizes) > 0
 
     @property
     def symmetric(self) -> bool:
@@ -93,6 +106,20 @@ class PairLabels:
         """Labels of the left side of the pairs of all processes."""
         return self.right if self.joined else self.rows
 
+    def arrange(self, rows: Tensor, references: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return queries and references in this order; rows of other processes have no gradient."""
+        queries: Tensor = _Permute.apply(rows, self.row_order)
+        if self.column_order is None:
+            return queries, None
+        if self.joined:
+            everything = gather_padded(queries.detach(), self.sizes, self.group)
+            return queries, everything.index_select(0, self.column_order)
+        assert references is not None
+        if self.with_rows:
+            references = torch.cat([queries, references.to(queries.dtype)])
+        others: Tensor = _Permute.apply(references, self.column_order)
+        return queries, others
+
     def count(self, include_self: bool = True) -> tuple[int, int]:
         """Return (number of pairs, number of same-class pairs) over all processes."""
         excluded = 0 if include_self or not self.contains_self else len(self.left)
@@ -107,15 +134,44 @@ class PairLabels:
         return positive.new_tensor(total), positive
 
 
-def count_pairs(
-    labels: Tensor, reference_labels: Tensor | None = None, *, include_self: bool = True
-) -> tuple[int, int, int]:
-    """Return the numbers of pairs, of same-class pairs, and of rows without positives."""
-    rows = SortedLabels(labels.sort().values)
-    columns = None if reference_labels is None else SortedLabels(reference_labels.sort().values)
-    pairs = PairLabels(rows, columns)
-    without = members(rows.labels, pairs.right) == int(pairs.contains_self)
-    return *pairs.count(include_self), int(without.sum())
+def lay_out(
+    labels: Tensor,  # (n,)
+    reference_labels: Tensor | None = None,  # (m,)
+    *,
+    with_rows: bool = False,
+    gather: bool = False,
+    group: Group = None,
+) -> Layout:
+    """Sort the labels of both sides.
+
+    Args:
+        labels: `(n,)` of the queries.
+        reference_labels: `(m,)`; None: the queries are paired among themselves.
+        with_rows: whether the queries are references, too.
+        gather: use the rows of all processes as references.
+        group: the processes; default: all.
+    """
+    ordered, order = torch.sort(labels, stable=True)
+    rows = SortedLabels(ordered)
+    if reference_labels is not None:
+        if not with_rows:
+            others, others_order = torch.sort(reference_labels, stable=True)
+            return Layout(rows, order, SortedLabels(others), others_order)
+        joined = torch.cat([ordered, reference_labels])
+        return Layout(rows, order, *_sort_joined(joined, slice(0, len(labels))), with_rows=True)
+    if not (gather and several_processes(group)):
+        return Layout(rows, order)
+    sizes, local = gather_sizes(ordered, group)
+    everything = gather_padded(ordered, sizes, group)
+    return Layout(rows, order, *_sort_joined(everything, local), sizes=sizes, group=group)
+
+
+def _sort_joined(labels: Tensor, queries: slice) -> tuple[SortedLabels, Tensor]:
+    """Return sorted labels with the new positions of the queries, and the order."""
+    ordered, order = torch.sort(labels, stable=True)
+    position = torch.empty_like(order)
+    position[order] = torch.arange(len(order), device=order.device)
+    return SortedLabels(ordered, position[queries]), order
 
 
 class Tile(NamedTuple):
@@ -126,29 +182,9 @@ class Tile(NamedTuple):
     uniform: bool  # all pairs of that part are same-class pairs
 
 
-def sort_rows(x: Tensor, labels: Tensor) -> tuple[Tensor, SortedLabels]:
-    """Return the rows in the order of their labels, and those labels."""
-    ordered, order = torch.sort(labels, stable=True)
-    rows: Tensor = _Permute.apply(x, order)
-    return rows, SortedLabels(ordered)
-
-
-def sort_joined(x: Tensor, labels: Tensor, queries: slice) -> tuple[Tensor, SortedLabels]:
-    """As `sort_rows`; the labels also hold the new positions of the queries."""
-    ordered, order = torch.sort(labels, stable=True)
-    position = torch.empty_like(order)
-    position[order] = torch.arange(len(order), device=order.device)
-    rows: Tensor = _Permute.apply(x, order)
-    return rows, SortedLabels(ordered, position[queries])
-
-
-def tiles(pairs: PairLabels, size: int = TILE) -> Iterator[Tile]:
+def tiles(pairs: Layout, size: int = TILE) -> Iterator[Tile]:
     """Yield the tiles of all pairs, or of the upper triangle if the pairs are symmetric."""
     rows, columns = pairs.rows, pairs.right
-    if pairs.symmetric and 0 < len(rows) <= size:
-        whole = slice(0, len(rows))
-        yield Tile(whole, whole, True, (whole, whole), False)
-        return
     for i in range(0, len(rows), size):
         r = slice(i, min(i + size, len(rows)))
         for j in range(i if pairs.symmetric else 0, len(columns), size):
@@ -176,7 +212,7 @@ def same_class_pairs(rows: SortedLabels, columns: SortedLabels) -> int:
     return int((counts * members(classes, columns)).sum())
 
 
-def members(labels: Tensor, rows: SortedLabels) -> Tensor:
+def members(labels: Tensor, rows: SortedLabels) -> Tensor:  # (k,), (n,) -> (k,)
     """Return the number of rows with each of the labels."""
     first = torch.searchsorted(rows.labels, labels)
     return torch.searchsorted(rows.labels, labels, right=True) - first

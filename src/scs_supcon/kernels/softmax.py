@@ -25,9 +25,9 @@ from scs_supcon.kernels.autograd import (
     traced,
     wide,
 )
-from scs_supcon.kernels.dense import dense_softmax_loss
-from scs_supcon.kernels.gather import Group, arrange_pairs, several_processes
-from scs_supcon.kernels.layout import TILE, PairLabels, SortedLabels, Tile, longest, members, tiles
+from scs_supcon.kernels.dense import dense_softmax
+from scs_supcon.kernels.layout import TILE, Layout, SortedLabels, Tile, longest, members, tiles
+from scs_supcon.kernels.pairs import Pairs, Sides
 
 DENSE_ROWS = 512  # up to this size the dense form is no slower (measured)
 # exp(−80) is still a normal float32: below this spread all rows can use the same shift.
@@ -35,42 +35,61 @@ SAFE_SPREAD = 80.0
 CHUNK = 4096  # rows whose class sums are held in memory
 
 
-def softmax_pair_loss(
-    x: Tensor,
-    labels: Tensor,
+def softmax_pairs(
+    x: Sides,  # (n, d), (m, d)
+    pairs: Pairs,
     temperature: float,
     *,
-    references: Tensor | None = None,
-    reference_labels: Tensor | None = None,
-    gather: bool = False,
-    group: Group = None,
     tile: int | None = None,
-) -> Tensor:
-    """Return the mean over rows of −log softmax, averaged over the positives of each row.
+) -> Tensor:  # (), or (n,) if pairs.per_row
+    """Return the mean over anchors of −log softmax, averaged over the positives of each anchor.
 
-    A row without positives contributes 0 to the mean. In float32 a value far below 1 has the
-    rounding error of its logits, about 1e-7/τ, as in any form that subtracts logits.
+    Pairs with a weight of 0 are left out of the denominator; other weights, times q, are those of
+    the average over positives. Pairs (u, u) never count. A row without positives contributes 0. In
+    float32 a value far below 1 has the rounding error of its logits, about 1e-7/τ, as in any form
+    that subtracts logits.
 
     Args:
-        x: `(n, d)` rows, in any order.
-        labels: `(n,)`.
+        x: both sides of the pairs, in any order.
+        pairs: their targets and weights, and the anchors to average over.
         temperature: τ.
-        references: `(m, d)` right side of the pairs; default: the other rows.
-        reference_labels: `(m,)`.
-        gather: compare the rows with those of all processes. The value is then the same on all
-            processes.
-        group: the processes; default: all.
         tile: side of a tile; affects speed and memory, not the result. Default: chosen by size.
     """
-    gather = gather and several_processes(group)
-    small = traced(x) or len(x) <= DENSE_ROWS
-    if tile is None and references is None and not gather and small:
-        return dense_softmax_loss(x, labels, temperature)
-    queries, others, pairs = arrange_pairs(
-        x, labels, references, reference_labels, gather, group=group
+    rows = x.rows
+    if not pairs.by_label or traced(rows):
+        return _in_bands(x, pairs, temperature)
+    if tile is None and x.references is None and not pairs.gather and len(rows) <= DENSE_ROWS:
+        assert pairs.labels is not None
+        return dense_softmax(rows, pairs.labels, temperature) / pairs.anchor_count()
+    layout, anchors = pairs.layout, pairs.anchor_count()
+    queries, others = layout.arrange(*x)
+    loss: Tensor = _SoftmaxPairs.apply(
+        queries, others, layout, anchors, 1 / temperature, tile or TILE
     )
-    loss: Tensor = _SoftmaxPairs.apply(queries, others, pairs, 1 / temperature, tile or TILE)
     return loss
+
+
+def _in_bands(x: Sides, pairs: Pairs, temperature: float) -> Tensor:
+    """Return the loss from targets and weights of pairs, with a gradient by autograd."""
+    z, y = x.rows, pairs.join(*x)
+    positive = pairs.over_rows(lambda rows: pairs.positives(rows, z.dtype).sum(1), z)
+
+    def losses(rows: slice) -> Tensor:
+        logits = z[rows] @ y.T / temperature
+        _, w = pairs.targets(rows)
+        excluded = None if w is None else w == 0
+        if pairs.contains_self:
+            itself = pairs.itself(rows, z.device)
+            excluded = itself if excluded is None else excluded | itself
+        if excluded is not None:
+            logits = logits.masked_fill(excluded, -1e30)  # −inf × 0 would be NaN
+        q = pairs.positives(rows, z.dtype)
+        share = q.sum(1, keepdim=True)
+        attracted = (logits * (q / torch.where(share > 0, share, 1))).sum(1)
+        return torch.where(share[:, 0] > 0, logits.logsumexp(1) - attracted, 0)
+
+    with full_precision(z):
+        return pairs.average(pairs.over_rows(losses, z), positive)
 
 
 class _SoftmaxPairs(torch.autograd.Function):
@@ -79,14 +98,15 @@ class _SoftmaxPairs(torch.autograd.Function):
         ctx: Any,
         queries: Tensor,
         references: Tensor | None,
-        pairs: PairLabels,
+        layout: Layout,
+        anchors: int,
         scale: float,
         tile: int,
     ) -> Tensor:
         others = queries if references is None else references
         with full_precision(queries):
             value, *gradients = _value_and_gradients(
-                queries, others, pairs, scale, tile, ctx.needs_input_grad[:2]
+                queries, others, layout, anchors, scale, tile, ctx.needs_input_grad[:2]
             )
         ctx.save_for_backward(*gradients)
         return value.to(queries.dtype)
@@ -99,37 +119,40 @@ class _SoftmaxPairs(torch.autograd.Function):
         return (
             scale_gradient(by_queries, grad) if need_queries else None,
             scale_gradient(by_references, grad) if need_references else None,
-            *[None] * 3,
+            *[None] * 4,
         )
 
 
 def _value_and_gradients(
     queries: Tensor,
     others: Tensor,
-    pairs: PairLabels,
+    layout: Layout,
+    n: int,
     scale: float,
     tile: int,
     need: tuple[bool, bool],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return L and its gradients for the queries and the references."""
-    count = members(pairs.rows.labels, pairs.right) - int(pairs.contains_self)
-    n = max(len(pairs.left), 1)
-    tile_pass = _TilePass(queries, others, pairs, scale, tile)
+    count = members(layout.rows.labels, layout.right) - int(layout.contains_self)
+    tile_pass = _TilePass(queries, others, layout, scale, tile)
     log_z = tile_pass.log_sum_exp()
-    positive_mean = _PositiveMean(queries, others, pairs, count)
+    positive_mean = _PositiveMean(queries, others, layout, count)
     per_row = log_z - scale * positive_mean.inner_product()
     value = per_row.masked_fill(count == 0, 0).sum() / n
-    if pairs.joined:
-        dist.all_reduce(value, group=pairs.group)
+    if layout.joined:
+        dist.all_reduce(value, group=layout.group)
     if not any(need):
         return value, None, None
     log_z = log_z.masked_fill(count == 0, torch.inf)  # p = 0 for rows without a loss
     grad, grad_others = tile_pass.weighted_sums(log_z, need[1])
-    positive_mean.subtract_from(grad, 2 if pairs.contains_self else 1)
+    positive_mean.subtract_from(grad, 2 if layout.one_set else 1)
     if grad_others is not None:
         share = queries / count.clamp_min(1)[:, None]
-        sums, position = _class_sums(share, pairs.rows, pairs.right.labels)
-        grad_others.sub_(sums[position]).mul_(scale / n)
+        sums, position = _class_sums(share, layout.rows, layout.right.labels)
+        grad_others.sub_(sums[position])
+        if layout.right.local is not None:  # pairs (u, u) do not count
+            grad_others.index_add_(0, layout.right.local, share)
+        grad_others.mul_(scale / n)
     return value, grad.mul_(scale / n), grad_others
 
 
@@ -139,9 +162,9 @@ class _PositiveMean:
     Only the class sums and one chunk of rows are held in memory.
     """
 
-    def __init__(self, queries: Tensor, others: Tensor, pairs: PairLabels, count: Tensor) -> None:
-        self.queries, self.contains_self, self.count = queries, pairs.contains_self, count
-        self.sums, self.position = _class_sums(others, pairs.right, pairs.rows.labels)
+    def __init__(self, queries: Tensor, others: Tensor, layout: Layout, count: Tensor) -> None:
+        self.queries, self.contains_self, self.count = queries, layout.contains_self, count
+        self.sums, self.position = _class_sums(others, layout.right, layout.rows.labels)
 
     def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
         for k in range(0, len(self.queries), CHUNK):
@@ -191,9 +214,9 @@ class _TilePass:
     """
 
     def __init__(
-        self, queries: Tensor, others: Tensor, pairs: PairLabels, scale: float, tile: int
+        self, queries: Tensor, others: Tensor, layout: Layout, scale: float, tile: int
     ) -> None:
-        self.queries, self.others, self.pairs = queries, others, pairs
+        self.queries, self.others, self.layout = queries, others, layout
         self.scale, self.tile = scale, tile
         self.buffer = queries.new_empty(min(tile, len(queries)) * min(tile, len(others)))
         bound = longest(queries) * longest(others) * scale  # of all |logits|
@@ -204,28 +227,28 @@ class _TilePass:
         sums = torch.zeros(len(self.queries), dtype=wide(self.queries), device=self.queries.device)
         if self.shift is None:
             return self._careful_log_sum_exp(sums)
-        for tile in tiles(self.pairs, self.tile):
+        for tile in tiles(self.layout, self.tile):
             e = self._logits(tile, self.shift).exp_()
             sums[tile.rows] += e.sum(1)
-            if self.pairs.symmetric and not tile.diagonal:
+            if self.layout.symmetric and not tile.diagonal:
                 sums[tile.columns] += e.sum(0)
         return sums.log_().add_(self.shift)
 
     def _careful_log_sum_exp(self, sums: Tensor) -> Tensor:
         largest = self._maxima()
-        for tile in tiles(self.pairs, self.tile):
+        for tile in tiles(self.layout, self.tile):
             x = self._logits(tile, 0.0)
             sums[tile.rows] += torch.exp(x - largest[tile.rows, None]).sum(1)
-            if self.pairs.symmetric and not tile.diagonal:
+            if self.layout.symmetric and not tile.diagonal:
                 sums[tile.columns] += torch.exp(x - largest[None, tile.columns]).sum(0)
         return sums.log_().add_(largest)
 
     def _maxima(self) -> Tensor:
         largest = torch.full_like(self.queries[:, 0], -torch.inf)
-        for tile in tiles(self.pairs, self.tile):
+        for tile in tiles(self.layout, self.tile):
             x = self._logits(tile, 0.0)
             largest[tile.rows] = torch.maximum(largest[tile.rows], x.amax(1))
-            if self.pairs.symmetric and not tile.diagonal:
+            if self.layout.symmetric and not tile.diagonal:
                 largest[tile.columns] = torch.maximum(largest[tile.columns], x.amax(0))
         return largest.masked_fill(largest.isinf(), 0)
 
@@ -239,10 +262,10 @@ class _TilePass:
         grad_others = torch.zeros_like(self.others) if need_others else None
         log_z_columns = self._log_z_of_columns(log_z).to(grad.dtype)
         log_z = log_z.to(grad.dtype)
-        for tile in tiles(self.pairs, self.tile):
+        for tile in tiles(self.layout, self.tile):
             p = self._probabilities(tile, log_z[tile.rows, None], log_z_columns[None, tile.columns])
             grad[tile.rows].addmm_(p, self.others[tile.columns])
-            if self.pairs.symmetric and not tile.diagonal:
+            if self.layout.symmetric and not tile.diagonal:
                 grad[tile.columns].addmm_(p.T, self.queries[tile.rows])
             elif grad_others is not None:
                 grad_others[tile.columns].addmm_(p.T, self.queries[tile.rows])
@@ -253,19 +276,19 @@ class _TilePass:
         if self.shift is None:
             x = self._logits(tile, 0.0)
             p = torch.exp(x - row)
-            return p.add_(torch.exp(x - column)) if self.pairs.contains_self else p
+            return p.add_(torch.exp(x - column)) if self.layout.one_set else p
         weight = torch.exp(self.shift - row)
-        if self.pairs.contains_self:
+        if self.layout.one_set:
             weight = weight + torch.exp(self.shift - column)
         return self._logits(tile, self.shift).exp_().mul_(weight)
 
     def _log_z_of_columns(self, log_z: Tensor) -> Tensor:
-        if self.pairs.symmetric:
+        if self.layout.symmetric:
             return log_z
         joined = log_z.new_zeros(len(self.others))
-        if self.pairs.joined:
-            joined[self.pairs.right.local] = log_z
-            dist.all_reduce(joined, group=self.pairs.group)
+        if self.layout.joined:
+            joined[self.layout.right.local] = log_z
+            dist.all_reduce(joined, group=self.layout.group)
         return joined
 
     def _logits(self, tile: Tile, shift: float) -> Tensor:
@@ -276,7 +299,7 @@ class _TilePass:
         if tile.diagonal:
             x.fill_diagonal_(-torch.inf)
         else:
-            itself = self.pairs.right.self_pairs(tile)
+            itself = self.layout.right.self_pairs(tile)
             if itself is not None:
                 x[itself] = -torch.inf
         return x

@@ -22,15 +22,11 @@ from scs_supcon.methods.shared.base import (
     flatten,
     probe_input_for,
 )
-from scs_supcon.methods.shared.loss_method import LossMethod
 from scs_supcon.methods.shared.pair_loss import OPTIONS as PAIR_OPTIONS
 from scs_supcon.methods.shared.pair_loss import PairLoss
 from scs_supcon.nn.network import Network, Output
-from scs_supcon.plugins import code_digest, import_place, is_plugin
 
-DETERMINED_BY_RUN = (
-    *("preset", "gather_across_devices", "gradient_reduction", "group", "common_dim", "overlap"),
-)
+DETERMINED_BY_RUN = ("preset", "gather_across_devices", "common_dim", "overlap")
 
 
 def available() -> list[str]:
@@ -40,7 +36,7 @@ def available() -> list[str]:
 
 def method_class(name: str) -> type[Method]:
     """Return the class that `methods/<name>.py` defines, or one given as `module:Class`."""
-    if is_plugin(name):
+    if ":" in name:
         return _plugin_class(name)
     if name not in available():
         raise unknown_method(name, available())
@@ -55,6 +51,9 @@ def method_class(name: str) -> type[Method]:
 
 def _plugin_class(name: str) -> type[Method]:
     """Import the module before the last colon and return the class after it."""
+    from scs_supcon.methods.shared.loss_method import LossMethod
+    from scs_supcon.plugins import import_place
+
     place, _, class_name = name.rpartition(":")
     methods = {
         key: value
@@ -142,7 +141,6 @@ def method_defaults(name: str, preset: str | None = None, **options: Option) -> 
 __all__ = [
     "Batch",
     "EncodeTrainingSet",
-    "LossMethod",
     "Method",
     "Network",
     "Output",
@@ -150,10 +148,8 @@ __all__ = [
     "available",
     "build_method",
     "check_soft_labels",
-    "code_digest",
     "constructor_parameters",
     "flatten",
-    "is_plugin",
     "method_class",
     "method_defaults",
     "parse",

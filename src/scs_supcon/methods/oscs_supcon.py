@@ -21,10 +21,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.kernels import full_precision
-from scs_supcon.kernels.targets import PairTargets
+from scs_supcon.kernels import Pairs, full_precision, join_rows
 from scs_supcon.methods.scs_supcon import SCSSupCon
-from scs_supcon.methods.shared.base import check_not_negative, check_one_of, flatten_soft_labels
+from scs_supcon.methods.shared.base import check_not_negative, check_one_of
 from scs_supcon.nn.head import unit
 
 Orthogonality = Literal["projected", "xcov"]
@@ -55,38 +54,17 @@ class OSCSSupCon(SCSSupCon):
         check_not_negative(weight=weight)
         self.orthogonality, self.weight = orthogonality, weight
 
-    def loss_with_soft_labels(
-        self, embeddings: Tensor, label_probabilities: Tensor, image_ids: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """As in `SCSSupCon`; orthogonality does not depend on labels."""
-        terms = super().loss_with_soft_labels(embeddings, label_probabilities, image_ids)
-        rows, _ = flatten_soft_labels(embeddings, label_probabilities)
-        return terms | self._orthogonality_term(rows)
-
-    def row_terms(
-        self,
-        rows: Tensor,
-        references: Tensor,
-        targets: PairTargets,
-        weights: Tensor | None = None,
-    ) -> dict[str, Tensor]:
+    def terms(self, rows: Tensor, pairs: Pairs) -> dict[str, Tensor]:
         """As in `SCSSupCon`; orthogonality is computed from all rows, and the same for each."""
-        terms = super().row_terms(rows, references, targets, weights)
-        shared = self._orthogonality_term(rows)
-        return terms | {name: term.expand(len(rows)) for name, term in shared.items()}
-
-    def _terms(self, rows: Tensor, labels: Tensor, *references: Any) -> dict[str, Tensor]:
-        """As in `SCSSupCon`; orthogonality is computed from the rows, not from the references."""
-        return super()._terms(rows, labels, *references) | self._orthogonality_term(rows)
-
-    def _orthogonality_term(self, rows: Tensor) -> dict[str, Tensor]:
+        terms = super().terms(rows, pairs)
         common, style = (unit(field) for field in self.fields(rows))
         if not self.weight or not style.shape[1]:
-            return {}
-        if self.gathers:
-            common, style = self._joined(common), self._joined(style)
+            return terms
+        if pairs.gather:
+            common, style = join_rows(common, group=self.group), join_rows(style, group=self.group)
         measure = projected if self.orthogonality == "projected" else xcov
-        return {"orthogonality": self.weight * measure(common, style)}
+        value = self.weight * measure(common, style)
+        return terms | {"orthogonality": value.expand(len(rows)) if pairs.per_row else value}
 
 
 def projected(common: Tensor, style: Tensor) -> Tensor:

@@ -3,9 +3,9 @@
     L = −(1/n) Σ_i log softmax(W h_i + a)_{y_i} + η L_SCS(z)
 
 h are the features and z the embeddings; W and a are the classifier, L_SCS is the loss of
-`scs_supcon`, with its style term and, if `memory` is set, its memory bank. Both terms are trained
-from the first step. Mixed images have soft labels p: log softmax(…)_{y_i} becomes
-Σ_k p_ik log softmax(…)_k, and pairs have the targets p_u·p_v.
+`scs_supcon`, with its style term. Both terms are trained from the first step. Mixed images have
+soft labels p: log softmax(…)_{y_i} becomes Σ_k p_ik log softmax(…)_k, and pairs have the targets
+p_u·p_v.
 
 A sum of cross-entropy and a contrastive loss with a memory of past rows is what Bi-Tuning uses for
 fine-tuning (Zhong et al., 2020), with a softmax instead of the sigmoid and a momentum encoder,
@@ -17,9 +17,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from scs_supcon.methods.scs_supcon import SCSSupCon
-from scs_supcon.methods.shared.base import Batch, Method, check_not_negative
+from scs_supcon.methods.shared.base import Batch, check_not_negative
 from scs_supcon.methods.shared.classifier import ClassifierOnFeatures
-from scs_supcon.methods.shared.weight_decay import ParameterGroup
 
 
 class SCSJoint(ClassifierOnFeatures, SCSSupCon):
@@ -41,10 +40,6 @@ class SCSJoint(ClassifierOnFeatures, SCSSupCon):
         terms = self.batch_terms(output.embeddings, batch)
         scaled = {name: self.eta * term for name, term in terms.items()}
         return scaled | {"classify": self.classification_loss(output.features, batch)}
-
-    def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[ParameterGroup]:
-        """Return groups with weight decay for the classifier, but not for t' and b."""
-        return Method.param_groups(self, lr, weight_decay)
 
     def pair_parameters(
         self, training_rows: tuple[Tensor, Tensor] | None = None

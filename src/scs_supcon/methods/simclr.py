@@ -41,7 +41,12 @@ class SimCLR(SupCon):
     ) -> dict[str, Tensor]:
         """Return the loss of the views of `(B, V, D)`; for `(N, D)` the labels are image ids."""
         if isinstance(embeddings, Tensor) and embeddings.dim() == 3:
-            labels = torch.arange(len(embeddings), device=embeddings.device) + _first_id(self.group)
+            ids = torch.arange(len(embeddings), device=embeddings.device) + _first_id(self.group)
+            if self.ignore_index is not None:
+                ids += ids >= self.ignore_index  # the label is not an id
+                if labels is not None:
+                    ids[labels.to(ids.device) == self.ignore_index] = self.ignore_index
+            labels = ids
         elif labels is None:
             raise UserError("labels are missing: pass image ids with (N, D) embeddings")
         return super().loss_terms(embeddings, labels, **options)

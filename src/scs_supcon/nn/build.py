@@ -45,7 +45,7 @@ def build_network(recipe: Recipe, feature_dim: int | None = None) -> Network:
             encoder = encoder.to(memory_format=torch.channels_last)
     head = recipe.head
     heads = [
-        Projection(feature_dim, head.dim, head.hidden, head.centre, erased_dim=head.erased_dim)
+        Projection(feature_dim, head.dim, head.hidden, head.centre, fitted_dim=head.fitted_dim)
         for _ in range(head.heads)
     ]
     projection = heads[0] if len(heads) == 1 else ProjectionHeads(heads)

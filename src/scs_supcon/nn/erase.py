@@ -1,4 +1,4 @@
-"""Remove the class from features linearly, with the least change (LEACE, Belrose et al., 2023).
+"""A style field of features from which the class is erased linearly (LEACE, Belrose et al., 2023).
 
     h⊥ = h − W⁻¹ P W (h − μ)
 
@@ -12,85 +12,14 @@ The evaluation view of an image differs from its random views, and so do the cla
 several views, the means of both kinds are erased (rank 2K − 2).
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-
-from scs_supcon.errors import UserError
+from torch import Tensor
 
 SHRINKAGE = 0.1  # not tuned; 0.001 to 0.5 gave similar style fields on birds50
 ROWS = 8192  # per pass
 NEGLIGIBLE = 1e-6  # standard deviations between classes, in a direction without class
-
-
-class Erasure(nn.Module):
-    """h -> h − L Rᵀ (h − μ), with L and R of shape `(width, rank)`; at first the identity.
-
-    The rank is part of the state: `load_state_dict` accepts any rank.
-    """
-
-    mean: Tensor
-    left: Tensor
-    right: Tensor
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(width))
-        self.register_buffer("left", torch.zeros(width, 0))
-        self.register_buffer("right", torch.zeros(width, 0))
-
-    @property
-    def rank(self) -> int:
-        """Number of directions that are erased."""
-        return self.left.shape[1]
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return the features without the class, in their shape."""
-        if not self.rank:
-            return features
-        return features - ((features - self.mean) @ self.right) @ self.left.T
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
-    ) -> None:
-        for name in ("left", "right"):
-            stored = state_dict.get(prefix + name)
-            if isinstance(stored, Tensor) and stored.dim() == 2:
-                current = getattr(self, name)
-                setattr(self, name, current.new_zeros(len(current), stored.shape[1]))
-        super()._load_from_state_dict(state_dict, prefix, *arguments)
-
-
-def can_erase(classes: int, width: int) -> bool:
-    """Return whether erasing `classes` classes leaves at least half of the directions."""
-    return classes - 1 <= width / 2
-
-
-class ErasedLinear(nn.Module):
-    """The projection of the style field: a linear layer on features without the class.
-
-    `fit_erased` sets the layer to the principal directions of these features, which explain most
-    of what differs within classes. It may be trained further.
-    """
-
-    def __init__(self, width: int, dim: int) -> None:
-        super().__init__()
-        self.erasure = Erasure(width)
-        self.layer = nn.Linear(width, dim)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return `(n, dim)` of features `(n, width)`.
-
-        A h⊥ + a = (A − A L Rᵀ) h + A L Rᵀ μ + a: erasing from the few rows of A is much cheaper
-        than from the features of a batch.
-        """
-        weight, bias, erasure = self.layer.weight, self.layer.bias, self.erasure
-        if not erasure.rank:
-            return F.linear(features, weight, bias)
-        erased = (weight @ erasure.left) @ erasure.right.T
-        return F.linear(features, weight - erased, bias + erased @ erasure.mean)
 
 
 class FeatureMoments(NamedTuple):
@@ -110,98 +39,47 @@ class FeatureMoments(NamedTuple):
     class_means: Tensor
 
 
-def fit_erasure(
-    features: Tensor, labels: Tensor, classes: int, shrinkage: float = SHRINKAGE
-) -> Erasure:
-    """Return the erasure of the classes, computed in float64.
+def can_erase(classes: int, width: int) -> bool:
+    """Return whether erasing `classes` classes leaves at least half of the directions."""
+    return classes - 1 <= width / 2
+
+
+def style_directions(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Return weight and bias of a linear map from features to a style field without the class.
+
+    Its columns are the principal directions of h⊥, the largest first. The standard deviation of a
+    column is that of its direction squared, so that directions in which images differ more count
+    more. With too many classes (see `can_erase`) nothing is erased.
 
     Args:
-        features: `(n, width)`, or `(n, views, width)` with the evaluation view first.
+        features: `(n, views, width)`, the evaluation view first.
         labels: `(n,)` class of each image.
         classes: number of classes; some may have no image.
-        shrinkage: share of the identity in the covariance, above 0 and at most 1.
 
-    Raises:
-        UserError: more than half of the directions would be erased; see `can_erase`.
+    Returns:
+        `(k, width)` and `(k,)` in float64, where k is the number of directions that vary.
     """
-    if not 0 < shrinkage <= 1:
-        raise UserError(f"shrinkage must be above 0 and at most 1, got {shrinkage}")
-    width, present = features.shape[-1], len(set(labels.tolist()))
-    if not can_erase(present, width):
-        raise UserError(
-            f"cannot erase {present} classes from features with {width} columns: at most "
-            f"{width // 2 + 1} classes leave half of the directions. Set "
-            'head.style_input = "features" and use the style_scatter option of the method'
-        )
-    if not features.numel():
-        return Erasure(width)
-    return _erasure(_moments(features, labels, classes), shrinkage)
-
-
-def fit_erased(
-    module: nn.Module,
-    features: Tensor,
-    labels: Tensor,
-    classes: int,
-    *,
-    by_variance: bool = False,
-) -> int:
-    """Fit every `ErasedLinear` inside a module; return the number of erased directions.
-
-    With too many classes (see `can_erase`) nothing is erased and the number is 0.
-
-    Args:
-        module: such as a projection head.
-        features: `(n, views, width)`, the evaluation view first; further columns are ignored.
-        labels: `(n,)` class of each image.
-        classes: number of classes.
-        by_variance: the standard deviation of a column is that of its direction squared, so that
-            directions in which images differ more count more. The directions are dealt out to the
-            projections in turn, and columns without a direction become 0.
-    """
-    projections = [child for child in module.modules() if isinstance(child, ErasedLinear)]
-    if not projections or not features.numel():
-        return 0
-    width = len(projections[0].erasure.mean)
-    moments = _moments(features[..., :width], labels, classes)
-    erasure = Erasure(width)
-    if can_erase(int((moments.counts > 0).sum()), width):
-        erasure = _erasure(moments, SHRINKAGE)
-    kept = torch.eye(width, dtype=torch.float64) - erasure.left.double() @ erasure.right.double().T
-    values, vectors = torch.linalg.eigh(kept @ moments.covariance @ kept.T)
+    moments = feature_moments(features, labels, classes)
+    keep = torch.eye(features.shape[-1], dtype=torch.float64)
+    if can_erase(int((moments.counts > 0).sum()), features.shape[-1]):
+        keep = erasure(moments)
+    values, vectors = torch.linalg.eigh(keep @ moments.covariance @ keep.T)
     varied = values > NEGLIGIBLE * values[-1].clamp_min(0)  # none if all features are equal
-    principal, values = vectors[:, varied].flip(1).T, values[varied].flip(0)  # largest first
-    start = 0
-    for number, projection in enumerate(projections):  # with different directions
-        projection.erasure.load_state_dict(erasure.state_dict())
-        weight, bias = projection.layer.weight, projection.layer.bias
-        if by_variance:
-            chosen = principal * (values / values[:1]).sqrt()[:, None]
-            chosen = chosen[number :: len(projections)][: len(weight)]
-            weight.data.zero_()
-            bias.data.zero_()
-        else:
-            chosen = principal[start : start + len(weight)]
-        dim = len(chosen)
-        start += dim
-        if not dim:
-            continue
-        # The sign of a direction is arbitrary; a fixed one makes equal runs equal.
-        largest = chosen.gather(1, chosen.abs().argmax(1, keepdim=True))
-        chosen = chosen * largest.sign()
-        with torch.no_grad():
-            weight[:dim] = chosen.to(weight)
-            bias[:dim] = -(chosen @ moments.mean).to(bias)
-    return erasure.rank
+    directions, values = vectors[:, varied].flip(1).T, values[varied].flip(0)  # largest first
+    directions = directions * (values / values[:1]).sqrt()[:, None]
+    # The sign of a direction is arbitrary; a fixed one makes equal runs equal.
+    directions *= directions.gather(1, directions.abs().argmax(1, keepdim=True)).sign()
+    weight = directions @ keep
+    return weight, -weight @ moments.mean
 
 
 @torch.no_grad()
-def _moments(features: Tensor, labels: Tensor, classes: int) -> FeatureMoments:
-    rows = features if features.dim() == 3 else features[:, None]
-    n, views, width = rows.shape
+def feature_moments(features: Tensor, labels: Tensor, classes: int) -> FeatureMoments:
+    """Return the moments of features `(n, views, width)`, the evaluation view first."""
+    n, views, width = features.shape
     counts = torch.bincount(labels, minlength=classes).double()
     kinds = 2 if views > 1 and can_erase(2 * int((counts > 0).sum()) - 1, width) else 1
-    parts = torch.split(rows, ROWS)
+    parts = torch.split(features, ROWS)
     mean = torch.stack([part.double().sum((0, 1)) for part in parts]).sum(0) / (n * views)
     scatter = torch.zeros(width, width, dtype=torch.float64)
     sums = torch.zeros(kinds, classes, width, dtype=torch.float64)
@@ -217,13 +95,18 @@ def _moments(features: Tensor, labels: Tensor, classes: int) -> FeatureMoments:
 
 
 @torch.no_grad()
-def _erasure(moments: FeatureMoments, shrinkage: float) -> Erasure:
-    erasure = Erasure(len(moments.mean))
+def erasure(moments: FeatureMoments, shrinkage: float = SHRINKAGE) -> Tensor:
+    """Return I − W⁻¹ P W, of shape `(width, width)`: h⊥ − μ is its product with h − μ.
+
+    Args:
+        moments: of the features.
+        shrinkage: share of the identity in the covariance, above 0 and at most 1.
+    """
+    identity = torch.eye(len(moments.mean), dtype=torch.float64)
     variance = moments.covariance.diagonal().mean()
     if variance <= 0:
-        return erasure
-    covariance = (1 - shrinkage) * moments.covariance
-    covariance.diagonal().add_(shrinkage * variance)
+        return identity
+    covariance = (1 - shrinkage) * moments.covariance + shrinkage * variance * identity
     values, vectors = torch.linalg.eigh(covariance)
     whiten = (vectors * values.rsqrt()) @ vectors.T
     colour = (vectors * values.sqrt()) @ vectors.T
@@ -232,6 +115,5 @@ def _erasure(moments: FeatureMoments, shrinkage: float) -> Erasure:
     cross = (weights[:, None] * moments.class_means).flatten(0, 1).T
     directions, sizes, _ = torch.linalg.svd(whiten @ cross, full_matrices=False)
     directions = directions[:, sizes > NEGLIGIBLE]
-    erasure.mean = moments.mean.float()
-    erasure.left, erasure.right = (colour @ directions).float(), (whiten @ directions).float()
-    return erasure
+    keep: Tensor = identity - (colour @ directions) @ (directions.T @ whiten)
+    return keep

@@ -1,5 +1,6 @@
 """The projection head, and the common and style fields of its embeddings."""
 
+import copy
 import math
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -9,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scs_supcon.kernels.autograd import traced, wide
-from scs_supcon.nn.erase import ROWS, ErasedLinear, fit_erased
+from scs_supcon.nn.erase import style_directions
 
 Normalise = Literal["separate", "joint", "none"]
 
@@ -17,18 +18,18 @@ Normalise = Literal["separate", "joint", "none"]
 class Projection(nn.Module):
     """The projection head of every contrastive method: Linear → ReLU → Linear, optionally centred.
 
-    With `erased_dim`, the last columns (the style field) are a linear function of the features
-    without the class (`nn.erase`):
+    With `fitted_dim`, the last columns (the style field) are a linear map of the features, which is
+    not trained but fitted after training (`with_style`):
 
-        [layers(h) | style(h⊥)]
+        [layers(h) | style(h)]
 
     Args:
         width: number of columns of the features.
         dim: number of columns of the embeddings (common + style).
         hidden: width of the hidden layer; 0 means the width of the features.
-        centre: standardise every column over the batch (no learnable scale or shift), so that
-            similarities start around 0 rather than all close to 1.
-        erased_dim: number of columns that are projected from features without the class; 0: none.
+        centre: standardise every trained column over the batch (no learnable scale or shift), so
+            that similarities start around 0 rather than all close to 1.
+        fitted_dim: number of columns that are fitted; 0: none.
     """
 
     def __init__(
@@ -37,22 +38,22 @@ class Projection(nn.Module):
         dim: int = 256,
         hidden: int = 0,
         centre: bool = False,
-        erased_dim: int = 0,
+        fitted_dim: int = 0,
     ) -> None:
         super().__init__()
         hidden = hidden or width
+        trained_dim = dim - fitted_dim
         self.layers = nn.Sequential(
-            nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, dim - erased_dim)
+            nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, trained_dim)
         )
-        self.style = ErasedLinear(width, erased_dim) if erased_dim else None
-        self.centre = Centre(dim) if centre else nn.Identity()
+        self.style = nn.Linear(width, fitted_dim).requires_grad_(False) if fitted_dim else None
+        self.centre = Centre(trained_dim) if centre else nn.Identity()
 
     def forward(self, features: Tensor) -> Tensor:
-        embeddings: Tensor = self.layers(features)
-        if self.style is not None:
-            embeddings = torch.cat([embeddings, self.style(features)], 1)
-        centred: Tensor = self.centre(embeddings)
-        return centred
+        embeddings: Tensor = self.centre(self.layers(features))
+        if self.style is None:
+            return embeddings
+        return torch.cat([embeddings, self.style(features)], 1)
 
 
 class ProjectionHeads(nn.Module):
@@ -74,54 +75,47 @@ class ProjectionHeads(nn.Module):
         return torch.stack([head(scaled) for head in self.heads], 1)
 
 
-def remove_erased_style(module: nn.Module) -> None:
-    """Remove the style field of each `Projection` in a module that erases the class from it.
-
-    It has weights of its own, so that the common field is not changed, and training is quicker.
-    """
-    for projection in module.modules():
-        if not isinstance(projection, Projection) or projection.style is None:
-            continue
+def remove_style(module: nn.Module) -> None:
+    """Remove the fitted style field of each `Projection` in a module, for training."""
+    for projection in _projections(module):
         projection.style = None
-        if isinstance(projection.centre, Centre):
-            last = projection.layers[-1]
-            assert isinstance(last, nn.Linear)
-            projection.centre.mean = projection.centre.mean[: last.out_features].clone()
-            projection.centre.var = projection.centre.var[: last.out_features].clone()
 
 
 @torch.no_grad()
-def fit_style(module: nn.Module, features: Tensor, labels: Tensor, classes: int) -> int:
-    """Fit the style field of each trained `Projection` in a module to the final features.
+def with_style(
+    module: nn.Module, features: Tensor, labels: Tensor, classes: int, dim: int
+) -> nn.Module:
+    """Return a copy of a trained head with a style field that is fitted to the final features.
 
     Its columns are the principal directions of the features without the class, with a scale that
-    is the variance of the direction (`fit_erased`). The first directions differ most between
+    is the variance of the direction (`style_directions`). The first directions differ most between
     images, least between views of an image, and tell least about the class, which the erasure
     removes from the means but not from the variances. The later ones count less, but explain what
-    the first ones leave.
+    the first ones leave. They are dealt out to several projections in turn, and columns without a
+    direction are 0.
 
     Args:
-        module: such as a projection head.
+        module: a `Projection` or `ProjectionHeads`.
         features: `(n, views, width)` of the training images, the evaluation view first.
         labels: `(n,)` class of each image.
         classes: number of classes.
-
-    Returns:
-        The number of erased directions.
+        dim: number of columns of the style field of each projection.
     """
-    erased = fit_erased(module, features.cpu(), labels, classes, by_variance=True)
-    for projection in module.modules():
-        if not isinstance(projection, Projection) or projection.style is None:
-            continue
-        if isinstance(projection.centre, Centre) and len(features):
-            like = projection.centre.mean
-            parts = torch.split(features.flatten(0, 1), ROWS)  # of many images
-            rows = torch.cat([projection.style(part.to(like)).double() for part in parts])
-            columns = slice(len(like) - rows.shape[1], None)
-            projection.centre.mean[columns] = rows.mean(0).to(like)
-            # One variance for all columns, so that they keep their scale.
-            projection.centre.var[columns] = rows.var(0, correction=0).max().to(like)
-    return erased
+    module = copy.deepcopy(module)
+    projections = _projections(module)
+    weight, bias = style_directions(features.cpu(), labels, classes)
+    for number, projection in enumerate(projections):
+        like = next(projection.parameters())
+        style = nn.Linear(weight.shape[1], dim, device=like.device)
+        for parameter, directions in ((style.weight, weight), (style.bias, bias)):
+            own = directions[number :: len(projections)][:dim]
+            parameter.zero_()[: len(own)] = own.to(like)
+        projection.style = style.requires_grad_(False)
+    return module
+
+
+def _projections(module: nn.Module) -> list[Projection]:
+    return [child for child in module.modules() if isinstance(child, Projection)]
 
 
 class Centre(nn.Module):
@@ -191,6 +185,18 @@ def fields(
     return common, style
 
 
+def common_field(embeddings: Tensor, common_dim: int, normalise: Normalise = "separate") -> Tensor:
+    """Return the common field alone."""
+    if normalise == "separate" and not traced(embeddings):
+        common: Tensor = _UnitFields.apply(embeddings, common_dim, False)
+        return common
+    if normalise == "joint":
+        return unit(embeddings)[:, :common_dim]
+    return (
+        unit(embeddings[:, :common_dim]) if normalise == "separate" else embeddings[:, :common_dim]
+    )
+
+
 def unit(x: Tensor) -> Tensor:
     """Return rows divided by their length. A zero row stays zero and gets a zero gradient."""
     if traced(x):
@@ -226,26 +232,30 @@ class _UnitFields(torch.autograd.Function):
     """Split and `unit` in one step, which saves a tenth of the time of a small batch."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, common_dim: int) -> tuple[Tensor, Tensor]:
-        common, common_length = to_unit(x[:, :common_dim])
-        style, style_length = to_unit(x[:, common_dim:])
-        ctx.save_for_backward(x, common, common_length, style, style_length)
-        return common, style
+    def forward(
+        ctx: Any, x: Tensor, common_dim: int, style: bool = True
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        common, length = to_unit(x[:, :common_dim])
+        if not style:
+            ctx.save_for_backward(x, common, length)
+            return common
+        other, other_length = to_unit(x[:, common_dim:])
+        ctx.save_for_backward(x, common, length, other, other_length)
+        return common, other
 
     @staticmethod
-    def backward(ctx: Any, grad_common: Tensor, grad_style: Tensor) -> tuple[Tensor, None]:
-        x, common, common_length, style, style_length = ctx.saved_tensors
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        x, *saved = ctx.saved_tensors
+        k = saved[0].shape[1]
+        parts = (x[:, :k], x[:, k:]) if len(grads) == 2 else (x[:, :k],)
         if torch.is_grad_enabled():  # create_graph=True
-            k = common.shape[1]
-            fields = (grad_common, x[:, :k]), (grad_style, x[:, k:])
-            return torch.cat([_differentiable_gradient(g, part) for g, part in fields], 1), None
-        return torch.cat(
-            [
-                unit_gradient(grad_common, common, common_length),
-                unit_gradient(grad_style, style, style_length),
-            ],
-            1,
-        ), None
+            gradients = [_differentiable_gradient(g, p) for g, p in zip(grads, parts, strict=True)]
+        else:
+            fields = zip(grads, saved[::2], saved[1::2], strict=True)
+            gradients = [unit_gradient(*field) for field in fields]
+        if len(grads) == 1:
+            gradients.append(torch.zeros_like(x[:, k:]))
+        return torch.cat(gradients, 1), None, None
 
 
 def _differentiable_gradient(grad: Tensor, x: Tensor) -> Tensor:

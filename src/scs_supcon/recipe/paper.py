@@ -72,7 +72,7 @@ def paper_values(source: str, native_size: int, convolutional: bool) -> Values:
     return {
         "data": {"augment": "jitter", "grayscale": 0.0},
         # 192 + 64 columns by default; CS-SupCon with overlap has other widths.
-        "head": {"hidden": 0, "heads": 1, "style_input": "features", "centre": False},
+        "head": {"hidden": 0, "heads": 1, "style": "trained", "centre": False},
         "pretrain": {
             "epochs": 1000,
             "batch_size": rates.stage_1_batch,

@@ -30,7 +30,7 @@ FOUR_HEADS: Values = {
     "hidden": 512,
     "common_dim": 128,
     "style_dim": 32,
-    "style_input": "erased",
+    "style": "fitted",
 }
 
 
@@ -52,24 +52,20 @@ def recommended_values(frozen: bool, unfreeze: bool) -> Values:
         frozen: the encoder is not trained.
         unfreeze: the encoder is pretrained, and trained after the head.
     """
-    style: Values = {"options": {"style": "instance", "style_weight": 0.0}}
     if frozen:
         return {
             "head": FOUR_HEADS,
-            "method": style,
             "pretrain": {"epochs": 40},
             "fusion": {"whitened": True, "folds": 5},
         }
     if unfreeze:
         return {
             "head": FOUR_HEADS,
-            "method": style,
             "pretrain": {"cross_entropy": 0.9, "views": 1, "initial_share": 0.5},
             "fusion": {"whitened": True, "folds": 0},
         }
     return {
-        "head": {"style_input": "erased"},
-        "method": style,
+        "head": {"style": "fitted"},
         "pretrain": {"cross_entropy": 0.9, "views": 1},
         "fusion": {"whitened": True, "folds": 0, "classifier": "linear"},
     }

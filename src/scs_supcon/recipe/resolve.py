@@ -26,10 +26,10 @@ from scs_supcon.data.splits import (
 )
 from scs_supcon.errors import UserError
 from scs_supcon.io.values import Value
-from scs_supcon.methods import build_method, is_plugin, method_class, parse
+from scs_supcon.methods import build_method, method_class, parse
 from scs_supcon.methods.shared.classifier import ClassifierOnFeatures
 from scs_supcon.nn.timm_models import data_config, has_small_stem, is_convolutional, timm_name
-from scs_supcon.plugins import allow_code
+from scs_supcon.plugins import allow_code, is_plugin
 from scs_supcon.recipe import paper
 from scs_supcon.recipe.defaults import complete_options, options_of, preset_name
 from scs_supcon.recipe.encoders import ALIASES, SMALL_IMAGE, check_start, default_encoder
@@ -186,8 +186,7 @@ def resolve_recipe(
         base = paper.paper_values(options.source, facts.native_size, convolutional)
     elif is_recommended(section(requested, "method"), files.recipe):
         base = recommended_values(frozen, unfreeze)
-    method = _method(merge(section(base, "method"), section(requested, "method")))
-    base.pop("method", None)
+    method = _method(section(requested, "method"))
     method_name = value_of(method, "name", DEFAULT_METHOD)
     schedule = merge(section(base, "pretrain"), section(requested, "pretrain"))
     defaults = merge(

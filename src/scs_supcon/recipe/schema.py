@@ -156,8 +156,8 @@ class HeadRecipe(Section):
     """Standardise each column over the batch, without learnable scale and shift."""
     heads: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of projection heads that are trained side by side and joined."""
-    style_input: Literal["features", "erased"] = "features"
-    """Input of the style field: features, or erased: features without the class."""
+    style: Literal["trained", "fitted"] = "trained"
+    """The style field: trained by the loss, or fitted to the final features without the class."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> "HeadRecipe":
@@ -167,8 +167,8 @@ class HeadRecipe(Section):
             f"overlap must be at most {narrow} (the narrower field), got {self.overlap}",
         )
         _require(
-            self.style_input == "features" or not self.overlap,
-            f"style_input = 'erased' requires overlap = 0, got {self.overlap}",
+            self.style == "trained" or not self.overlap,
+            f"style = 'fitted' requires overlap = 0, got {self.overlap}",
         )
         return self
 
@@ -178,9 +178,9 @@ class HeadRecipe(Section):
         return self.common_dim + self.style_dim - self.overlap
 
     @property
-    def erased_dim(self) -> int:
-        """Number of columns that are projected from features without the class."""
-        return self.style_dim if self.style_input == "erased" else 0
+    def fitted_dim(self) -> int:
+        """Number of columns that are fitted after stage 1."""
+        return self.style_dim if self.style == "fitted" else 0
 
 
 class MethodRecipe(Section):
@@ -237,6 +237,8 @@ class PretrainRecipe(Section):
     """CutMix: α as for MixUp; each image gets a rectangle of another. With both, one per batch."""
     cross_entropy: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the cross-entropy of a classifier of the features in the loss; 0: none."""
+    memory: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    """Rows of past batches with which a pair loss compares each batch, too; 0: none."""
     views: Count | None = None
     """Views of each image in a step; omitted: as many as the method asks for."""
     ema: Momentum = 0.0
@@ -256,6 +258,10 @@ class PretrainRecipe(Section):
             self.batches == "shuffle" or self.per_class <= self.batch_size,
             f"per_class must be at most batch_size ({self.batch_size}), got {self.per_class}",
         )
+        _require(
+            not self.memory or not (self.mixup or self.cutmix),
+            f"memory = {self.memory} cannot be combined with mixup or cutmix (soft labels)",
+        )
         return self
 
 
@@ -263,7 +269,7 @@ class ProbeRecipe(Section):
     """Stage 2 (probe): linear classifiers, one for each learning rate and weight decay."""
 
     input: Literal["method", "features", "embeddings", "common"] = "method"
-    """What is classified: the method's default, features, embeddings (both fields), or common."""
+    """What is classified: the method's default, features, embeddings (all trained), or common."""
     classifier: Literal["bank", "single"] = "bank"
     """bank: chosen from all rates and decays; single: plain_lr and the first decay, unscaled."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0

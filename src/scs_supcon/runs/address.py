@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scs_supcon.errors import UserError
 from scs_supcon.io.records import RecordError, read_json_object, table_of
-from scs_supcon.methods import is_plugin
+from scs_supcon.plugins import is_plugin
 from scs_supcon.recipe.defaults import complete_values
 from scs_supcon.recipe.schema import Recipe
 from scs_supcon.recipe.toml import (

@@ -154,30 +154,11 @@ def describe_large_batches(settings: PretrainRecipe, images: int) -> str:
     )
 
 
-def fits_style(recipe: Recipe) -> bool:
-    """Return whether a style field from features without the class is fitted after stage 1.
-
-    It is if stage 1 changes the features, or does not train the field.
-    """
-    options = recipe.method.options
-    untrained = options.get("style") == "instance" and not options.get("style_weight")
-    return recipe.head.style_input == "erased" and (not recipe.encoder.frozen or untrained)
-
-
-def describe_erasure(directions: int | None, classes: int, width: int, fitted: bool) -> str:
-    """Return a text on the input of the style field.
-
-    Args:
-        directions: number of erased directions; None: not known before stage 1.
-        classes: number of classes.
-        width: number of columns of the features.
-        fitted: the field is fitted after stage 1; see `fits_style`.
-    """
-    if directions == 0 or (directions is None and not can_erase(classes, width)):
-        return f"style     from all features, because {classes} classes are too many to erase"
-    if fitted:
+def describe_style(classes: int, width: int) -> str:
+    """Return a text on the input of a fitted style field: features with `width` columns."""
+    if can_erase(classes, width):
         return "style     from features without the class, fitted after stage 1"
-    return f"style     from features without the class ({directions} directions are erased)"
+    return f"style     from all features, because {classes} classes are too many to erase"
 
 
 def describe_stage_1(

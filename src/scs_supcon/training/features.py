@@ -19,11 +19,12 @@ from scs_supcon.device import Compute
 from scs_supcon.errors import UserError
 from scs_supcon.inference.package import initialise_from
 from scs_supcon.nn.encoder import Encoder, TappedEncoder, rows_key
+from scs_supcon.nn.head import with_style
 from scs_supcon.nn.network import Network, Output, ProbeInput, probe_features
 from scs_supcon.nn.weights import fetch_weights, load_weights
 from scs_supcon.plugins import is_plugin
 from scs_supcon.progress import Display, Progress, ProgressCallback
-from scs_supcon.recipe import Recipe
+from scs_supcon.recipe import HeadRecipe, Recipe
 
 CHUNK = 4096
 
@@ -212,3 +213,21 @@ def probe_inputs(
             inputs = torch.from_numpy(empty_table(shape, folder)) if folder else torch.empty(shape)
         inputs[number * CHUNK : number * CHUNK + len(rows)] = rows
     return inputs.view(*features.shape[:2], inputs.shape[-1])
+
+
+def add_fitted_style(
+    projection: nn.Module,
+    probe_input: ProbeInput,
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    head: HeadRecipe,
+) -> tuple[nn.Module, ProbeInput]:
+    """Return the head of the model and the input of its classifier, after stage 2.
+
+    A style field that is not trained is fitted to the features; without it, the embeddings are the
+    common field. A classifier of the features needs no head.
+    """
+    if not head.fitted_dim or probe_input == "features":
+        return projection, probe_input
+    return with_style(projection, features, labels, classes, head.fitted_dim), "common"

@@ -15,7 +15,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from scs_supcon.errors import NonFiniteError, UserError
-from scs_supcon.methods.shared.weight_decay import ParameterGroup
+from scs_supcon.methods.shared.base import ParameterGroup
 from scs_supcon.training.distributed import local_parameters, share_buffers, sum_gradients
 from scs_supcon.training.lars import LARS
 

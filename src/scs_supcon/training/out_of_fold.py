@@ -16,9 +16,7 @@ from torch import Tensor
 from scs_supcon.data.dataset import ImageDataset
 from scs_supcon.data.splits import divide_into_folds
 from scs_supcon.data.transforms import seeded
-from scs_supcon.methods import method_class, probe_input_for
-from scs_supcon.methods.shared.common_style import CommonStyleMethod
-from scs_supcon.nn.head import remove_erased_style
+from scs_supcon.methods import probe_input_for
 from scs_supcon.nn.network import Network
 from scs_supcon.nn.whitening import fit_whitenings
 from scs_supcon.progress import Display
@@ -66,9 +64,6 @@ def out_of_fold_similarities(
         run: stores checkpoints and metrics.
         display: shows progress.
     """
-    untrained = copy.deepcopy(untrained)
-    if _style_is_separate(recipe):
-        remove_erased_style(untrained.projection)
     recipe, classes = fold_phase(recipe), len(images.classes)
     labels, width = torch.from_numpy(images.labels[train]), val.features.shape[2]
     parts = []
@@ -112,14 +107,10 @@ def out_of_fold_similarities(
 
 
 def fold_phase(recipe: Recipe) -> Recipe:
-    """Return the recipe of a fold: without early stopping, which would need other images.
-
-    The style field is left out if the common field does not depend on it.
-    """
-    update: dict[str, object] = {"pretrain": recipe.pretrain.model_copy(update={"patience": 0})}
-    if _style_is_separate(recipe):
-        update["head"] = recipe.head.model_copy(update={"style_dim": 0})
-    return recipe.model_copy(update=update)
+    """Return the recipe of a fold: without early stopping, which would need other images."""
+    return recipe.model_copy(
+        update={"pretrain": recipe.pretrain.model_copy(update={"patience": 0})}
+    )
 
 
 def plan_folds(images: ImageDataset, splits: NDArray[np.str_], recipe: Recipe) -> list[Fold]:
@@ -155,16 +146,6 @@ def usable_folds(numbers: NDArray[np.int64], labels: NDArray[np.int64]) -> list[
         if len(held_out) and len(np.unique(labels[others])) > 1:
             folds.append((held_out, others))
     return folds
-
-
-def _style_is_separate(recipe: Recipe) -> bool:
-    """Return whether the common field is trained without any influence of the style field."""
-    return (
-        recipe.head.style_input == "erased"
-        and issubclass(method_class(recipe.method.name), CommonStyleMethod)
-        and not recipe.method.options.get("style_decorrelation")
-        and recipe.method.options.get("normalize") != "joint"
-    )
 
 
 def _seconds_later(elapsed: float, done: int, count: int, estimated: float) -> float:

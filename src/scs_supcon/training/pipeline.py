@@ -32,8 +32,6 @@ from scs_supcon.io.records import MissingRecord, RecordError, read_json
 from scs_supcon.methods import Method, probe_input_for
 from scs_supcon.nn.build import build_network, split_frozen
 from scs_supcon.nn.encoder import Encoder
-from scs_supcon.nn.erase import fit_erased
-from scs_supcon.nn.head import fit_style
 from scs_supcon.nn.network import Network, ProbeInput
 from scs_supcon.progress import Display, Stopwatch
 from scs_supcon.recipe import Recipe, write_toml
@@ -48,12 +46,12 @@ from scs_supcon.training.estimate import (
     check_memory,
     describe_batches,
     describe_data,
-    describe_erasure,
     describe_stage_1,
-    fits_style,
+    describe_style,
 )
 from scs_supcon.training.features import (
     RunFeatures,
+    add_fitted_style,
     encode_images,
     extract_features,
     load_initial_weights,
@@ -165,25 +163,18 @@ def _run_stages(
         partial(encode_images, encoder, images, recipe, fabric, compute, display)
     )
     display.line(describe_batches(labels, recipe, method.views))
-    erased, cached = None, None
+    cached = None
     if frozen:
         cached = encode(train, "train", recipe.encoder.frozen_views, compute.cache)
-        erased = fit_erased(trained.projection, cached, torch.from_numpy(labels), classes)
         training_set = training_set_from_features(cached, images, train, recipe, method.views)
     else:
         training_set = training_set_from_images(
             images, train, recipe, method.views, compute.workers
         )
     untrained = copy.deepcopy(head)
-    if recipe.head.style_input == "erased" and recipe.head.style_dim:
-        display.line(
-            describe_erasure(
-                erased,
-                classes,
-                cast("Encoder", network.encoder).num_features,
-                fits_style(recipe),
-            )
-        )
+    if recipe.head.fitted_dim:
+        width = cast("Encoder", network.encoder).num_features
+        display.line(describe_style(classes, width))
     first = None
     if recipe.pretrain.head_epochs:
         first = HeadPhase(network, images, train, recipe, fabric, compute, display)
@@ -305,8 +296,6 @@ def _stage_2(
         features with the inputs of stage 2.
     """
     train, val, classes = features["train"], features["val"], len(images.classes)
-    if probe_input == "common" and fits_style(recipe):
-        fit_style(network.projection, train.features, train.labels, classes)
     fused, class_means = None, None
     if recipe.fusion.whitened:
         fused, class_means = fuse_fields(
@@ -325,11 +314,14 @@ def _stage_2(
         chosen, classified = choose_classifier(probes[0], method, probe_input, val_rows)
         if classified != probe_input:  # t and b belong to the common field
             probe_input, learned_pairs = classified, None
+    projection, probe_input = add_fitted_style(
+        network.projection, probe_input, train.features, train.labels, classes, recipe.head
+    )
     model = Model.from_training(
         recipe=recipe,
         classes=images.classes,
         encoder=network.encoder,
-        projection=network.projection,
+        projection=projection,
         probe_input=probe_input,
         classifier=chosen.classifier,
         train=(train.features[:, 0], train.labels),

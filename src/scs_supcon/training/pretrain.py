@@ -31,7 +31,10 @@ from scs_supcon.methods import (
 )
 from scs_supcon.methods.shared.common_style import CommonStyleMethod
 from scs_supcon.methods.shared.heads import HeadEnsemble
+from scs_supcon.methods.shared.memory_bank import MemoryBank
+from scs_supcon.methods.shared.pair_loss import PairLoss
 from scs_supcon.methods.shared.with_classifier import WithClassifier
+from scs_supcon.nn.head import remove_style
 from scs_supcon.progress import Display
 from scs_supcon.recipe import PretrainRecipe, Recipe
 from scs_supcon.runs.metrics_log import STEP_METRICS
@@ -250,15 +253,30 @@ def make_method(recipe: Recipe, world_size: int = 1) -> Method:
         member.views = recipe.pretrain.views or member.views
         member.gather_across_devices = member.gather_across_devices or world_size > 1
         member.gradient_reduction = "sum"  # as `distributed.sum_gradients` does
+    if recipe.pretrain.memory:
+        members = [_with_memory(member, recipe.pretrain.memory) for member in members]
     method = members[0] if len(members) == 1 else HeadEnsemble(members)
     share = recipe.pretrain.cross_entropy
     return WithClassifier(method, share) if share else method
 
 
+def _with_memory(method: Method, rows: int) -> Method:
+    if not isinstance(method, PairLoss):
+        raise UserError(
+            f"pretrain.memory = {rows} needs a loss over pairs, such as scs_supcon, supcon or "
+            f"cs_supcon, got {type(method).__name__}: set it to 0"
+        )
+    return MemoryBank(method, rows)
+
+
 def set_up_method(
     method: Method, network: Network, labels: NDArray[np.int64], classes: int, recipe: Recipe
 ) -> None:
-    """Call the method's `setup` with the labels, dimensions and number of epochs of the run."""
+    """Prepare network and method for stage 1: without a fitted style field, which is added later.
+
+    The method's `setup` gets the labels, dimensions and number of epochs of the run.
+    """
+    remove_style(network.projection)
     first_layer = next(network.projection.parameters())
     method.setup(
         TaskInfo(
@@ -266,7 +284,7 @@ def set_up_method(
             torch.from_numpy(labels),
             classes,
             first_layer.shape[1],
-            recipe.head.dim,
+            recipe.head.dim - recipe.head.fitted_dim,
             recipe.pretrain.epochs,
         )
     )

@@ -20,7 +20,7 @@ from scs_supcon.data.transforms import seeded
 from scs_supcon.errors import UserError
 from scs_supcon.inference.classifier import LinearClassifier, useful_temperature
 from scs_supcon.methods import Method
-from scs_supcon.methods.shared.weight_decay import ParameterGroup
+from scs_supcon.methods.shared.base import ParameterGroup
 from scs_supcon.nn.network import ProbeInput
 from scs_supcon.progress import Display, ProgressCallback
 from scs_supcon.recipe import ProbeRecipe, Recipe

@@ -26,13 +26,12 @@ from scs_supcon.inference.decision import (
 )
 from scs_supcon.methods import method_class, probe_input_for
 from scs_supcon.nn.build import build_network
-from scs_supcon.nn.erase import fit_erased
 from scs_supcon.recipe import Recipe, Values, make_recipe, merge, write_toml
 from scs_supcon.recipe.resolve import CLIP_NORM, DEFAULT_METHOD
 from scs_supcon.recipe.toml import section, value_of
 from scs_supcon.runs.run_dir import RunDir
 from scs_supcon.training.distributed import make_fabric
-from scs_supcon.training.features import probe_inputs
+from scs_supcon.training.features import add_fitted_style, probe_inputs
 from scs_supcon.training.pretrain import (
     make_method,
     pretrain,
@@ -130,7 +129,6 @@ def train_on_vectors(
         method = make_method(recipe)
         set_up_method(method, network, labels[train], classes, recipe)
         views = _add_noise(features[train], recipe.encoder.frozen_views)
-        fit_erased(network.projection, views, train_labels, classes)
         training_set = training_set_from_features(views, rows, train, recipe, method.views)
         validation = validation_set_from_features(
             (features[train], train_labels), (features[val], val_labels)
@@ -146,7 +144,10 @@ def train_on_vectors(
         chosen, probe_input = choose_classifier(
             probe, method, probe_input, (features[val], val_inputs[:, 0], val_labels)
         )
-    inputs = ProbeInputs(network.projection, probe_input, recipe.head)
+    projection, probe_input = add_fitted_style(
+        network.projection, probe_input, views, train_labels, classes, recipe.head
+    )
+    inputs = ProbeInputs(projection, probe_input, recipe.head)
     rule = fit_decision_rule(
         chosen.classifier,
         train=(in_passes(inputs, features[train])[0], train_labels),

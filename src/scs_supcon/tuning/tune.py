@@ -17,7 +17,7 @@ from scs_supcon.io.file_systems import lock_caution
 from scs_supcon.io.frames import data_frame
 from scs_supcon.io.lock import InUse, is_held
 from scs_supcon.io.records import RecordError, read_text
-from scs_supcon.methods import is_plugin
+from scs_supcon.plugins import is_plugin
 from scs_supcon.progress import Display
 from scs_supcon.recipe import from_toml
 from scs_supcon.training.result import RunResult

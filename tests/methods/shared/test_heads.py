@@ -92,7 +92,7 @@ def test_the_loss_is_the_sum_over_heads() -> None:
 
 
 def test_scalars_and_pair_parameters_are_means() -> None:
-    method = HeadEnsemble([SCSSupCon(6, preset="siglip"), SCSSupCon(6, preset="siglip")])
+    method = HeadEnsemble([SCSSupCon(6, preset="learned"), SCSSupCon(6, preset="learned")])
     with torch.no_grad():
         for index, member in enumerate(method.methods):
             assert isinstance(member, SCSSupCon)

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from scs_supcon.kernels import join_rows
 from scs_supcon.methods import Batch, Network, Output, TaskInfo, build_method
-from scs_supcon.methods.shared.joint import gather
 from scs_supcon.nn.head import Projection
 
 Arrays = dict[str, np.ndarray]
@@ -37,9 +37,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "paco": {"queue": 9},
     "pcl": {"granularities": (1, 2)},
     "scs_joint": {"eta": 0.5},
-    "scs_joint+memory": {"memory": 3, "preset": "siglip"},
+    "scs_joint+learned": {"preset": "learned"},
     "scs_joint+soft": {},
-    "scs_supcon+memory": {"memory": 3},
     "scs_supcon+soft": {"beta": 0.3},
     "selfcon": {},
     "timescl": {},
@@ -129,15 +128,15 @@ def test_gathered_rows_keep_their_order_and_local_rows_their_gradient(ranks: lis
 
 def test_one_process_needs_no_gathering() -> None:
     rows = torch.randn(4, 2)
-    assert gather(rows, 2) is rows
+    assert join_rows(rows, 2) is rows
 
 
 def gather_numbered_rows(rank: int) -> Arrays:
     local = [0.0, 1.0] if rank == 0 else [2.0]
     rows = torch.tensor([[x, v] for v in (0.0, 1.0) for x in local], requires_grad=True)
-    joined = gather(rows, 2)
+    joined = join_rows(rows, 2)
     (joined.sum(1) * torch.arange(1, 7)).sum().backward()
-    labels = gather(torch.tensor(local * 2).long(), 2)
+    labels = join_rows(torch.tensor(local * 2).long(), 2)
     assert rows.grad is not None
     return {
         "rows": joined.detach().numpy(),

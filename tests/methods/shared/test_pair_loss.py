@@ -10,7 +10,7 @@ from torch import Tensor
 
 from scs_supcon import CSSupCon, SCSSupCon, SimCLR, SupCon
 from scs_supcon.errors import UserError
-from scs_supcon.kernels import targets
+from scs_supcon.kernels import pairs as pairs_module
 from scs_supcon.methods import Method
 
 Matrix = list[list[float]]
@@ -39,7 +39,7 @@ def scs_reference(
     n Σ_v w_uv (q_uv log(1 + e^(b − t (r − m))) + (1 − q_uv) log(1 + e^(t r − b))) / divisor
     − β n ω_u / Σ ω · Σ_v w_uv q_uv ‖s_u − s_v‖ / Σ_v w_uv q_uv, v ≠ u
     """
-    n, margin, beta = len(z), options.get("margin", 0.0), options.get("beta", 1e-3)
+    n, beta = len(z), options.get("beta", 1e-3)
     c, s = [unit(row[:4]) for row in z], [unit(row[4:]) for row in z]
     pairs = [(u, v) for u in range(n) for v in range(n)]
     all_ = math.fsum(w[u][v] for u, v in pairs)
@@ -54,7 +54,7 @@ def scs_reference(
         cost = 0.0
         for v in range(n):
             r = dot(c[u], c[v])
-            pull, push = b - t * (r - margin), t * r - b
+            pull, push = b - t * r, t * r - b
             cost += w[u][v] * q[u][v] * math.log1p(math.exp(pull)) / divisors[0]
             cost += w[u][v] * (1 - q[u][v]) * math.log1p(math.exp(push)) / divisors[1]
         others = [(w[u][v] * q[u][v], v) for v in range(n) if v != u]
@@ -146,11 +146,11 @@ cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 @cases
 @pytest.mark.parametrize("pairs", ["all", "balanced", "positives"])
-@pytest.mark.parametrize("options", [{}, {"margin": 0.2, "beta": 0.1}], ids=["plain", "margin"])
+@pytest.mark.parametrize("options", [{}, {"beta": 0.1}], ids=["plain", "style"])
 def test_scs_supcon(case: Any, pairs: Any, options: dict[str, Any]) -> None:
     construction, call, q, w, omega = case
     options = {"pairs": pairs} | options
-    loss = SCSSupCon(4, preset="siglip", t0=4.0, b0=1.0, **construction, **options)
+    loss = SCSSupCon(4, preset="learned", t0=4.0, b0=1.0, **construction, **options)
     check(
         lambda z: loss(z, **({"labels": batch()[1]} | call)),
         lambda z: scs_reference(z, q, w, omega, 4.0, 1.0, **options),
@@ -190,7 +190,7 @@ def check(loss: Callable[[Tensor], Tensor], reference: Callable[[Matrix], list[f
 
 LOSSES: dict[str, Callable[..., Method]] = {
     "solved": SCSSupCon,
-    "siglip": lambda **options: SCSSupCon(preset="siglip", **options),
+    "learned": lambda **options: SCSSupCon(preset="learned", **options),
     "without self": lambda **options: SCSSupCon(include_self=False, **options),
     "supcon": SupCon,
     "cs_supcon": CSSupCon,
@@ -219,7 +219,7 @@ def test_ignored_rows_are_left_out(make: Callable[..., Method]) -> None:
     assert torch.equal(make(ignore_index=-1)(z, labels), expected)
     rows = make(ignore_index=-1, reduction="none")(z, labels)
     assert rows[~kept].tolist() == [0, 0]
-    torch.testing.assert_close(rows[kept].mean(), expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(rows.mean(), expected, rtol=1e-6, atol=0)
     weights = torch.arange(8.0)
     torch.testing.assert_close(
         make(ignore_index=-1)(z, labels, sample_weights=weights),
@@ -249,7 +249,7 @@ def test_a_row_of_weight_two_counts_like_two_rows() -> None:
     twice = [0, 1, 1, 2, 3, 3, 4, 5, 6, 7]
     weights = torch.tensor([1, 2, 1, 2, 1, 1, 1, 1])
     for pairs in ("all", "balanced", "positives"):
-        loss = SCSSupCon(6, preset="siglip", pairs=pairs)
+        loss = SCSSupCon(6, preset="learned", pairs=pairs)
         torch.testing.assert_close(
             loss(z, labels, sample_weights=weights), loss(z[twice], labels[twice])
         )
@@ -262,8 +262,8 @@ def test_equal_weights_and_targets_from_labels_change_nothing(
     z, labels = batch()
     expected = make()(z, labels)
     q = labels[:, None] == labels
-    for chunk in (targets.CHUNK, 17):
-        monkeypatch.setattr(targets.targeted_sigmoid_loss, "__kwdefaults__", kwdefaults(chunk))
+    for band in (pairs_module.BAND, 17):
+        monkeypatch.setattr(pairs_module, "BAND", band)
         for options in (
             {"sample_weights": torch.full((8,), 0.3)},
             {"pair_weights": torch.full((8, 8), 5.0)},
@@ -273,10 +273,6 @@ def test_equal_weights_and_targets_from_labels_change_nothing(
             torch.testing.assert_close(make()(z, labels, **options), expected, rtol=1e-6, atol=0)
 
 
-def kwdefaults(chunk: int) -> dict[str, Any]:
-    return {"weighting": "all", "margin": 0.0, "mean": False, "chunk": chunk}
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -284,7 +280,9 @@ def kwdefaults(chunk: int) -> dict[str, Any]:
         ({"sample_weights": -torch.ones(8)}, "sample_weights must be finite and at least 0"),
         ({"pair_targets": torch.ones(8, 7)}, r"pair_targets .* \(8, 8\), got \(8, 7\)"),
         ({"pair_targets": 2 * torch.ones(8, 8)}, "pair_targets must be between 0 and 1, got 2"),
-        ({"labels": torch.rand(8, 3)}, "floating-point numbers: use loss_with_soft_labels"),
+        ({"labels": torch.ones(8, 3)}, "at least 0 and sum to 1"),
+        ({"references": torch.ones(4, 5)}, "references have 5 columns but embeddings have 6"),
+        ({"references": torch.ones(4, 6)}, "reference_labels are missing"),
         ({"labels": torch.full((8, 3), 2)}, "must be 0 or 1"),
     ],
 )
@@ -300,8 +298,6 @@ def test_unsupported_combinations_are_errors() -> None:
     z, labels = batch()
     with pytest.raises(UserError, match="class_weights has 2 numbers, but a label is 2"):
         SCSSupCon(class_weights=[1.0, 1.0])(z, labels)
-    with pytest.raises(UserError, match='style="instance" cannot be combined with targets'):
-        SCSSupCon(style="instance", reduction="none")(z, labels)
     with pytest.raises(UserError, match="labels are missing: pass labels or pair_targets"):
         SCSSupCon(reduction="none")(z)
 
@@ -312,3 +308,79 @@ def test_no_rows() -> None:
         value = loss(z, torch.zeros(0, dtype=torch.long), sample_weights=torch.zeros(0))
         value.backward()
         assert value.item() == 0
+
+
+def siglip(images: Tensor, texts: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """The loss of two towers as SigLIP defines it: −Σ log σ(±(scale x·y + bias)) / n."""
+    x, y = (z / z.norm(dim=1, keepdim=True) for z in (images, texts))
+    logits = scale * (x @ y.T) + bias
+    signs = 2 * torch.eye(len(x), dtype=x.dtype) - 1
+    return -torch.nn.functional.logsigmoid(signs * logits).sum() / len(x)
+
+
+@pytest.mark.parametrize("n", [1, 5, 37])
+def test_two_towers_are_siglip(n: int) -> None:
+    source = torch.Generator().manual_seed(n)
+    towers = torch.randn(2, n, 6, generator=source, dtype=torch.float64).requires_grad_()
+    ids = torch.randperm(n, generator=source)
+    loss = SCSSupCon(6, preset="learned", pairs="positives", t0=7.0, b0=3.0)
+    value = loss(towers[0], ids, references=towers[1], reference_labels=ids)
+    (by_towers,) = torch.autograd.grad(value, towers, retain_graph=True)
+    by_log_t, by_b = torch.autograd.grad(value, (loss.log_t, loss.b))
+    scale = torch.tensor(7.0, dtype=torch.float64, requires_grad=True)
+    bias = torch.tensor(-3.0, dtype=torch.float64, requires_grad=True)
+    expected = siglip(towers[0], towers[1], scale, bias)
+    by_towers_2, by_scale, by_bias = torch.autograd.grad(expected, (towers, scale, bias))
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(by_towers, by_towers_2)
+    torch.testing.assert_close(by_log_t[0], 7 * by_scale)
+    torch.testing.assert_close(by_b[0], -by_bias)
+
+
+@pytest.mark.parametrize("make", [lambda **o: SCSSupCon(4, **o), SupCon])
+@pytest.mark.parametrize("kind", ["integers", "soft", "sets"])
+def test_references_in_place_of_the_rows(make: Callable[..., Method], kind: str) -> None:
+    """Rows as references are the batch itself, but for pairs (u, u), which count here."""
+    z, labels = batch()
+    soft = torch.eye(3, dtype=torch.float64)[labels]
+    given = {"integers": labels, "soft": soft, "sets": soft.long()}[kind]
+    loss = make()
+    mask = torch.ones(8, 8, dtype=torch.bool)
+    if isinstance(loss, SupCon):
+        mask.fill_diagonal_(False)
+    terms = loss.loss_terms(z, given, references=z, reference_labels=given, pair_weights=mask)
+    torch.testing.assert_close(terms["contrast"], loss.loss_terms(z, labels)["contrast"])
+
+
+def test_ignored_references_have_no_column() -> None:
+    z, labels = batch()
+    others, other_labels = batch(1)
+    other_labels[[1, 4]] = -1
+    source = torch.Generator().manual_seed(3)
+    w = torch.rand(8, 8, generator=source, dtype=torch.float64)
+    for make in (SCSSupCon, SupCon):
+        loss = make(ignore_index=-1)
+        value = loss(z, labels, references=others, reference_labels=other_labels, pair_weights=w)
+        kept = other_labels >= 0
+        expected = make()(
+            z,
+            labels,
+            references=others[kept],
+            reference_labels=other_labels[kept],
+            pair_weights=w[:, kept],
+        )
+        torch.testing.assert_close(value, expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"references": torch.randn(4, 6)}, "reference_labels"),
+        ({"references": torch.randn(4, 5), "reference_labels": torch.zeros(4).long()}, "columns"),
+        ({"references": torch.randn(4, 6), "reference_labels": torch.zeros(3).long()}, "number"),
+        ({"references": torch.randn(4, 6), "reference_labels": torch.ones(4, 1)}, "same kind"),
+    ],
+)
+def test_wrong_references_are_errors(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        SCSSupCon()(*batch(), **options)

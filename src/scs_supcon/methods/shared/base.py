@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
@@ -11,15 +11,16 @@ from torch import Tensor, nn
 
 from scs_supcon.errors import NonFiniteError, UserError
 from scs_supcon.io.values import Option, Scalar
-from scs_supcon.kernels import several_processes
-from scs_supcon.kernels.autograd import reads_are_free
+from scs_supcon.kernels import Gather, several_processes
+from scs_supcon.kernels.autograd import reads_are_free, transformed, vmapped
 from scs_supcon.kernels.gather import GradientReduction, Group, scale_for_reduction
-from scs_supcon.methods.shared.weight_decay import ParameterGroup
 from scs_supcon.nn.network import Network, Output, ProbeInput
 
 Module = TypeVar("Module")
 OptionValue: TypeAlias = Option | tuple[Scalar, ...] | None
 Options: TypeAlias = Mapping[str, OptionValue]
+ParameterGroup: TypeAlias = dict[str, Sequence[Tensor] | float]
+"""`params`, and optionally `lr` and `weight_decay`, as the optimisers of torch expect."""
 
 SUM_TOLERANCE = 1e-2  # of the sum of label probabilities, which may be in half precision
 
@@ -267,13 +268,19 @@ class Method(nn.Module):
         return None
 
 
-def set_processes(
-    method: Method, gather: bool, gradient_reduction: GradientReduction, group: Group
-) -> None:
-    """Check and store the arguments of a method about several processes."""
-    check_one_of("gradient_reduction", gradient_reduction, ("mean", "sum"))
-    method.gather_across_devices = gather
-    method.gradient_reduction, method.group = gradient_reduction, group
+def set_processes(method: Method, gather: bool | Gather) -> None:
+    """Store which processes a method gathers rows from, if any."""
+    processes = gather if isinstance(gather, Gather) else Gather()
+    method.gather_across_devices = gather is not False
+    method.gradient_reduction, method.group = processes.gradient_reduction, processes.group
+
+
+def reject_arguments(method: Method, unexpected: Iterable[str], hints: Mapping[str, str]) -> None:
+    """Raise an error that names an unexpected argument and, if possible, what to use instead."""
+    for name in unexpected:
+        known = constructor_parameters(type(method))
+        advice = hints.get(name) or f"the arguments are {', '.join(known)}"
+        raise UserError(f"{type(method).__name__} has no argument {name!r}: {advice}")
 
 
 def constructor_parameters(method: type[Method]) -> dict[str, inspect.Parameter]:
@@ -453,6 +460,11 @@ def check_one_of(name: str, value: object, options: tuple[object, ...]) -> None:
 
 
 def _check_embeddings(embeddings: Tensor) -> None:
+    if isinstance(embeddings, Tensor) and vmapped(embeddings):
+        raise UserError(
+            "a loss over pairs cannot be used under torch.vmap, which hides the batch: call it in "
+            "a loop and add the values"
+        )
     if not isinstance(embeddings, Tensor) or embeddings.dim() not in (2, 3):
         raise UserError(
             f"embeddings must be a tensor of shape (N, D) or (B, V, D), got {_describe(embeddings)}"
@@ -478,7 +490,7 @@ def _check_numbers(embeddings: Tensor, labels: Tensor | None) -> None:
     total = embeddings.detach().sum()
     if labels is None or not labels.shape[0]:
         values = [total.item(), 0.0]
-    elif reads_are_free(total):
+    elif reads_are_free(total) or transformed(total):  # which have no `tolist` in PyTorch 2.4
         values = [total.item(), labels.min().item()]
     else:
         values = torch.stack([total, labels.min().to(total)]).tolist()

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scs_supcon.errors import UserError
-from scs_supcon.kernels import full_precision
+from scs_supcon.kernels import full_precision, join_rows
 from scs_supcon.methods.shared.base import Batch, Method, TaskInfo, after_setup, like
-from scs_supcon.methods.shared.joint import JointMethod, gather
+from scs_supcon.methods.shared.joint import JointMethod
 from scs_supcon.nn.network import ProbeInput
 
 
@@ -35,7 +35,7 @@ class ClassifierOnFeatures(Method):
         """Return the cross-entropy of the features of all views, for hard or soft labels."""
 
         def joined(rows: Tensor) -> Tensor:
-            return gather(self.scaled(rows), self.views, self.group) if self.gathers else rows
+            return join_rows(self.scaled(rows), self.views, self.group) if self.gathers else rows
 
         logits, soft = self.logits(joined(features)), batch.label_probabilities
         if soft is None:

@@ -7,8 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.shared.base import Batch, EncodeTrainingSet, Method, TaskInfo
-from scs_supcon.methods.shared.weight_decay import ParameterGroup
+from scs_supcon.methods.shared.base import (
+    Batch,
+    EncodeTrainingSet,
+    Method,
+    ParameterGroup,
+    TaskInfo,
+)
 from scs_supcon.nn.head import ProjectionHeads
 from scs_supcon.nn.network import Network, Output, ProbeInput
 

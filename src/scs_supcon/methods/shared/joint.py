@@ -7,12 +7,10 @@ of one process with all rows. The drawback is that every process computes the wh
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.kernels import gather_rows, several_processes, softmax_pair_loss
-from scs_supcon.kernels.gather import Group
+from scs_supcon.kernels import Pairs, Sides, join_rows, softmax_pairs
 from scs_supcon.methods.shared.base import Batch, Method, flatten
 from scs_supcon.nn.head import unit
 
@@ -61,24 +59,12 @@ class JointMethod(Method):
 
     def gather(self, rows: Tensor, views: int = 1) -> Tensor:
         """Return the rows of all processes if `gather_across_devices` is set, else `rows`."""
-        return gather(self.scaled(rows), views, self.group) if self.gathers else rows
-
-
-def gather(rows: Tensor, views: int = 1, group: Group = None) -> Tensor:
-    """Return the rows of all processes, view-major; those of this process keep their gradient."""
-    if not several_processes(group):
-        return rows
-    tail = rows.shape[1:]
-    packed = rows.reshape(views, len(rows) // views, *tail).transpose(0, 1).flatten(1)
-    (joined,), local = gather_rows(packed, group=group)
-    if rows.requires_grad:
-        joined = torch.cat([joined[: local.start], packed, joined[local.stop :]])
-    return joined.view(len(joined), views, *tail).transpose(0, 1).flatten(0, 1)
+        return join_rows(self.scaled(rows), views, self.group) if self.gathers else rows
 
 
 def supcon(rows: Tensor, labels: Tensor, temperature: float) -> Tensor:
     """Return the SupCon loss of rows, which need not have unit length."""
-    return softmax_pair_loss(unit(rows), labels, temperature)
+    return softmax_pairs(Sides(unit(rows)), Pairs.of(labels), temperature)
 
 
 def check_views(method: Method, views: int) -> None:

@@ -6,19 +6,19 @@ h are the features, W and a are the classifier. A pair loss compares an image wi
 its batch, cross-entropy with all classes: an encoder learns faster from both than from pairs alone.
 """
 
-from typing import Self
-
 from torch import Tensor, nn
 
 from scs_supcon.errors import UserError
-from scs_supcon.methods.shared.base import Batch, EncodeTrainingSet, Method, TaskInfo
+from scs_supcon.methods.shared.base import Batch, Method, ParameterGroup
 from scs_supcon.methods.shared.classifier import ClassifierOnFeatures
 from scs_supcon.methods.shared.heads import HeadEnsemble, SharedOutput
-from scs_supcon.methods.shared.weight_decay import ParameterGroup
+from scs_supcon.methods.shared.wrapper import MethodWrapper
 
 
-class WithClassifier(ClassifierOnFeatures):
+class WithClassifier(ClassifierOnFeatures, MethodWrapper):
     """A method, and a classifier of the features whose cross-entropy is added to its loss.
+
+    `loss_terms` are those of the method alone, because there are no features to classify.
 
     Args:
         method: the method; it must not train a classifier of its own.
@@ -26,28 +26,17 @@ class WithClassifier(ClassifierOnFeatures):
     """
 
     def __init__(self, method: Method, share: float) -> None:
-        super().__init__()
+        super().__init__(method)
         member = method.methods[0] if isinstance(method, HeadEnsemble) else method
+        member = member.method if isinstance(member, MethodWrapper) else member
         if isinstance(member, ClassifierOnFeatures) or member.uses_taps:
             raise UserError(
                 f"pretrain.cross_entropy = {share:g} cannot be used with {type(member).__name__}, "
                 "which trains a classifier of its own or needs taps: set it to 0"
             )
-        self.method, self.share = method, share
-        self.views, self.probe_input = method.views, method.probe_input
-        self.trains_head = method.trains_head
-        self.supports_soft_labels = method.supports_soft_labels
+        self.share = share
         self.gather_across_devices = member.gather_across_devices
         self.gradient_reduction, self.group = member.gradient_reduction, member.group
-
-    def loss_terms(self, embeddings: Tensor, labels: Tensor | None) -> dict[str, Tensor]:
-        """Return the terms of the method alone: there are no features to classify."""
-        return self.method.loss_terms(embeddings, labels)
-
-    def setup(self, task: TaskInfo) -> Self:
-        """Set up the method and create the classifier."""
-        self.method.setup(task)
-        return super().setup(task)
 
     def training_step(self, batch: Batch, network: nn.Module) -> dict[str, Tensor]:
         output = SharedOutput(network, batch.images)
@@ -55,15 +44,6 @@ class WithClassifier(ClassifierOnFeatures):
         loss = self.classification_loss(output(batch.images).features, batch)
         scaled = {name: (1 - self.share) * term for name, term in terms.items()}
         return scaled | {"classify": self.share * loss}
-
-    def on_epoch_start(self, epoch: int, encode_training_set: EncodeTrainingSet) -> None:
-        self.method.on_epoch_start(epoch, encode_training_set)
-
-    def after_step(self, network: nn.Module, progress: float) -> None:
-        self.method.after_step(network, progress)
-
-    def scalars(self) -> dict[str, float]:
-        return self.method.scalars()
 
     def param_groups(self, lr: float, weight_decay: float = 0.0) -> list[ParameterGroup]:
         """Return the groups of the method, and of the classifier with weight decay."""
@@ -76,8 +56,3 @@ class WithClassifier(ClassifierOnFeatures):
             {"params": [weight], "lr": lr, "weight_decay": weight_decay},
             {"params": [bias], "lr": lr, "weight_decay": 0.0},
         ]
-
-    def pair_parameters(
-        self, training_rows: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[float, float] | None:
-        return self.method.pair_parameters(training_rows)

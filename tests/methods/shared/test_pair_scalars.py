@@ -1,12 +1,16 @@
+"""Statistics of the pairs in a batch."""
+
 import math
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from pair_batches import Rows, labelled_rows
-from scs_supcon.kernels import mean_cosines
+from scs_supcon.kernels import Pairs
+from scs_supcon.methods.shared.pair_scalars import batch_statistics
 
 
 def reference(x: list[list[float]], q: list[list[float]]) -> tuple[float, float]:
@@ -27,23 +31,21 @@ def reference(x: list[list[float]], q: list[list[float]]) -> tuple[float, float]
     return positive, negative
 
 
+def cosines(pairs: Pairs, x: Tensor) -> tuple[float, float]:
+    values = batch_statistics(pairs, x)
+    return values.get("positive_cosine", math.nan), values.get("negative_cosine", math.nan)
+
+
 @given(labelled_rows())
-def test_hard_labels(batch: Rows) -> None:
+def test_cosines_of_labels(batch: Rows) -> None:
     x, labels = batch
-    q = (labels[:, None] == labels).double()
-    expected = reference(x.tolist(), q.tolist())
-    assert mean_cosines(x, labels) == pytest.approx(expected, abs=1e-12, nan_ok=True)
+    expected = reference(x.tolist(), (labels[:, None] == labels).double().tolist())
+    assert cosines(Pairs.of(labels), x) == pytest.approx(expected, abs=1e-12, nan_ok=True)
 
 
 @given(labelled_rows(1), st.integers(0, 99))
-def test_soft_labels(batch: Rows, seed: int) -> None:
+def test_cosines_of_soft_labels(batch: Rows, seed: int) -> None:
     x = batch[0]
     p = torch.randn(len(x), 3, generator=torch.Generator().manual_seed(seed)).double().softmax(1)
     expected = reference(x.tolist(), (p @ p.T).tolist())
-    assert mean_cosines(x, p) == pytest.approx(expected, abs=1e-12, nan_ok=True)
-
-
-def test_one_hot_labels_give_the_cosines_of_hard_labels() -> None:
-    x, labels = torch.randn(9, 4), torch.arange(9) % 3
-    one_hot = torch.nn.functional.one_hot(labels)
-    assert mean_cosines(x, one_hot.float()) == pytest.approx(mean_cosines(x, labels), abs=1e-12)
+    assert cosines(Pairs.of_soft(p), x) == pytest.approx(expected, abs=1e-12, nan_ok=True)

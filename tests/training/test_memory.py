@@ -1,0 +1,66 @@
+"""Stage 1 with a memory of past rows."""
+
+import os
+import signal
+from functools import partial
+
+import pytest
+import torch
+
+from scs_supcon.errors import UserError
+from scs_supcon.methods.shared.heads import HeadEnsemble
+from scs_supcon.methods.shared.memory_bank import MemoryBank
+from scs_supcon.recipe import make_recipe
+from scs_supcon.training.checkpointing import CheckpointManager, SavePolicy, Stopped
+from scs_supcon.training.pretrain import make_method
+
+
+def recipe(method="scs_supcon", **pretrain):
+    return make_recipe(
+        {"data": {"source": "shapes"}, "method": {"name": method}, "pretrain": pretrain}
+    )
+
+
+def test_each_head_has_a_memory_of_its_own():
+    several = make_recipe(
+        {"data": {"source": "shapes"}, "head": {"heads": 2}, "pretrain": {"memory": 8}}
+    )
+    method = make_method(several)
+    assert isinstance(method, HeadEnsemble)
+    embeddings, labels = torch.randn(4, 2, 256), torch.tensor([0, 1, 1, 0])
+    method.loss_terms(embeddings, labels)
+    for k, member in enumerate(method.methods):
+        assert isinstance(member, MemoryBank)
+        assert torch.equal(member.queue.contents()[0], embeddings[:, k])
+
+
+def test_a_memory_needs_a_loss_over_pairs_and_labels():
+    with pytest.raises(UserError, match=r"pretrain\.memory"):
+        make_method(recipe("byol", memory=8))
+    with pytest.raises(UserError, match="memory = 8"):
+        recipe(memory=8, mixup=0.4)
+
+
+@pytest.mark.parametrize("method", ["scs_supcon", "simclr"])
+def test_a_stopped_run_ends_with_the_same_bytes(
+    method, shapes, train_small, tmp_path, monkeypatch, deterministic_files
+):
+    often = partial(SavePolicy, every=0.0, at_most=0.0)
+    monkeypatch.setattr("scs_supcon.training.checkpointing.SavePolicy", often)
+    options = {"settings": ["pretrain.memory=20"], "method": method}
+    whole = train_small(shapes, tmp_path / "whole", **options)
+    without = train_small(shapes, tmp_path / "without", method=method)
+    after_step = CheckpointManager.after_step
+
+    def interrupt(self, position, terms):
+        if position.global_step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        after_step(self, position, terms)
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(CheckpointManager, "after_step", interrupt)
+        train_small(shapes, tmp_path / "run", **options)
+    train_small(shapes, tmp_path / "run", **options)
+    files = deterministic_files(tmp_path / "run")
+    assert files == deterministic_files(whole.path)
+    assert files != deterministic_files(without.path) | {"recipe.toml": files["recipe.toml"]}
