@@ -1,6 +1,10 @@
-"""Print the lowest version of each dependency that pyproject.toml allows, as pip constraints."""
+"""Print the lowest version of each dependency that pyproject.toml allows, as pip constraints.
+
+Arguments are extras, such as `dev`; default: all. The floor of an extra replaces that of the base.
+"""
 
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -9,7 +13,8 @@ PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 
 def main() -> None:
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
-    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    extras = project["optional-dependencies"]
+    groups = [project["dependencies"], *(extras[name] for name in sys.argv[1:] or extras)]
     lowest: dict[str, str] = {}
     for requirement in (text for group in groups for text in group):
         match = re.match(r"([\w.-]+)(?:\[.*?\])?>=([\w.]+)", requirement)
