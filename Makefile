@@ -45,9 +45,8 @@ test-min: test-min-loss ## run the quick tests with the lowest supported version
 	.venv-min/bin/python -m pip install --quiet --constraint .venv-min.txt --editable '.[all,dev]'
 	.venv-min/bin/python -m pytest -n 2 -m "not slow and not browser and not docs and not scale"
 
-# Left out: tests that need the extra `train`; those of the Triton kernel, as the interpreter of
-# Triton 3.0 is noisy with NumPy 1.26 and wrong with NumPy 2; and one test with several processes, at
-# whose end the Gloo of old versions may hang (pytorch/pytorch#154976).
+# Left out: a test that needs the extra `train`, and one at whose end the Gloo of old versions may
+# hang (pytorch/pytorch#154976).
 test-min-loss: ## run the quick tests of the losses with the lowest PyTorch and NumPy of the base install
 	$(PYTHON) -m venv build/loss-env
 	$(PYTHON) tools/lowest_versions.py dev > build/loss-env/lowest.txt
@@ -55,7 +54,7 @@ test-min-loss: ## run the quick tests of the losses with the lowest PyTorch and 
 		pytest pytest-xdist hypothesis psutil pytorch-metric-learning tomli-w
 	build/loss-env/bin/python -m pytest -n 2 -m "not slow" tests/kernels tests/methods tests/test_pml.py \
 		tests/nn/test_head.py tests/nn/test_taps.py \
-		--ignore tests/methods/shared/test_plugins.py --ignore tests/kernels/test_triton_sigmoid.py \
+		--ignore tests/methods/shared/test_plugins.py \
 		--deselect tests/methods/shared/test_memory_bank.py::test_several_processes_have_the_memory_of_one
 
 check: $(READY) ## check format, lint, types, import directions and vocabulary

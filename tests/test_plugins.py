@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 import scs_supcon
-from scs_supcon import plugins
+from scs_supcon import LossMethod, plugins
 from scs_supcon.benchmark.table import make_table, read_table_file, write_table_file
 from scs_supcon.data.builtin import shapes as drawn_shapes
 from scs_supcon.data.feature_cache import keyed_views
 from scs_supcon.data.transforms import train_view
 from scs_supcon.errors import UserError
-from scs_supcon.methods import LossMethod, TaskInfo, build_method, method_defaults
+from scs_supcon.methods import TaskInfo, build_method, method_defaults
 from scs_supcon.nn.encoder import build_encoder, encoder_key
 from scs_supcon.recipe import from_toml, make_recipe
 from scs_supcon.recipe.own_code import check_code

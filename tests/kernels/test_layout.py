@@ -176,15 +176,15 @@ def test_count_pairs(labels: list[int], others: list[int], sides: str, include_s
     ]
     expected = len(pairs), sum(labels[u] == right[v] for u, v in pairs)
     rows, references = (torch.tensor(x, dtype=torch.long) for x in (labels, others))
-    made = Pairs.of(
+    described = Pairs.of(
         rows,
         None if sides == "rows" else references,
         with_rows=sides == "rows and references",
         anchors="with positives",
     )
-    assert made.layout.count(include_self) == expected
-    assert tuple(int(x) for x in made.layout.count_on_device(include_self)) == expected
-    assert made.anchor_count() == max(sum(bool(columns) for columns in positives), 1)
+    assert described.layout.count(include_self) == expected
+    assert tuple(int(x) for x in described.layout.count_on_device(include_self)) == expected
+    assert described.anchor_count() == max(sum(bool(columns) for columns in positives), 1)
 
 
 def test_evenly_spaced_indices() -> None:

@@ -89,7 +89,7 @@ def test_an_address_depends_on_recipe_and_code_but_not_on_the_location_of_the_da
 
 def test_stored_runs_are_found_by_their_recipe_with_and_without_written_options(tmp_path):
     old = make_recipe(RECIPE)
-    options = {"temperature": 0.1, "loss_scale": 1.0}
+    options = {"temperature": 0.1, "loss_scale": 1.0, "anchors": "all"}
     new = make_recipe(RECIPE | {"method": {"name": "supcon", "options": options}})
     store(tmp_path / "old", old, None)
     store(tmp_path / "unfinished", new, "other", finished=False)
