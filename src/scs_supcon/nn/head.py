@@ -1,6 +1,5 @@
 """The projection head, and the common and style fields of its embeddings."""
 
-import copy
 import math
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -10,7 +9,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from scs_supcon.kernels.autograd import traced, wide
-from scs_supcon.nn.erase import style_directions
 
 Normalise = Literal["separate", "joint", "none"]
 
@@ -19,7 +17,7 @@ class Projection(nn.Module):
     """The projection head of every contrastive method: Linear → ReLU → Linear, optionally centred.
 
     With `fitted_dim`, the last columns (the style field) are a linear map of the features, which is
-    not trained but fitted after training (`with_style`):
+    not trained but fitted after training (`nn.style`):
 
         [layers(h) | style(h)]
 
@@ -73,49 +71,6 @@ class ProjectionHeads(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         scaled = torch.lerp(features.detach(), features, 1 / len(self.heads))  # same values
         return torch.stack([head(scaled) for head in self.heads], 1)
-
-
-def remove_style(module: nn.Module) -> None:
-    """Remove the fitted style field of each `Projection` in a module, for training."""
-    for projection in _projections(module):
-        projection.style = None
-
-
-@torch.no_grad()
-def with_style(
-    module: nn.Module, features: Tensor, labels: Tensor, classes: int, dim: int
-) -> nn.Module:
-    """Return a copy of a trained head with a style field that is fitted to the final features.
-
-    Its columns are the principal directions of the features without the class, with a scale that
-    is the variance of the direction (`style_directions`). The first directions differ most between
-    images, least between views of an image, and tell least about the class, which the erasure
-    removes from the means but not from the variances. The later ones count less, but explain what
-    the first ones leave. They are dealt out to several projections in turn, and columns without a
-    direction are 0.
-
-    Args:
-        module: a `Projection` or `ProjectionHeads`.
-        features: `(n, views, width)` of the training images, the evaluation view first.
-        labels: `(n,)` class of each image.
-        classes: number of classes.
-        dim: number of columns of the style field of each projection.
-    """
-    module = copy.deepcopy(module)
-    projections = _projections(module)
-    weight, bias = style_directions(features.cpu(), labels, classes)
-    for number, projection in enumerate(projections):
-        like = next(projection.parameters())
-        style = nn.Linear(weight.shape[1], dim, device=like.device)
-        for parameter, directions in ((style.weight, weight), (style.bias, bias)):
-            own = directions[number :: len(projections)][:dim]
-            parameter.zero_()[: len(own)] = own.to(like)
-        projection.style = style.requires_grad_(False)
-    return module
-
-
-def _projections(module: nn.Module) -> list[Projection]:
-    return [child for child in module.modules() if isinstance(child, Projection)]
 
 
 class Centre(nn.Module):

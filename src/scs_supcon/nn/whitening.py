@@ -17,8 +17,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from scs_supcon.nn.erase import ROWS
 from scs_supcon.nn.head import unit
+from scs_supcon.nn.style import ROWS
 
 
 class Whitening(nn.Module):

@@ -21,7 +21,7 @@ from scs_supcon.errors import UserError
 from scs_supcon.io.records import memory_bytes
 from scs_supcon.methods import Batch, Method, Network
 from scs_supcon.nn.build import network_shapes
-from scs_supcon.nn.erase import can_erase
+from scs_supcon.nn.style import can_erase
 from scs_supcon.progress import format_estimate
 from scs_supcon.recipe import PretrainRecipe, Recipe
 from scs_supcon.recipe.encoders import SMALL_IMAGE

@@ -19,8 +19,8 @@ from scs_supcon.device import Compute
 from scs_supcon.errors import UserError
 from scs_supcon.inference.package import initialise_from
 from scs_supcon.nn.encoder import Encoder, TappedEncoder, rows_key
-from scs_supcon.nn.head import with_style
 from scs_supcon.nn.network import Network, Output, ProbeInput, probe_features
+from scs_supcon.nn.style import with_style
 from scs_supcon.nn.weights import fetch_weights, load_weights
 from scs_supcon.plugins import is_plugin
 from scs_supcon.progress import Display, Progress, ProgressCallback

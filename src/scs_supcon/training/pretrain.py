@@ -34,7 +34,7 @@ from scs_supcon.methods.shared.heads import HeadEnsemble
 from scs_supcon.methods.shared.memory_bank import MemoryBank
 from scs_supcon.methods.shared.pair_loss import PairLoss
 from scs_supcon.methods.shared.with_classifier import WithClassifier
-from scs_supcon.nn.head import remove_style
+from scs_supcon.nn.style import remove_style
 from scs_supcon.progress import Display
 from scs_supcon.recipe import PretrainRecipe, Recipe
 from scs_supcon.runs.metrics_log import STEP_METRICS

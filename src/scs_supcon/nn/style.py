@@ -12,14 +12,60 @@ The evaluation view of an image differs from its random views, and so do the cla
 several views, the means of both kinds are erased (rank 2K − 2).
 """
 
+import copy
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from scs_supcon.nn.head import Projection
 
 SHRINKAGE = 0.1  # not tuned; 0.001 to 0.5 gave similar style fields on birds50
 ROWS = 8192  # per pass
 NEGLIGIBLE = 1e-6  # standard deviations between classes, in a direction without class
+
+
+def remove_style(module: nn.Module) -> None:
+    """Remove the fitted style field of each `Projection` in a module, for training."""
+    for projection in _projections(module):
+        projection.style = None
+
+
+@torch.no_grad()
+def with_style(
+    module: nn.Module, features: Tensor, labels: Tensor, classes: int, dim: int
+) -> nn.Module:
+    """Return a copy of a trained head with a style field that is fitted to the final features.
+
+    Its columns are the principal directions of the features without the class, with a scale that
+    is the variance of the direction (`style_directions`). The first directions differ most between
+    images, least between views of an image, and tell least about the class, which the erasure
+    removes from the means but not from the variances. The later ones count less, but explain what
+    the first ones leave. They are dealt out to several projections in turn, and columns without a
+    direction are 0.
+
+    Args:
+        module: a `Projection` or `ProjectionHeads`.
+        features: `(n, views, width)` of the training images, the evaluation view first.
+        labels: `(n,)` class of each image.
+        classes: number of classes.
+        dim: number of columns of the style field of each projection.
+    """
+    module = copy.deepcopy(module)
+    projections = _projections(module)
+    weight, bias = style_directions(features.cpu(), labels, classes)
+    for number, projection in enumerate(projections):
+        like = next(projection.parameters())
+        style = nn.Linear(weight.shape[1], dim, device=like.device)
+        for parameter, directions in ((style.weight, weight), (style.bias, bias)):
+            own = directions[number :: len(projections)][:dim]
+            parameter.zero_()[: len(own)] = own.to(like)
+        projection.style = style.requires_grad_(False)
+    return module
+
+
+def _projections(module: nn.Module) -> list[Projection]:
+    return [child for child in module.modules() if isinstance(child, Projection)]
 
 
 class FeatureMoments(NamedTuple):

@@ -3,8 +3,15 @@ import torch
 from torch import Tensor, nn
 
 from scs_supcon.evaluation.leakage import purity
-from scs_supcon.nn.erase import can_erase, erasure, feature_moments, style_directions
-from scs_supcon.nn.head import Projection, ProjectionHeads, remove_style, unit, with_style
+from scs_supcon.nn.head import Projection, ProjectionHeads, unit
+from scs_supcon.nn.style import (
+    can_erase,
+    erasure,
+    feature_moments,
+    remove_style,
+    style_directions,
+    with_style,
+)
 
 
 def blobs(n: int = 60, width: int = 7, classes: int = 3, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -157,7 +164,7 @@ def test_large_sets_are_summed_in_parts(monkeypatch) -> None:
     noise = torch.randn(60, 9, generator=torch.Generator().manual_seed(1))
     views = torch.stack([features, features + 0.1 * noise], 1)
     whole = style_directions(views, labels, 3)
-    monkeypatch.setattr("scs_supcon.nn.erase.ROWS", 7)
+    monkeypatch.setattr("scs_supcon.nn.style.ROWS", 7)
     for ours, expected in zip(style_directions(views, labels, 3), whole, strict=True):
         torch.testing.assert_close(ours, expected)
 
