@@ -152,10 +152,10 @@ def test_missing_models_are_explained(saved: Path, tmp_path: Path) -> None:
     assert load(tmp_path / "run").classes == load(saved).classes
 
 
-@pytest.mark.parametrize("version", [2, 4])
+@pytest.mark.parametrize("version", [3, 5])
 def test_another_format_needs_another_version(saved: Path, version: int) -> None:
     edit_info(saved, lambda info: info.update(format_version=version))
-    assert f"has format {version}, this version of scs-supcon reads format 3" in error_of(saved)
+    assert f"has format {version}, this version of scs-supcon reads format 4" in error_of(saved)
 
 
 @pytest.mark.parametrize(
@@ -323,4 +323,4 @@ def test_the_model_card_names_the_split(trained: Trained) -> None:
 def test_model_information_survives_json(trained: Trained) -> None:
     info = trained().model().info
     assert ModelInfo.model_validate_json(info.model_dump_json()) == info
-    assert info.format_version == 3
+    assert info.format_version == 4

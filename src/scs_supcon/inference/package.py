@@ -30,7 +30,7 @@ from scs_supcon.nn.network import ProbeInput
 from scs_supcon.recipe import Count, Positive, Recipe, Section, Share, write_toml
 from scs_supcon.runs.layout import MODEL_FILES, find_model, previous_model
 
-FORMAT_VERSION: Literal[3] = 3
+FORMAT_VERSION: Literal[4] = 4
 DTYPES = (
     *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.uint8),
     *(torch.int8, torch.int16, torch.int32, torch.int64),
@@ -86,7 +86,7 @@ class ModelMetrics(Section):
 class ModelInfo(Section):
     """Everything about a model that is not a tensor: the content of `model.json`."""
 
-    format_version: Literal[3] = FORMAT_VERSION
+    format_version: Literal[4] = FORMAT_VERSION
     """Increased when older versions of this package cannot read the directory."""
     classes: Annotated[tuple[str, ...], Field(min_length=1)]
     """Names of the classes."""
