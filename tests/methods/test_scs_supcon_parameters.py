@@ -85,6 +85,7 @@ def test_an_unknown_argument_gets_a_hint(name: str, hint: str) -> None:
         ({"t0": -1.0}, "t0 must be .*, got -1.0"),
         ({"t0": math.nan}, "t0 must be .*, got nan"),
         ({"t0": math.inf}, "t0 must be .*, got inf"),
+        ({"t0": "10"}, "t0 must be .*, got '10'"),
         ({"t0": 101.0}, "t0 must be at most 100, got 101.0"),
         ({"beta": math.nan}, "beta must be .*, got nan"),
         ({"beta": -0.1}, "beta must be .*, got -0.1"),

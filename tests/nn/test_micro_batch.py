@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from scs_supcon import SCSSupCon, SupCon, large_batch_step
+from scs_supcon.errors import UserError
 from scs_supcon.nn.encoder import build_encoder
 from scs_supcon.nn.network import in_micro_batches
 
@@ -219,6 +220,12 @@ def test_autocast_and_a_scaled_loss() -> None:
     for result in results:
         for grad, reference in zip(result, expected, strict=True):
             assert (grad - reference).norm() < 0.02 * reference.norm()
+
+
+@pytest.mark.parametrize("micro_batch", [0, -2])
+def test_a_micro_batch_has_inputs(micro_batch: int) -> None:
+    with pytest.raises(UserError, match="micro_batch"):
+        large_batch_step(make_encoder(), SupCon(), make_batch(), micro_batch)
 
 
 def test_two_processes_have_the_gradients_of_one(

@@ -1,9 +1,5 @@
 """Stage 1 with a memory of past rows."""
 
-import os
-import signal
-from functools import partial
-
 import pytest
 import torch
 
@@ -11,7 +7,6 @@ from scs_supcon.errors import UserError
 from scs_supcon.methods.shared.heads import HeadEnsemble
 from scs_supcon.methods.shared.memory_bank import MemoryBank
 from scs_supcon.recipe import make_recipe
-from scs_supcon.training.checkpointing import CheckpointManager, SavePolicy, Stopped
 from scs_supcon.training.pretrain import make_method
 
 
@@ -43,23 +38,12 @@ def test_a_memory_needs_a_loss_over_pairs_and_labels():
 
 @pytest.mark.parametrize("method", ["scs_supcon", "simclr"])
 def test_a_stopped_run_ends_with_the_same_bytes(
-    method, shapes, train_small, tmp_path, monkeypatch, deterministic_files
+    method, shapes, train_small, tmp_path, train_stopped, deterministic_files
 ):
-    often = partial(SavePolicy, every=0.0, at_most=0.0)
-    monkeypatch.setattr("scs_supcon.training.checkpointing.SavePolicy", often)
     options = {"settings": ["pretrain.memory=20"], "method": method}
     whole = train_small(shapes, tmp_path / "whole", **options)
     without = train_small(shapes, tmp_path / "without", method=method)
-    after_step = CheckpointManager.after_step
-
-    def interrupt(self, position, terms):
-        if position.global_step == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        after_step(self, position, terms)
-
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(CheckpointManager, "after_step", interrupt)
-        train_small(shapes, tmp_path / "run", **options)
+    train_stopped(shapes, tmp_path / "run", step=2, **options)
     train_small(shapes, tmp_path / "run", **options)
     files = deterministic_files(tmp_path / "run")
     assert files == deterministic_files(whole.path)

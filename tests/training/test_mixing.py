@@ -1,9 +1,5 @@
 """MixUp and CutMix."""
 
-import os
-import signal
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +7,6 @@ import torch
 from scs_supcon.errors import UserError
 from scs_supcon.methods import Batch
 from scs_supcon.recipe import make_recipe
-from scs_supcon.training.checkpointing import CheckpointManager, SavePolicy, Stopped
 from scs_supcon.training.mixing import mix_batch
 from scs_supcon.training.train import resolved_recipe
 
@@ -121,22 +116,11 @@ def test_one_image_is_its_own_partner():
     ],
 )
 def test_a_stopped_run_with_mixed_images_ends_with_the_same_bytes(
-    settings, shapes, train_small, tmp_path, monkeypatch, deterministic_files
+    settings, shapes, train_small, tmp_path, train_stopped, deterministic_files
 ):
-    often = partial(SavePolicy, every=0.0, at_most=0.0)
-    monkeypatch.setattr("scs_supcon.training.checkpointing.SavePolicy", often)
     options = {"settings": settings, "method": "baseline"}
     whole = train_small(shapes, tmp_path / "whole", **options)
-    after_step = CheckpointManager.after_step
-
-    def interrupt(self, position, terms):
-        if position.global_step == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        after_step(self, position, terms)
-
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(CheckpointManager, "after_step", interrupt)
-        train_small(shapes, tmp_path / "run", **options)
+    train_stopped(shapes, tmp_path / "run", step=2, **options)
     train_small(shapes, tmp_path / "run", **options)
     assert deterministic_files(tmp_path / "run") == deterministic_files(whole.path)
 

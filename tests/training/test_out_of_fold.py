@@ -1,9 +1,6 @@
 """Heads are trained again without each fold, to calibrate on images that were held out."""
 
-import os
-import signal
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ from numpy.typing import NDArray
 from scs_supcon.data.splits import divide_into_folds
 from scs_supcon.inference import load
 from scs_supcon.recipe import make_recipe
-from scs_supcon.training.checkpointing import CheckpointManager, SavePolicy, Stopped
+from scs_supcon.training.checkpointing import CheckpointManager
 from scs_supcon.training.out_of_fold import fold_phase, usable_folds
 
 SETTINGS = ["head.heads=2", "fusion.whitened=true", "fusion.folds=3"]
@@ -107,24 +104,11 @@ def test_every_training_image_is_held_out_once(options, shapes, train_small, tmp
 
 
 def test_a_run_stopped_in_the_second_fold_ends_with_the_same_bytes(
-    options, shapes, train_small, tmp_path, monkeypatch, deterministic_files
+    options, shapes, train_small, train_stopped, tmp_path, monkeypatch, deterministic_files
 ):
-    often = partial(SavePolicy, every=0.0, at_most=0.0)
-    monkeypatch.setattr("scs_supcon.training.checkpointing.SavePolicy", often)
     whole = train_small(shapes, tmp_path / "whole", **options)
+    train_stopped(shapes, tmp_path / "run", step=2, stage="fold2", **options)
     after_step = CheckpointManager.after_step
-    stopped = []
-
-    def interrupt(self, position, terms):
-        if self._stage.name == "fold2" and position.global_step == 2:
-            stopped.append(position.global_step)
-            os.kill(os.getpid(), signal.SIGTERM)
-        after_step(self, position, terms)
-
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(CheckpointManager, "after_step", interrupt)
-        train_small(shapes, tmp_path / "run", **options)
-    assert stopped == [2]
     stages = []
 
     def record(self, position, terms):

@@ -1,9 +1,6 @@
 """--unfreeze: the head is trained on cached features before the whole network."""
 
 import csv
-import os
-import signal
-from functools import partial
 
 import pytest
 import torch
@@ -13,7 +10,6 @@ from scs_supcon.errors import UserError
 from scs_supcon.methods import TaskInfo, available, build_method
 from scs_supcon.nn.build import build_network, split_frozen
 from scs_supcon.recipe import make_recipe
-from scs_supcon.training.checkpointing import CheckpointManager, SavePolicy, Stopped
 from scs_supcon.training.train import resolved_recipe
 from scs_supcon.training.unfreeze import head_phase, take_over
 
@@ -97,22 +93,11 @@ def test_an_initial_share_needs_a_head_that_was_trained_first(
 @pytest.mark.parametrize("stage", ["head", "pretrain"])
 @pytest.mark.parametrize("method", ["scs_supcon", "paco", "baseline"])
 def test_a_run_stopped_in_either_phase_ends_with_the_same_bytes(
-    method, stage, options, shapes, train_small, tmp_path, monkeypatch, deterministic_files
+    method, stage, options, shapes, train_small, tmp_path, train_stopped, deterministic_files
 ):
-    often = partial(SavePolicy, every=0.0, at_most=0.0)
-    monkeypatch.setattr("scs_supcon.training.checkpointing.SavePolicy", often)
     options |= {"method": method, "settings": [*HEAD, "pretrain.layer_decay=0.7"]}
     whole = train_small(shapes, tmp_path / "whole", **options)
-    after_step = CheckpointManager.after_step
-
-    def interrupt(self, position, terms):
-        if self._stage.name == stage and position.global_step == 4:
-            os.kill(os.getpid(), signal.SIGTERM)
-        after_step(self, position, terms)
-
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(CheckpointManager, "after_step", interrupt)
-        train_small(shapes, tmp_path / "run", **options)
+    train_stopped(shapes, tmp_path / "run", step=4, stage=stage, **options)
     train_small(shapes, tmp_path / "run", **options)
     assert deterministic_files(tmp_path / "run") == deterministic_files(whole.path)
 

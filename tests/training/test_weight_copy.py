@@ -1,9 +1,6 @@
 """The weights a stage ends with: running average, best epoch, a share of the initial ones."""
 
 import csv
-import os
-import signal
-from functools import partial
 
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +8,7 @@ import torch
 from torch import nn
 
 from scs_supcon.methods import Network, build_method
-from scs_supcon.training.checkpointing import CheckpointManager, SavePolicy, StageMemo, Stopped
+from scs_supcon.training.checkpointing import StageMemo
 from scs_supcon.training.weight_copy import FinalWeights, WeightCopy, describe_best, ema_decay
 
 
@@ -93,25 +90,14 @@ def test_averages_replace_the_weights_at_the_end(shapes, train_small, tmp_path):
 
 @pytest.mark.parametrize("start", ["scratch", "frozen", "unfreeze"])
 def test_a_resumed_run_with_average_and_validation_ends_with_the_same_bytes(
-    start, shapes, weights, train_small, tmp_path, monkeypatch, deterministic_files
+    start, shapes, weights, train_small, tmp_path, train_stopped, deterministic_files
 ):
-    often = partial(SavePolicy, every=0.0, at_most=0.0)
-    monkeypatch.setattr("scs_supcon.training.checkpointing.SavePolicy", often)
     options = {} if start == "scratch" else {"encoder": "tiny", "weights": weights, start: True}
     options["settings"] = ["pretrain.ema=0.9", "pretrain.patience=2"]
     if start == "unfreeze":
         options["settings"] += ["pretrain.initial_share=0.5", "pretrain.head_epochs=2"]
     whole = train_small(shapes, tmp_path / "whole", **options)
-    after_step = CheckpointManager.after_step
-
-    def interrupt(self, position, terms):
-        if position.global_step == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        after_step(self, position, terms)
-
-    with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(CheckpointManager, "after_step", interrupt)
-        train_small(shapes, tmp_path / "run", **options)
+    train_stopped(shapes, tmp_path / "run", step=2, **options)
     train_small(shapes, tmp_path / "run", **options)
     assert deterministic_files(tmp_path / "run") == deterministic_files(whole.path)
 

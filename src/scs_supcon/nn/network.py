@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from scs_supcon.errors import UserError
 from scs_supcon.nn.head import join_heads
 
 ProbeInput = Literal["features", "embeddings", "common"]
@@ -127,6 +128,8 @@ def large_batch_step(
     Returns:
         The value of the loss.
     """
+    if micro_batch < 1:
+        raise UserError(f"micro_batch must be at least 1, got {micro_batch}")
     inputs, labels = batch
     chunks = _split(inputs, micro_batch)
     states = []

@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 import torch
@@ -435,8 +436,8 @@ def like(network: nn.Module) -> Tensor:
 def check_positive(**numbers: float) -> None:
     """Raise unless every number is positive and finite."""
     for name, value in numbers.items():
-        if not 0 < value < math.inf:
-            raise UserError(f"{name} must be positive and finite, got {value}")
+        if not isinstance(value, Real) or not 0 < value < math.inf:
+            raise UserError(f"{name} must be positive and finite, got {value!r}")
 
 
 def check_not_negative(**numbers: float) -> None:

@@ -1,6 +1,6 @@
 """A memory of past rows around a pair loss, so that a small batch has many pairs."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -75,9 +75,7 @@ class MemoryBank(MethodWrapper):
     @contextmanager
     def _in_use(self) -> Iterator[None]:
         """Let the loss compute its terms with the memory."""
-        compute: Callable[[Tensor, Pairs], dict[str, Tensor]] | None
-        compute = self._terms if self.training else None
-        self.method.compute_terms = compute
+        self.method.compute_terms = self._terms if self.training else None
         try:
             yield
         finally:
